@@ -14,18 +14,18 @@ import numpy.typing as npt
 
 from benchmarks.coverage.asked_again import AGAINST, ASKED, AskedLife
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
+from benchmarks.made_logs import made_log, made_rows
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.intervals import mean_difference
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.gains import CONFIDENCE
-from ragbandit.router.offline.logs.columns import keys_of_bytes
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.plan import Description
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.evidence import comparison_of
-from ragbandit.shared.types import ArmName, Matrix
+from ragbandit.shared.types import Matrix
 
 #: numbers of decisions after which the interval is checked
 LOOKS: Final = tuple(range(100, DECISIONS + 1, 100))
@@ -141,31 +141,20 @@ def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
 
 
 def _log(rated: Life) -> Log:
-    count = len(rated.action)
-    no, zero = np.zeros(count, dtype=np.bool_), np.zeros(count)
-    return Log(
-        arms=tuple(map(ArmName, ARMS)),
-        keys=_keys(np.arange(count)),
-        questions=_keys(rated.question),
-        known_by=np.full(count, BY_TEXT, dtype=np.intp),
+    half = np.where(rated.features[:, 0] > 0.0, "upper", "lower").astype(object)
+    return made_log(
+        arms=ARMS,
         action=rated.action,
         pmf=rated.pmf,
-        offered=np.ones(rated.pmf.shape, dtype=np.bool_),
+        question=rated.question,
         reward=rated.reward,
         quality=rated.reward,
-        cost=zero,
+        cost=np.zeros(len(rated.action)),
         minimum=0.0,
         maximum=1.0,
-        raw=no,
-        defaulted=no,
-        made_at=zero,
         features=rated.features.astype(np.float32),
-        fields={"half": np.where(rated.features[:, 0] > 0.0, "upper", "lower").astype(object)},
+        fields={"half": half},
     )
-
-
-def _keys(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
-    return keys_of_bytes(numbers.astype("<i8").view(np.uint8), lengths=np.full(len(numbers), 8))
 
 
 def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Line, list[Look]]:
@@ -266,28 +255,21 @@ _SCOPE: Final = ReportScope(label="main", since=0.0, until=1.0)
 
 
 def _report_log(rows: Life, spent: npt.NDArray[np.float64], *, weight: float = 0.0) -> ReportRows:
-    count, quality = len(rows.action), np.where(rows.rated, rows.reward, np.nan)
-    zero, unknown = np.zeros(count), np.full(rows.pmf.shape, np.nan)
-    return ReportRows(
+    quality = np.where(rows.rated, rows.reward, np.nan)
+    return made_rows(
         arms=ARMS,
-        made_at=zero,
-        tenant=zero.astype(np.intp),
-        tenants=("default",),
-        price=zero.astype(np.intp),
-        prices=("as configured",),
         arm=rows.action,
         pmf=rows.pmf,
+        dollars=spent,
+        made_at=np.zeros(len(rows.action)),
         candidate=rows.candidate,
-        costs={"dollars": spent, "steps": zero, "seconds": zero},
         quality=quality,
         reward=quality - weight * spent,
         expected_quality=np.clip(rows.chance + rows.features[:, :1], 0.0, 1.0),
-        expected_cost=unknown,
-        left_out={},
+        expected_cost=np.full(rows.pmf.shape, np.nan),
         best=1.0 - weight * spent,
         worst=-weight * spent,
         limits=(-1.0, 1.0),
-        offered=np.ones(rows.pmf.shape, dtype=np.bool_),
     )
 
 

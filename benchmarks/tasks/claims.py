@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.coverage.verdicts import Mark
+from benchmarks.made_logs import made_log, made_rows
 from benchmarks.tasks.passes import EPOCH, Played, Rows, settings_of
 from benchmarks.tasks.worlds import ARMS
 from ragbandit.router.comparison import NOT_KNOWN, Comparison
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
-from ragbandit.router.offline.logs.columns import keys_of_bytes
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.replay import MemoryPart, Plan, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.plan import Description
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
@@ -77,33 +77,27 @@ def _of_report(rows: Rows, *, settings: Settings) -> Iterator[tuple[str, Mark]]:
 
 def report_rows(rows: Rows, *, settings: Settings) -> ReportRows:
     """The rows as a report reads them from a store, but the oldest first."""
-    reward, zero = settings.reward, np.zeros(len(rows.arm))
+    reward = settings.reward
 
     def earned(quality: Vector | float) -> Vector:
         clipped: Vector = np.clip(quality - reward.weight * rows.dollars, reward.minimum, reward.maximum)
         return clipped
 
     quality = np.where(rows.reported, rows.solved, np.nan)
-    return ReportRows(
+    return made_rows(
         arms=ARMS,
-        made_at=zero + EPOCH,
-        tenant=zero.astype(np.intp),
-        tenants=("default",),
-        price=zero.astype(np.intp),
-        prices=("as configured",),
         arm=rows.arm,
         pmf=rows.pmf,
+        dollars=rows.dollars,
+        made_at=np.full(len(rows.arm), EPOCH),
         candidate=rows.pmf,
-        costs={"dollars": rows.dollars, "steps": zero, "seconds": zero},
         quality=quality,
         reward=earned(quality),
         expected_quality=rows.expected_quality,
         expected_cost=rows.expected_cost,
-        left_out={},
         best=earned(1.0),
         worst=earned(0.0),
         limits=(reward.minimum, reward.maximum),
-        offered=np.ones(rows.pmf.shape, dtype=np.bool_),
     )
 
 
@@ -123,28 +117,16 @@ def _of_replay(rows: Rows, *, settings: Settings) -> Iterator[tuple[str, Mark]]:
 
 
 def _log(rows: Rows, *, settings: Settings) -> Log:
-    count, reward = len(rows.arm), settings.reward
-    no = np.zeros(count, dtype=np.bool_)
-    cost = reward.weight * rows.dollars
-    return Log(
+    reward = settings.reward
+    return made_log(
         arms=ARMS,
-        keys=_keys(np.arange(count)),
-        questions=_keys(rows.question),
-        known_by=np.full(count, BY_TEXT, dtype=np.intp),
         action=rows.arm,
         pmf=rows.pmf,
-        offered=np.ones(rows.pmf.shape, dtype=np.bool_),
-        reward=np.clip(rows.solved - cost, reward.minimum, reward.maximum),
+        question=rows.question,
+        reward=np.clip(rows.solved - reward.weight * rows.dollars, reward.minimum, reward.maximum),
         quality=rows.solved,
         cost=rows.dollars,
         minimum=reward.minimum,
         maximum=reward.maximum,
-        raw=no,
-        defaulted=no,
-        made_at=np.zeros(count),
-        features=np.zeros((count, 1), dtype=np.float32),
+        features=np.zeros((len(rows.arm), 1), dtype=np.float32),
     )
-
-
-def _keys(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
-    return keys_of_bytes(numbers.astype("<i8").view(np.uint8), lengths=np.full(len(numbers), 8))

@@ -147,7 +147,7 @@ def fill(url: str, *, templates: Templates, count: int) -> None:
             connection.execute(insert(metadata.tables[table]), rows)
     for part in templates.rows(count, now=time.time()):
         with database.write() as connection:
-            driver: Any = connection.connection.driver_connection
+            driver = connection.driver
             for table in TABLES:
                 names = list(metadata.tables[table].columns.keys())
                 values = [tuple(row[name] for name in names) for row in part[table]]

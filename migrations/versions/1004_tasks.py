@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
@@ -43,4 +44,5 @@ def upgrade() -> None:
             connection.execute(table.delete().where(table.c.decision_id.in_([row["key"] for row in rows])))
         changed = True
     if changed:
+        assert isinstance(connection, Connection)
         recount(connection)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import select
-from sqlalchemy.engine import Connection
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
@@ -30,6 +29,7 @@ from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import feedback_value
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions, feedback, policies
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import Json, PolicyLabel

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.evidence import Evidence, evidence_on
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policy_versions
 from ragbandit.shared.errors import Conflict, InvalidInput

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import func, select
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.arm_changes import SampleRatio, lately
 from ragbandit.router.storage.policy_versions import control_of, versions_of
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.storage.totals import (

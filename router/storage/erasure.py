@@ -7,11 +7,10 @@ decision has `types.ERASED` in its facts, so that `verify` can distinguish it fr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, Select, Table, and_, bindparam, case, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.chains import LINKS, followers
@@ -28,6 +27,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
@@ -118,8 +118,8 @@ def erase(
         progress(done)
     if database.is_sqlite:
         # The WAL contains the texts until a checkpoint, which waits for open readers.
-        with closing(database.engine.raw_connection()) as raw, closing(raw.cursor()) as cursor:
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with database.look() as connection:
+            connection.driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return counts
 
 

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, cast
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm, count_judged
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import ALL, Moves, counting, kept, next_day
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
 
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.jobs.scores import LABEL_EXPIRE_S
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, paired_answers as table
 from ragbandit.shared.errors import Conflict, NotFound

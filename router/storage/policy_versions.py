@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_new, run
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import policy_control, policy_versions
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import (

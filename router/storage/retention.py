@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, get_args
 
-from sqlalchemy import Connection, RowMapping, Table, and_, delete, exists, false, func, or_, select, tuple_, union_all
+from sqlalchemy import RowMapping, Table, and_, delete, exists, false, func, or_, select, tuple_, union_all
 
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import tables
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import GONE, Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock

@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, Table, delete, func, select, tuple_
+from sqlalchemy import Select, Table, delete, func, select, tuple_
 
 from ragbandit.router.storage.access.spending import forget_spending
 from ragbandit.router.storage.jobs.judged_arms import forget_judged
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, of_known, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.json_columns import has_value

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import compress, islice
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, and_, delete, insert, select
+from sqlalchemy import and_, delete, insert, select
 
 from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Tally
@@ -28,6 +28,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.rows.conversion import canonical, decision_row, feedback_row, update_row, update_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting

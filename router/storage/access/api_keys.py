@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, func, insert, or_, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput, NotFound

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, text
+from sqlalchemy import RowMapping, func, insert, select, text
 
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.types import Json
@@ -52,7 +53,7 @@ def record(
     Long texts are cut. On PostgreSQL other writers of entries wait until the transaction ends. facts: must not contain
     secrets.
     """
-    if connection.dialect.name != "sqlite":  # SQLite needs no lock, since it has one write transaction at a time
+    if not connection.is_sqlite:  # SQLite needs no lock, since it has one write transaction at a time
         connection.execute(text("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE"))
     number = int(connection.execute(select(func.coalesce(func.max(audit_log.c.number), 0))).scalar_one()) + 1
     texts = {"actor": actor, "action": action, "target": target, "tenant": tenant}

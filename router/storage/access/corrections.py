@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, and_, select
+from sqlalchemy import RowMapping, and_, select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.spending import Spender, change_dollars, oldest_day, spenders_of, spent
 from ragbandit.router.storage.rows.conversion import json_object, of_known
 from ragbandit.router.storage.rows.outcome_rows import own_cost
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log, decisions, outcomes, updates

@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import Connection
-
 from ragbandit.router.storage.access.spending import Spender, Spent, lock, spent
 from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, SpendLimit
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from sqlalchemy import Connection, delete
+from sqlalchemy import delete
 
 from ragbandit.router.storage.sql.bulk_insert import Row, run
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Day, Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
@@ -145,7 +146,7 @@ def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, 
 
 def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
     """Let one transaction at a time admit calls of these spenders. SQLite has one writer anyway."""
-    if connection.dialect.name == "postgresql":
+    if not connection.is_sqlite:
         for number in sorted(spender.lock for spender in spenders):
             run(connection, "SELECT pg_advisory_xact_lock(?::bigint)", number)
 

@@ -7,9 +7,10 @@ it, so a conversation is stored once.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, or_, select
+from sqlalchemy import ColumnElement, or_, select
 
 from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.model_servers.failures import FAILOVER

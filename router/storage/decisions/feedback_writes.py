@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from ragbandit.router.storage.decisions.turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant, object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.json_columns import key_pattern
 from ragbandit.router.storage.sql.tables import decisions, feedback

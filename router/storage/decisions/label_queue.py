@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, exists, func, select
+from sqlalchemy import Select, exists, func, select
 
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import DAY_S
 from ragbandit.router.storage.sql.tables import IS_LABEL, decisions, feedback, jobs
 

@@ -13,7 +13,7 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, exists, select
+from sqlalchemy import RowMapping, Table, exists, select
 
 from ragbandit.router.storage.access.reservations import Reservations
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
@@ -43,6 +43,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send, send_new
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import key_pattern, object_pattern

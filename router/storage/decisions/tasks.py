@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, select, update
+from sqlalchemy import ColumnElement, select, update
 
 from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 
 from ragbandit.router.storage.rows.conversion import (
     CHAT_HASH,
@@ -27,6 +27,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import LATE, LATER, outcome_row, outcome_value, with_added
 from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError

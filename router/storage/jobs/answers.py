@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, case, select, update
+from sqlalchemy import ColumnElement, case, select, update
 
 from ragbandit.router.storage.access.spending import units
 from ragbandit.router.storage.jobs.claims import CLAIM_S, Claims
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.leases import CLOCK
 from ragbandit.router.storage.sql.tables import jobs

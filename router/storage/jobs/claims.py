@@ -11,9 +11,10 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, select, update
 
 from ragbandit.router.storage.access.spending import book_lost
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import CounterName, Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, holder_alive

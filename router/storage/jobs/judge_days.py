@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, delete, func, select
+from sqlalchemy import RowMapping, delete, func, select
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import DAY_S, day_of
 from ragbandit.router.storage.sql.tables import judge_days
 

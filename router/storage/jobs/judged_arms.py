@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import delete, func, select
 
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import DAY_S, Day, Moves, day_of
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.types import ArmName

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import func, select
 
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import ALL, Moves, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs
 from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome, calls_of

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import update_row
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
 from ragbandit.router.storage.sql.waiting import reset_feedback_flags, take_out

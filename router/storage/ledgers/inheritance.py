@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, select, text, update
+from sqlalchemy import RowMapping, Select, and_, delete, exists, select, text, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, policies, updates, waiting
@@ -74,7 +75,7 @@ def _inherit(label: PolicyLabel, connection: Connection, moves: Moves) -> Step:
     if row["inheriting"] == "insert":
         last = _insert_batch(connection, row, moves=moves)
         # On SQLite every writer sees the inserted rows, so a second pass is not needed.
-        following = "again" if connection.dialect.name == "postgresql" else None
+        following = "again" if not connection.is_sqlite else None
     else:
         last, following = _look_again(connection, row, moves=moves), None
     changed: dict[str, Any] = {"inherited_to": last}
@@ -164,7 +165,7 @@ def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, l
 def _store_transaction_number(connection: Connection, label: str) -> None:
     """Store this transaction's number: transactions that have not seen the previous step have lower numbers."""
     number = ""
-    if connection.dialect.name == "postgresql":
+    if not connection.is_sqlite:
         number = str(connection.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
     connection.execute(update(policies).where(policies.c.label == label).values(inherit_after=number))
 

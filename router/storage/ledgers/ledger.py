@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, case, delete, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, RowMapping, case, delete, exists, func, select, tuple_, update
 
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
@@ -31,6 +31,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key

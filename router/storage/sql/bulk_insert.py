@@ -1,21 +1,28 @@
 """Fast statements: SQL as text for the statements of every request, and inserts of many rows at once.
 
-SQLAlchemy takes several times as long for such a statement as SQLite itself, so these functions call the drivers.
+SQLAlchemy takes several times as long for such a statement as SQLite itself, so these functions call the drivers. They
+call functions of C where they can: for a request with a few rows, calls of Python functions take most of the time.
 """
 
 import json
 import re
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from itertools import repeat
+from json.encoder import encode_basestring_ascii
+from operator import itemgetter
+from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, Table
+import sqlalchemy
+from sqlalchemy import RowMapping, Table
 from sqlalchemy.dialects import postgresql, sqlite
+
+from ragbandit.router.storage.sql.connections import Connection
 
 Row = RowMapping | Mapping[str, Any]
 #: returns the rows of a statement that was sent
 Rows = Callable[[], list[dict[str, Any]]]
+_FIRST: Final = itemgetter(0)
 
 
 def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
@@ -29,31 +36,27 @@ def send(connection: Connection, statement: str, *values: Any) -> Rows:
     PostgreSQL gets the statement when its rows or those of a later statement are read, or with the commit. All
     statements that wait are sent in one round trip. SQLite runs the statement now.
     """
-    driver, text = _driver(connection), _adapt(statement, dialect=connection.dialect.name)
-    values = tuple([json.dumps(value) if isinstance(value, list) else value for value in values])
-    if connection.dialect.name != "sqlite":
-        return cast(Rows, driver.send(text, values))
-    rows = _rows(driver.execute(text, values))
-    return lambda: rows
-
-
-def _rows(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
-    names = [column[0] for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
-
-
-def _driver(connection: Connection) -> Any:
-    return connection.connection.dbapi_connection  # equals `driver_connection`, and takes fewer calls
+    given = [*values]
+    for place, value in enumerate(values):
+        if isinstance(value, list):
+            given[place] = f"[{','.join(map(encode_basestring_ascii, value))}]"  # the JSON of these texts
+    text = _adapt(statement, is_sqlite=connection.is_sqlite)
+    if not connection.is_sqlite:
+        sent: Rows = connection.driver.send(text, given)
+        return sent
+    cursor = connection.driver.execute(text, given)
+    names = map(_FIRST, cursor.description or ())
+    return list(map(dict, map(zip, repeat([*names]), cursor))).copy
 
 
 @lru_cache(maxsize=256)
-def _adapt(statement: str, *, dialect: str) -> str:
-    if dialect == "sqlite":
+def _adapt(statement: str, *, is_sqlite: bool) -> str:
+    if is_sqlite:
         return re.sub(r" FOR (NO KEY )?UPDATE$", "", statement).replace("IN ?", "IN (SELECT value FROM json_each(?))")
     return statement.replace("IN ?", "= ANY(ARRAY(SELECT json_array_elements_text(?)))").replace("?", "%s")
 
 
-def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
+def insert_into(connection: sqlalchemy.Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
     """An INSERT with the ON CONFLICT of this database."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
@@ -67,13 +70,15 @@ def send_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: 
     """Like `insert_new`, but sent as by `send`; returns a function that returns its result."""
     if not rows:
         return list
-    first = {row[key]: row for row in reversed(rows)}
+    key_of = itemgetter(key)
+    first = dict(zip(map(key_of, reversed(rows)), reversed(rows), strict=True))
     # The order of keys prevents deadlocks between writers.
-    unique = [first[name] for name in sorted(first)]
-    inserted = _insert(connection, table, unique, end=f" ON CONFLICT DO NOTHING RETURNING {key}")
+    inserted = _insert(
+        connection, table, list(map(first.get, sorted(first))), end=f" ON CONFLICT DO NOTHING RETURNING {key}"
+    )
 
     def are_new() -> list[bool]:
-        new = {row[key] for row in inserted()}
+        new = set(map(key_of, inserted()))
         return [row[key] in new and row is first[row[key]] for row in rows]
 
     return are_new
@@ -85,26 +90,30 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, en
         _insert(connection, table, rows, end=end)
 
 
-def _insert(connection: Connection, table: Table, rows: Sequence[Row], *, end: str) -> Rows:
+def _insert(connection: Connection, table: Table, rows: Sequence[Any], *, end: str) -> Rows:
     """PostgreSQL gets one JSON text, which takes its driver less time than a value or an array for each column."""
-    statement, names = _insertion(table, tuple(rows[0]), dialect=connection.dialect.name)
-    if connection.dialect.name == "sqlite":
-        driver, statement = _driver(connection), statement + end
-        values = [[row[name] for name in names] for row in rows]
-        if "RETURNING" not in end:
-            driver.executemany(statement, values)
-            return list
-        inserted = [new for row in values for new in _rows(driver.execute(statement, row))]
-        return lambda: inserted
-    objects = [{name: row[name] for name in names} for row in rows]
-    text = json.dumps(objects, ensure_ascii=False, default=lambda value: f"\\x{value.hex()}")
-    return send(connection, statement + end, text)
+    statement, names = _insertion(table, tuple(rows[0]), end=end, is_sqlite=connection.is_sqlite)
+    values = map(itemgetter(*names), rows)  # every row has several columns
+    if not connection.is_sqlite:
+        objects = list(map(dict, map(zip, repeat(names), values)))
+        return send(connection, statement, json.dumps(objects, ensure_ascii=False, default=_hex))
+    if "RETURNING" not in end:
+        connection.driver.executemany(statement, values)
+        return list
+    inserted: list[dict[str, Any]] = []
+    for row in values:
+        inserted += send(connection, statement, *row)()
+    return inserted.copy
+
+
+def _hex(value: bytes) -> str:
+    return f"\\x{value.hex()}"
 
 
 @lru_cache(maxsize=64)
-def _insertion(table: Table, row: tuple[str, ...], *, dialect: str) -> tuple[str, tuple[str, ...]]:
+def _insertion(table: Table, row: tuple[str, ...], *, end: str, is_sqlite: bool) -> tuple[str, tuple[str, ...]]:
     names = tuple(column.name for column in table.columns if column.name in row)
     columns, rows = ",".join(names), f"VALUES ({','.join('?' * len(names))})"
-    if dialect != "sqlite":
+    if not is_sqlite:
         rows = f"SELECT {columns} FROM json_populate_recordset(NULL::{table.name}, ?)"  # noqa: S608 # names of ours
-    return f"INSERT INTO {table.name} ({columns}) {rows}", names  # names of ours
+    return f"INSERT INTO {table.name} ({columns}) {rows}{end}", names  # names of ours

@@ -5,17 +5,17 @@ A counter changes in the transaction that changes the rows, so it is exact. `cou
 wait for each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from operator import itemgetter
+from types import TracebackType
 from typing import Any, Final, Literal, NewType, get_args
 
-from sqlalchemy import Connection, RowMapping, and_, func, select, text
+from sqlalchemy import RowMapping, and_, func, select, text
 
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
 
@@ -62,16 +62,21 @@ _KEPT: Final = "SELECT name, sum(value) AS value FROM counters WHERE label IN ? 
 GONE: Final = "gone:"
 
 
+_KIND_NAMES: Final = ("policy", "run_by", "has_outcome", "has_feedback", "has_reward")
+_KIND: Final = itemgetter(*_KIND_NAMES)
+
+
 class Moves:
     """Changes of the counters in one transaction. prefix: prefix of the counters' names, "" or GONE."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
-        self._moved: Counter[tuple[str, str]] = Counter()
+        self._moved: dict[tuple[str, str], int] = {}
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
         """Add `count` to a counter. label: label of a ledger, or ALL; if `name` is a Day, label of the Spender."""
-        self._moved[label, self._prefix + name] += count
+        key = label, self._prefix + name
+        self._moved[key] = self._moved.get(key, 0) + count
 
     def updates(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -84,11 +89,13 @@ class Moves:
     def waiting(self, rows: Iterable[Row], *, sign: Literal[1, -1] = 1) -> None:
         """Count new rows of `waiting`, or with sign -1 deleted ones."""
         # For speed: rows of a group are mostly equal in these columns, so equal rows are counted together.
-        names = ("policy", "run_by", "has_outcome", "has_feedback", "has_reward")
-        for kind, count in Counter(map(itemgetter(*names), rows)).items():
-            row = dict(zip(names, kind, strict=True))
-            self.add("waiting", sign * count, label=row["policy"])
-            self._flags(row, sign * count)
+        kinds: dict[tuple[Any, ...], int] = {}
+        for kind in map(_KIND, rows):
+            kinds[kind] = kinds.get(kind, 0) + sign
+        for kind, count in kinds.items():
+            row = dict(zip(_KIND_NAMES, kind, strict=True))
+            self.add("waiting", count, label=row["policy"])
+            self._flags(row, count)
 
     def flagged(self, rows: Iterable[Row], **flags: bool) -> None:
         """Count rows of `waiting` whose flags change. rows: before the change. flags: new values."""
@@ -97,16 +104,19 @@ class Moves:
             self._flags({**row, **flags}, 1)
 
     def _flags(self, row: Row, count: int) -> None:
-        if row["run_by"] == "worker" and not row["has_outcome"]:  # UNANSWERED
-            self.add("unanswered", count, label=row["policy"])
-        if is_missing_outcome(row):
+        if row["run_by"] == "worker":
+            if not row["has_outcome"]:  # UNANSWERED
+                self.add("unanswered", count, label=row["policy"])
+        elif is_missing_outcome(row):
             self.add("missing_outcome", count, label=row["policy"])
 
     def write(self, connection: Connection, *, shard: int) -> None:
         """Change the rows of `counters`; must be the last statement of the transaction."""
-        moved = sorted((label, name, count) for (label, name), count in self._moved.items() if count)
-        self._moved.clear()
-        rows = [{"label": label, "name": name, "shard": shard, "value": count} for label, name, count in moved]
+        moved, self._moved = self._moved, {}
+        rows = []
+        for (label, name), count in sorted(moved.items()):
+            if count:
+                rows.append({"label": label, "name": name, "shard": shard, "value": count})
         insert_rows(connection, counters, rows, end=_ADD)
 
 
@@ -120,13 +130,33 @@ def next_day(now: float) -> float:
     return (now // DAY_S + 1) * DAY_S
 
 
-@contextmanager
-def counting(database: Database, *, foreign_keys: bool = True) -> Iterator[tuple[Connection, Moves]]:
+class Counting:
+    """The `with` block of `counting`."""
+
+    __slots__ = ("_connection", "_moves", "_shard", "_use")
+
+    def __init__(self, database: Database, *, foreign_keys: bool = True) -> None:
+        self._use, self._shard = database.write(foreign_keys=foreign_keys), database.shard
+
+    def __enter__(self) -> tuple[Connection, Moves]:
+        self._connection, self._moves = self._use.__enter__(), Moves()
+        return self._connection, self._moves
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            try:
+                self._moves.write(self._connection, shard=self._shard)
+            except BaseException as failed:
+                self._use.__exit__(type(failed), failed, failed.__traceback__)
+                raise
+        self._use.__exit__(kind, error, trace)
+
+
+def counting(database: Database, *, foreign_keys: bool = True) -> Counting:
     """A write transaction, and an empty Moves whose changes are written at the end of the block."""
-    with database.write(foreign_keys=foreign_keys) as connection:
-        moves = Moves()
-        yield connection, moves
-        moves.write(connection, shard=database.shard)
+    return Counting(database, foreign_keys=foreign_keys)
 
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
@@ -162,7 +192,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
     """Set the counters to `counted`, in a write transaction. Returns {"label name": (old, new)} of changed counters."""
-    if connection.dialect.name == "postgresql":
+    if not connection.is_sqlite:
         # To count a large table takes longer than the usual time limit of a statement.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("LOCK TABLE counters IN EXCLUSIVE MODE"))

@@ -7,18 +7,18 @@ they queue instead of failing. PostgreSQL runs in read committed. Driver errors 
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Dialect, Engine, create_engine, event
+from sqlalchemy import Dialect, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError, TimeoutError as PoolTimeout
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool
 
+from ragbandit.router.storage.sql.connections import Connection, Connections
 from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damaged
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from ragbandit.shared.errors import RESTORE, StoreError, missing_package
@@ -63,7 +63,7 @@ class FailedWrite:
 
 
 class Database:
-    """A connection pool. A `with` block of `read()` or `write()` is one transaction."""
+    """Connections of a store. A `with` block of `read()` or `write()` is one transaction."""
 
     def __init__(self, url: str, *, make: bool = True, read_only: bool = False) -> None:
         """make: whether to create a missing file of SQLite. read_only: whether `write` is refused (SQLite only)."""
@@ -75,51 +75,38 @@ class Database:
         self.shard = 0 if self.is_sqlite else secrets.randbelow(SHARDS)
         #: file of a SQLite database; None for PostgreSQL, for SQLite in memory, and for a "file:" URI
         self.file: StoreFile | None = None
-        # The connection that was used last has prepared the most statements, and has the newest pages in its cache.
-        options: dict[str, Any] = {"pool_use_lifo": True, "pool_pre_ping": True, "pool_size": 8, "max_overflow": 8}
+        options: dict[str, Any] = {"poolclass": NullPool, "pool_reset_on_return": None}
+        in_memory = self.is_sqlite and parsed.database in (None, "", ":memory:")
         if self.is_sqlite:
-            options = {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
-            if parsed.database in (None, "", ":memory:"):
-                options["poolclass"] = StaticPool
-            elif not str(parsed.database).startswith("file:"):
+            options |= {"connect_args": {"timeout": LOCK_WAIT_S, "check_same_thread": False}}
+            if not in_memory and not str(parsed.database).startswith("file:"):
                 self.file = StoreFile(Path(str(parsed.database)), read_only=read_only)
-                options["pool_use_lifo"] = True
                 if make:
                     self.file.make()
         try:
             self.engine: Engine = create_engine(parsed, **options)
         except ImportError as error:
             raise missing_package(error.name or parsed.drivername, extra="postgres", field="database_url") from error
-        self._reader = self.engine.execution_options(ragbandit_begin=_BEGIN_READING)
-        self._looker = self.engine.execution_options(ragbandit_begin=None)
-        self._writer = self.engine.execution_options(ragbandit_write="ON")
         if self.is_sqlite:
             if self.file is not None:
                 connect = self.file.connect
                 event.listen(self.engine, "do_connect", lambda _dialect, _record, _args, options: connect(options))
             event.listen(self.engine, "connect", partial(_prepare_sqlite, self.file))
-            event.listen(self.engine, "begin", _begin_sqlite)
         else:
             event.listen(self.engine, "do_connect", _connect_postgres)
-            event.listen(self.engine, "begin", _begin_postgres)
-            setattr(self.engine.dialect, "do_ping", _is_open)  # noqa: B010 - mypy refuses to assign to a method
+        #: errors that a block turns into StoreError
+        self.errors = (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error)
+        self.connections = Connections(self.engine, limit=1) if in_memory else Connections(self.engine)
 
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> "Use":
         """A read-only transaction that sees one state."""
-        self.check_file(every_s=LOOK_S)
-        with self._wrapped(), self._reader.connect() as connection, connection.begin():
-            yield connection
+        return Use(self, begin=_BEGIN_READING)
 
-    @contextmanager
-    def look(self) -> Iterator[Connection]:
+    def look(self) -> "Use":
         """A connection for a single statement; takes half the time of `read`."""
-        self.check_file(every_s=LOOK_S)
-        with self._wrapped(), self._looker.connect() as connection:
-            yield connection
+        return Use(self, begin=None)
 
-    @contextmanager
-    def write(self, *, foreign_keys: bool = True) -> Iterator[Connection]:
+    def write(self, *, foreign_keys: bool = True) -> "Use":
         """A transaction, committed at the end of the block.
 
         foreign_keys: if False, SQLite does not check them: it would scan every table that refers to a deleted row.
@@ -127,12 +114,7 @@ class Database:
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
-        writer = self._writer
-        if not foreign_keys:
-            writer = self.engine.execution_options(ragbandit_write="OFF")
-        with self._wrapped(writes=True), writer.connect() as connection, connection.begin():
-            yield connection
-            self.check_file()  # before the commit: rows in a deleted or moved file would be lost
+        return Use(self, begin="BEGIN", writes=True, foreign_keys=foreign_keys)
 
     def damages(self, *, most: int) -> list[str]:
         """At most `most` damaged places that SQLite finds in its file; reads the whole file."""
@@ -149,43 +131,97 @@ class Database:
 
     def copy_sqlite(self, target: Path) -> None:
         """Copy a database of SQLite into an empty file; others may write meanwhile. Raises StoreError."""
-        with self._wrapped(), self.engine.connect() as connection:
-            driver: Any = connection.connection.driver_connection  # VACUUM fails in a transaction of SQLAlchemy
-            driver.execute("VACUUM INTO ?", (str(target),))
+        with self.look() as connection:
+            connection.driver.execute("VACUUM INTO ?", (str(target),))
 
     def check_file(self, *, every_s: float = 0.0) -> None:
         if self.file is not None:
             self.file.check(every_s=every_s)
 
     def close(self) -> None:
-        """Close all connections; those in use are closed when they are returned."""
-        pool = self.engine.pool
-        self.engine.dispose()
-        event.listen(pool, "checkin", lambda driver, _record: driver.close())
+        """Close all connections; those in use are closed at the end of their block."""
+        self.connections.close()
 
-    @contextmanager
-    def _wrapped(self, *, writes: bool = False) -> Iterator[None]:
+    def failure(self, error: Exception, *, writes: bool) -> StoreError:
+        """The StoreError for one of `errors`."""
+        self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
         driver = self.engine.dialect.loaded_dbapi
+        cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
+        reason = str(cause).strip().partition("\n")[0] or type(error).__name__
+        # Errors of other classes are caused by the written row.
+        if writes and isinstance(cause, (PoolTimeout, driver.OperationalError, driver.InternalError)):
+            self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
+        damaged = is_damaged(cause)
+        remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
+        message = f"the database failed: {reason}"
+        return StoreError(message, remedy=f"nothing was written; {remedy}", lasting=damaged)
+
+
+class Use:
+    """A `with` block in which a connection is used, in a transaction unless `begin` is None.
+
+    begin: statement that begins the transaction in PostgreSQL. foreign_keys: see `Database.write`
+    """
+
+    __slots__ = ("_begin", "_connection", "_database", "_foreign_keys", "_writes")
+
+    def __init__(
+        self, database: Database, *, begin: str | None, writes: bool = False, foreign_keys: bool = True
+    ) -> None:
+        self._database, self._begin, self._writes, self._foreign_keys = database, begin, writes, foreign_keys
+
+    def __enter__(self) -> Connection:
+        database = self._database
+        if not self._writes:
+            database.check_file(every_s=LOOK_S)
         try:
-            yield
-        except (SQLAlchemyError, driver.Error) as error:
-            self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
-            cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
-            reason = str(cause).strip().partition("\n")[0] or type(error).__name__
-            # Errors of other classes are caused by the written row.
-            if writes and isinstance(cause, (PoolTimeout, driver.OperationalError, driver.InternalError)):
-                self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
-            damaged = is_damaged(cause)
-            remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
-            message = f"the database failed: {reason}"
-            raise StoreError(message, remedy=f"nothing was written; {remedy}", lasting=damaged) from error
+            connection = self._connection = database.connections.take()
+            if self._begin is not None:
+                try:
+                    self._begin_at(connection)
+                except BaseException:
+                    database.connections.discard(connection)
+                    raise
+        except database.errors as error:
+            raise database.failure(error, writes=self._writes) from error
+        return connection
+
+    def _begin_at(self, connection: Connection) -> None:
+        if not connection.is_sqlite:
+            connection.driver.send(self._begin)
+        elif not self._writes:
+            connection.driver.execute("BEGIN")
+        else:
+            if connection.foreign_keys != self._foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
+                connection.driver.execute(f"PRAGMA foreign_keys={'ON' if self._foreign_keys else 'OFF'}")
+                connection.foreign_keys = self._foreign_keys
+            _wait_for_lock(connection.driver, "BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        database, connection = self._database, self._connection
+        try:
+            if error is not None or self._begin is None:
+                connection.cancel()
+            else:
+                if self._writes:
+                    database.check_file()  # before the commit: rows in a deleted or moved file would be lost
+                connection.end()
+        except BaseException as failed:
+            database.connections.discard(connection)  # whatever was not committed is rolled back
+            if error is None:
+                if isinstance(failed, database.errors):
+                    raise database.failure(failed, writes=self._writes) from failed
+                raise
+        else:
+            database.connections.give_back(connection)
+        if isinstance(error, database.errors):
+            raise database.failure(error, writes=self._writes) from error
 
 
 def overwrite_freed(connection: Connection) -> None:
     """Let SQLite overwrite everything that this transaction deletes, so that no text stays in the file's free pages."""
-    if connection.dialect.name == "sqlite":
-        driver: Any = connection.connection.driver_connection
-        driver.execute("PRAGMA secure_delete=ON")
+    if connection.is_sqlite:
+        connection.driver.execute("PRAGMA secure_delete=ON")
 
 
 def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], parameters: dict[str, Any]) -> Any:
@@ -199,55 +235,29 @@ def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], p
     return PipelinedConnection.connect(*args, autocommit=True, **parameters)
 
 
-def _begin_postgres(connection: Connection) -> None:
-    statement = connection.get_execution_options().get("ragbandit_begin", "BEGIN")
-    if statement is not None:
-        driver: Any = connection.connection.dbapi_connection
-        driver.send(statement)
-
-
-def _is_open(driver: Any) -> bool:
-    """Whether the server has not closed this connection; takes no roundtrip, unlike a ping. Raises psycopg's errors."""
-    for _ in range(2):  # the first call may read the server's last message, the second then reads the end
-        driver.pgconn.consume_input()
-    return not driver.closed
-
-
 def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # BEGIN is sent by _begin_sqlite
+    connection.isolation_level = None  # BEGIN is sent by Use
     if file is None or not file.read_only:
         # SQLite itself does not wait if several connections switch a new file to WAL at the same time.
-        _wait_for_lock(connection, "PRAGMA journal_mode=WAL", last_try=connection.execute)
+        _wait_for_lock(connection, "PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     if file is not None:
         file.check()  # the path may lead to another file by now
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    foreign_keys = connection.get_execution_options().get("ragbandit_write")
-    driver: Any = connection.connection.dbapi_connection
-    if foreign_keys is None:
-        driver.execute("BEGIN")
-        return
-    if connection.info.get("foreign_keys") != foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
-        driver.execute(f"PRAGMA foreign_keys={foreign_keys}")
-        connection.info["foreign_keys"] = foreign_keys
-    _wait_for_lock(driver, "BEGIN IMMEDIATE", last_try=connection.exec_driver_sql)
-
-
-def _wait_for_lock(driver: Any, statement: str, *, last_try: Callable[[str], object]) -> None:
-    """Run `statement`; retry for LOCK_WAIT_S if the file is locked, then run `last_try`, which raises the error."""
+def _wait_for_lock(driver: sqlite3.Connection, statement: str) -> None:
+    """Run `statement`; try again for LOCK_WAIT_S if the file is locked. Raises the driver's errors."""
     give_up = time.monotonic() + LOCK_WAIT_S
     driver.execute("PRAGMA busy_timeout=0")
     try:
-        while time.monotonic() < give_up:
+        while True:
             try:
                 driver.execute(statement)
                 return
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:  # higher bits are an extended code
-                    break
+                # Higher bits are an extended code.
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                    raise
             time.sleep(LOCK_RETRY_S)
-        last_try(statement)
     finally:
         driver.execute(f"PRAGMA busy_timeout={int(1000 * LOCK_WAIT_S)}")

@@ -11,9 +11,10 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Double, literal_column, or_, select
+from sqlalchemy import ColumnElement, Double, literal_column, or_, select
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.processes.this_process import ProcessIdentity, this_process

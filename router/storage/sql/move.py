@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, func, inspect, literal, select, text
+from sqlalchemy import Table, func, inspect, literal, select, text
 
 from ragbandit.router.storage.sql import schema
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, held_leases, holder_alive
 from ragbandit.router.storage.sql.schema import MOVING, RUN_ALONE
@@ -36,7 +37,7 @@ def move(source: Database, target: Database, *, progress: Callable[[int, int], N
     """
     with source.read() as connection:
         _check_source(source, revision=schema.revision_of(connection))
-        driver: Any = connection.connection.driver_connection
+        driver = connection.driver
         # PostgreSQL refuses these characters.
         driver.text_factory = lambda value: value.decode("utf-8", "replace").replace("\0", "\ufffd")
         rows, state = _state(connection)
@@ -123,8 +124,7 @@ def _copy_batch(target: Database, table: Table, *, names: str, rows: Iterator[tu
     try:
         with target.write() as connection:
             connection.execute(RUN_ALONE)
-            driver: Any = connection.connection.driver_connection
-            with driver.cursor() as cursor:
+            with connection.driver.cursor() as cursor:
                 with cursor.copy(f"COPY {table.name} ({names}) FROM STDIN") as copy:
                     for row in itertools.islice(rows, ROWS):
                         copy.write_row(row)

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from sqlalchemy import Connection, Table, UniqueConstraint, inspect, text
+from sqlalchemy import Table, UniqueConstraint, inspect, text
 
 from ragbandit.router.storage.sql import tables
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import SESSION, Database
 from ragbandit.router.storage.sql.tables import FIRST_REVISION, OLDEST_REVISION, SCHEMA_REVISION, tables_of
 from ragbandit.shared.errors import StoreError
@@ -54,7 +55,7 @@ def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
     current = revision_of(connection)
     if current is not None and current > SCHEMA_REVISION and _may_use(connection):
         return current
-    if connection.dialect.name == "postgresql":
+    if not connection.is_sqlite:
         _give_way_first(connection)
     if current is not None:
         check_tables(connection, revision=current)
@@ -223,7 +224,7 @@ def _last_safe(current: str, *, needed: str) -> str:
 def _check_connected(connection: Connection, *, current: str | None) -> None:
     """Raises StoreError if processes are connected to PostgreSQL whose code would not work after the migrations."""
     pending = _pending(current)
-    if connection.dialect.name != "postgresql" or not pending:
+    if connection.is_sqlite or not pending:
         return
     needed = max(pending.values())
     query = text(

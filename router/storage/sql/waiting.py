@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, func, literal, select
+from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, literal, select
 
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
@@ -106,5 +107,5 @@ def labels_in_use(connection: Connection, *, label: str) -> Callable[[], set[str
 
 def number_transaction(connection: Connection) -> None:
     """Let PostgreSQL number this transaction now instead of at its first write; see `inheritance._older_ended`."""
-    if connection.dialect.name == "postgresql":
+    if not connection.is_sqlite:
         send(connection, "SELECT pg_current_xact_id()")

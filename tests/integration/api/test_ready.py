@@ -43,28 +43,33 @@ def refused_routes(service) -> None:
 def test_a_database_that_may_not_grow(serve, impatient):
     """While SQLite has no room for decisions, /ready replies 503 with the reason; with room it replies 200 again."""
     service = serve()
-    engine, most = service.router.database.engine, [0]
+    database, most = service.router.database, [0]
 
     def cap(connection, _record) -> None:
         connection.execute(f"PRAGMA max_page_count = {most[0] or 1 << 30}")
 
-    event.listen(engine, "connect", cap)
+    event.listen(database.engine, "connect", cap)
     with service.router.database.read() as connection:
         most[0] = connection.exec_driver_sql("PRAGMA page_count").scalar_one() + 20
-    engine.dispose()
+    database.close()
     until(service, 200, within_s=5)
     refused_routes(service)
     assert "full" in until(service, 503, within_s=5)
     most[0] = 0
-    engine.dispose()
+    database.close()
     assert until(service, 200, within_s=10) == "ok"
     routed(service.http)
 
 
-def test_one_write_for_all(service, http):
+def test_one_write_for_all(service, http, monkeypatch):
     """Probes that come together share one write, and leave one row."""
-    tries = []
-    event.listen(service.router.database.engine, "commit", lambda _: tries.append(threading.get_ident()))
+    tries, write = [], service.router.database.write
+
+    def counted(**options):
+        tries.append(threading.get_ident())
+        return write(**options)
+
+    monkeypatch.setattr(service.router.database, "write", counted)
     asked = [threading.Thread(target=http.get, args=("/ready",)) for _ in range(20)]
     for thread in asked:
         thread.start()

@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 
 import psycopg
@@ -11,7 +11,7 @@ from sqlalchemy import event, func, select
 
 from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.rows.conversion import decision_row
-from ragbandit.router.storage.sql import database as database_module
+from ragbandit.router.storage.sql import connections, database as database_module
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.pipelined import PipelinedConnection
@@ -164,6 +164,28 @@ def test_a_connection_in_use_is_closed_after_its_database(database_url):
         assert connection.exec_driver_sql("SELECT 1").scalar() == 1
     with pytest.raises((psycopg.OperationalError, sqlite3.ProgrammingError), match="closed"):
         driver.execute("SELECT 1")
+
+
+def test_connections_are_bounded(database_url, monkeypatch):
+    """More than LIMIT uses at once wait, and fail after WAIT_S; KEPT connections stay open."""
+    monkeypatch.setattr(connections, "WAIT_S", 0.01)
+    with closing(Database(database_url)) as database:
+        with ExitStack() as stack:
+            drivers = [stack.enter_context(database.look()).driver for _ in range(connections.LIMIT)]
+            with pytest.raises(StoreError, match="16 connections"), database.write():
+                pass
+            assert database.failed_write is not None
+        with database.read() as connection:
+            assert run(connection, "SELECT 1 AS one")[0]["one"] == 1
+            assert connection.driver in drivers
+        assert len({*map(id, drivers)}) == connections.LIMIT
+        closed = 0
+        for driver in drivers:
+            try:
+                driver.execute("SELECT 1")
+            except (psycopg.OperationalError, sqlite3.ProgrammingError):
+                closed += 1
+        assert closed == connections.LIMIT - connections.KEPT
 
 
 def test_a_connection_whose_pipeline_broke_is_closed(postgres_url, monkeypatch, caplog):

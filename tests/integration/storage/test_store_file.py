@@ -212,7 +212,7 @@ def test_a_connection_makes_no_file(tmp_path):
         pass
     (tmp_path / "x.db").rename(tmp_path / "y.db")
     sqlite3.connect(tmp_path / "x.db").close()
-    made.engine.dispose()
+    made.close()
     with pytest.raises(StoreError, match="another file"), made.read():
         pass
     assert Ledger(made, label="main").database is made

@@ -32,7 +32,7 @@ class Disk:
         connection.execute(f"PRAGMA max_page_count = {self._most}")
 
     def _cap_all(self):
-        self._database.engine.dispose()  # the next connections have the new limit
+        self._database.close()  # the next connections have the new limit
 
     def fill(self):
         with contextlib.closing(sqlite3.connect(self._database.url.database)) as connection:

@@ -26,7 +26,7 @@ def test_round_trips_of_a_chat(database_url, most, tmp_path):
     file = tmp_path / "trace"
     with ScriptedServer({"": Reply(text="Paris")}) as server, file.open("wb", buffering=0) as trace:
 
-        def record(driver, _record, _proxy):
+        def record(driver, _record):
             if hasattr(driver, "pgconn"):
                 driver.pgconn.trace(trace.fileno())
             else:
@@ -46,8 +46,8 @@ def test_round_trips_of_a_chat(database_url, most, tmp_path):
         }
         service = Service(Settings.model_validate(settings), inline=True)
         try:
-            # At each use: routines of the service have connections already.
-            event.listen(service.router.database.engine, "checkout", record)
+            event.listen(service.router.database.engine, "connect", record)
+            service.router.database.close()  # routines of the service have connections already
             counts = []
             for number in range(WARM_UP + COUNTED):
                 before = file.stat().st_size

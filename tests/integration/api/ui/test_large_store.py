@@ -67,16 +67,18 @@ def steps_counted(database):
     """The steps of SQLite's machine that readers take, by thread."""
     counted, every = Counter(), 20
 
-    def listening(connection, _record, _proxy):
+    def listening(connection, _record):
         def stepped() -> int:
             counted[threading.current_thread().name] += every
             return 0
 
         connection.set_progress_handler(stepped, every)
 
-    event.listen(database.engine, "checkout", listening)
+    event.listen(database.engine, "connect", listening)
+    database.close()  # the next connections count
     yield counted
-    event.remove(database.engine, "checkout", listening)
+    event.remove(database.engine, "connect", listening)
+    database.close()
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""Connections that stay open between their uses.
+
+SQLAlchemy's pool and events take several times as long as a short transaction, so a connection is taken out of its pool
+once, and the store keeps it.
+"""
+
+from collections import deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+import sqlalchemy
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+#: maximum number of connections in use, and of those that stay open
+LIMIT, KEPT = 16, 8
+#: longest wait for a connection while LIMIT are in use, seconds
+WAIT_S: Final = 30.0
+
+
+class Connection(sqlalchemy.Connection):
+    """A connection of SQLAlchemy whose transactions begin at its driver.
+
+    Statements of text go to the driver. SQLAlchemy's statements join the driver's transaction.
+    """
+
+    def __init__(self, engine: sqlalchemy.Engine, *, generation: int = 0) -> None:
+        super().__init__(engine)
+        self.driver: Any = self.connection.dbapi_connection
+        self.is_sqlite = engine.dialect.name == "sqlite"
+        #: value of PRAGMA foreign_keys in SQLite
+        self.foreign_keys = False
+        #: number of `Connections.close` calls before it was opened
+        self.generation = generation
+
+    def is_open(self) -> bool:
+        """Whether the server of PostgreSQL has not closed it. Takes no round trip."""
+        try:
+            for _ in range(2):  # the first call may read the server's last message, the second then reads the end
+                self.driver.pgconn.consume_input()
+        except self.dialect.loaded_dbapi.Error:
+            return False
+        return not self.driver.closed
+
+    def end(self) -> None:
+        """Commit. Raises the driver's errors, and SQLAlchemy's."""
+        if self.in_transaction():
+            self.commit()
+        else:
+            self.driver.commit()
+
+    def cancel(self) -> None:
+        """Roll back, if a transaction is open. Raises as `end`."""
+        if self.in_transaction():
+            self.rollback()
+        self.driver.rollback()
+
+
+class Connections:
+    """Connections of one database. Thread-safe."""
+
+    def __init__(self, engine: sqlalchemy.Engine, *, limit: int = LIMIT) -> None:
+        self._engine = engine
+        # The connection that was used last has prepared the most statements, and has the newest pages in its cache.
+        self._idle: deque[Connection] = deque()
+        self._places: SimpleQueue[None] = SimpleQueue()
+        for _ in range(limit):
+            self._places.put(None)
+        self._limit, self._generation = limit, 0
+
+    def take(self) -> Connection:
+        """A connection, until `give_back`. Raises PoolTimeout, the driver's errors, and SQLAlchemy's."""
+        try:
+            self._places.get(timeout=WAIT_S)
+        except Empty as error:
+            raise PoolTimeout(f"all {self._limit} connections have been in use for {WAIT_S:g} s") from error
+        try:
+            while True:
+                try:
+                    connection = self._idle.pop()
+                except IndexError:
+                    return Connection(self._engine, generation=self._generation)
+                if connection.is_sqlite or connection.is_open():
+                    return connection
+                connection.close()
+        except BaseException:
+            self._places.put(None)
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep the connection, which has no transaction, for its next use."""
+        self._idle.append(connection)
+        if len(self._idle) > KEPT:
+            self._close_idle(kept=KEPT)
+        if connection.generation != self._generation:
+            self._close_idle()
+        self._places.put(None)
+
+    def discard(self, connection: Connection) -> None:
+        """Close a connection whose transaction could not be ended."""
+        self._places.put(None)
+        with suppress(Exception):
+            connection.close()
+
+    def close(self) -> None:
+        """Close all connections; those in use are closed when they are given back."""
+        self._generation += 1
+        self._close_idle()
+
+    def _close_idle(self, *, kept: int = 0) -> None:
+        with suppress(IndexError):  # another thread took the last one
+            while len(self._idle) > kept:
+                self._idle.popleft().close()

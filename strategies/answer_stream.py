@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
+from ragbandit.shared.errors import ArmFailed, RagBanditError
+from ragbandit.shared.texts.growing_text import AnswerText
 from ragbandit.shared.types import Json
 
 #: function that makes the answer from a model's text. When the text gets longer, the answer may only be extended
@@ -33,7 +35,8 @@ class AnswerStream:
     def __init__(self, reader: AnswerReader | None = None) -> None:
         self._reader = reader
         self._last_note = ""
-        self.delivered = ""
+        #: text that the reader has got
+        self.sent = AnswerText()
 
     @property
     def _active_reader(self) -> AnswerReader | None:
@@ -41,33 +44,84 @@ class AnswerStream:
 
     def note(self, text: str) -> None:
         """Send the reader a note on what the arm is doing, unless it repeats the last note."""
+        reader = self._active_reader
+        if reader is None:
+            return
         line = " ".join(text.split())
         line = line if len(line) <= MAX_NOTE else f"{line[: MAX_NOTE - 3]}..."
-        reader = self._active_reader
-        if reader is not None and line != self._last_note:
+        if line != self._last_note:
             self._last_note = line
             reader.note(line)
 
-    def sink(self, settle: Settle) -> Callable[[str], Awaitable[None]] | None:
-        """`Request.sink` of the call that writes the answer; None if there is no reader."""
+    def sink(self, settle: Settle, *, stop: tuple[str, ...] = ()) -> "TextSink | None":
+        """`Request.sink` of the call that writes the answer; None if there is no reader. stop: its stop strings."""
         reader = self._active_reader
-        if reader is None:
-            return None
-        written = ""
-
-        async def send(piece: str) -> None:
-            nonlocal written
-            written += piece
-            answer = settle(written)
-            if len(answer) > len(self.delivered) and answer.startswith(self.delivered):
-                new, self.delivered = answer[len(self.delivered) :], answer
-                await reader.text(new)
-
-        return send
+        return None if reader is None else TextSink(reader, sent=self.sent, settle=settle, stop=stop)
 
     def delta_sink(self) -> Callable[[Mapping[str, Json]], Awaitable[None]] | None:
         reader = self._active_reader
         return None if reader is None else reader.delta
+
+
+class TextSink:
+    """Passes the growing text of one call on to a reader, as the answer that `settle` makes of it.
+
+    The end of the text is held back if it may be the beginning of a stop string, or is half a character (U+FFFD, half
+    of a surrogate pair). An answer that does not continue the text that was sent is not passed on.
+    """
+
+    def __init__(self, reader: AnswerReader, *, sent: AnswerText, settle: Settle, stop: tuple[str, ...]) -> None:
+        self._reader, self._sent, self._settle = reader, sent, settle
+        self._stops = tuple(filter(None, stop))
+        #: text of the call that was passed on, even if the reader raised
+        self._passed = ""
+
+    async def __call__(self, text: str) -> None:
+        """Send the new part of the text so far. A second attempt may begin again. Raises as `end`."""
+        settled = _settled(text, stops=self._stops)
+        if not self._passed.startswith(settled):  # a second attempt that is still shorter than the first
+            await self.end(settled)
+
+    async def end(self, text: str) -> None:
+        """Send the rest of the whole text.
+
+        Raises ArmFailed if the reader fails, or if the text does not begin with the text sent before. A RagBanditError
+        of the reader is passed on unchanged.
+        """
+        if not text.startswith(self._passed):
+            message = "the answer broke off after a part of it was streamed, and the second attempt has other words"
+            raise ArmFailed(message, remedy="ask again; streamed text cannot be taken back")
+        self._passed = text
+        new = self._sent.continue_to(self._settle(text))
+        if not new:
+            return
+        try:
+            await self._reader.text(new)
+        except RagBanditError:
+            raise
+        except Exception as error:
+            raise ArmFailed(f"the reader of the streamed text failed: {type(error).__name__}: {error}") from error
+
+
+def _settled(text: str, *, stops: tuple[str, ...]) -> str:
+    """The beginning of the text that no further text can change."""
+    end = first_stop(text, stops) if stops else None
+    if end is not None:
+        return text[:end]
+    text = text.rstrip("\ufffd")
+    if text and "\ud800" <= text[-1] <= "\udbff":
+        text = text[:-1]
+    return text[: len(text) - max(_overlap(text, stop) for stop in stops)] if stops else text
+
+
+def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    """Position of the first stop string in the text; None if the text has no stop string."""
+    return min((at for at in map(text.find, filter(None, stops)) if at >= 0), default=None)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of the text that is a proper beginning of the stop string."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 #: note for the user -> purposes of the model calls during which this note is shown
@@ -83,7 +137,8 @@ _PROGRESS_NOTES: Final = {
     "rewording the search": "rewrite decompose disambiguate",
     "planning the next step": "decide",
 }
+_NOTE_OF: Final = {purpose: note for note, purposes in _PROGRESS_NOTES.items() for purpose in purposes.split()}
 
 
 def progress_note(purpose: str) -> str:
-    return next((note for note, purposes in _PROGRESS_NOTES.items() if purpose in purposes.split()), "thinking")
+    return _NOTE_OF.get(purpose, "thinking")

@@ -81,9 +81,9 @@ class Request:
     #: capabilities, for example "logprobs", whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
     sampling: Sampling | None = None  #: None for greedy decoding
-    #: receives each new piece of the text, without parts of a stop string; None if the text is not streamed. The
-    #: generator awaits each call, so a slow sink slows down the generator. A piece counts as delivered even if its call
-    #: is cancelled. Generators may ignore the sink
+    #: receives the whole text so far when it has grown, but need not get its end; a second attempt may begin again.
+    #: None if the text is not streamed. The generator awaits each call, so a slow sink slows down the generator. A text
+    #: counts as delivered even if its call is cancelled. Generators may ignore the sink
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: a client's conversation, which is sent in place of `prompt`; None to send `prompt`. The deadline and `sink` still
     #: apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits. `Completion.details["reply"]` then
@@ -112,7 +112,7 @@ class Completion:
     completion_tokens: int
     #: what ended the text. "stop": the model or a stop string; "length": max_tokens; "deadline": the deadline
     finish: Literal["stop", "length", "deadline"]
-    #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.text_feed
+    #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.parts
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
     dollars: float = 0.0  #: price of this call; 0.0 for a model without prices
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed

@@ -99,7 +99,7 @@ async def run_strategy(
         account=account or Account(),
     )
     end = await _run_until_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
-    end = _checked_end(end, delivered=stream.delivered, arm=strategy.name)
+    end = _checked_end(end, sent=str(stream.sent), arm=strategy.name)
     trace = tuple(run.trace)
     return Outcome(
         decision_id=DecisionId(query.id),
@@ -211,13 +211,13 @@ async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future
             task.uncancel()
 
 
-def _checked_end(end: _End, *, delivered: str, arm: str) -> _End:
-    """Fail an answer that is too long. If the budget ran out, answer at least with `delivered`, the streamed text."""
-    if end.status == "exhausted" and not (end.answer or "").startswith(delivered):
-        end = replace(end, answer=delivered)
+def _checked_end(end: _End, *, sent: str, arm: str) -> _End:
+    """Fail an answer that is too long. If the budget ran out, answer at least with `sent`, the streamed text."""
+    if end.status == "exhausted" and not (end.answer or "").startswith(sent):
+        end = replace(end, answer=sent)
     answer = end.answer or ""
-    if end.status == "answered" and not answer.startswith(delivered):
-        extra = {"action": "answer_changed", "arm": arm, "given": len(delivered)}
+    if end.status == "answered" and not answer.startswith(sent):
+        extra = {"action": "answer_changed", "arm": arm, "given": len(sent)}
         logger.error("an arm's answer does not begin with its streamed text; see `final` of Run.complete", extra=extra)
     if len(answer) <= MAX_TEXT:
         return end

@@ -21,7 +21,7 @@ from ragbandit.shared.types import (
     Round,
     TraceEvent,
 )
-from ragbandit.strategies.answer_stream import AnswerStream, Settle, progress_note
+from ragbandit.strategies.answer_stream import AnswerStream, Settle, TextSink, progress_note
 from ragbandit.strategies.base import (
     PACKED_TOKENS,
     Account,
@@ -239,6 +239,7 @@ class Run:
         if missing:
             message = f"the call for {purpose} needs {', '.join(missing)}, which {self.generator.name} does not offer"
             raise ArmFailed(message, remedy="add these needs to the arm's `needs`, which are checked at the start")
+        sink = None if final is None else self.stream.sink(final, stop=stop)
         request = Request(
             prompt=prompt,
             max_tokens=self._tokens_for(prompt, purpose=purpose, max_tokens=max_tokens),
@@ -246,10 +247,10 @@ class Run:
             deadline=self.deadline,
             want=want,
             sampling=sampling,
-            sink=None if final is None else self.stream.sink(final),
+            sink=sink,
             has_successor=self.has_successor,
         )
-        return await self._call_model(request, purpose=purpose, max_tokens=max_tokens)
+        return await self._call_model(request, purpose=purpose, max_tokens=max_tokens, sink=sink)
 
     async def chat(self, conversation: Conversation, *, prompt: Prompt, max_tokens: int | None) -> Completion:
         """Pass a client's conversation on to the model, and record cost and trace. Sets `reply`.
@@ -268,18 +269,19 @@ class Run:
         if limit is not None and (not names or self.budget.tokens is not None):
             limits = dict.fromkeys(names or ("max_tokens",), limit)
         others = {name: value for name, value in fields.items() if name != OUTPUT_LIMIT}
+        sink = self.stream.sink(str)
         request = Request(
             prompt=prompt,
             max_tokens=longest,
             deadline=self.deadline,
-            sink=self.stream.sink(str),
+            sink=sink,
             conversation=conversation.having(others | limits),
             unsupported=self.unsupported,
             is_limit_named=bool(names),
             delta_sink=self.stream.delta_sink(),
             has_successor=self.has_successor,
         )
-        done = await self._call_model(request, purpose="chat", max_tokens=longest)
+        done = await self._call_model(request, purpose="chat", max_tokens=longest, sink=sink)
         reply: Any = done.details.get("reply", {})
         self.reply = reply
         tool_calls = reply.get("message", {}).get("tool_calls")
@@ -287,8 +289,12 @@ class Run:
             self.note_branch("tool_calls", str(len(tool_calls)))
         return done
 
-    async def _call_model(self, request: Request, *, purpose: str, max_tokens: int) -> Completion:
-        """Complete a request, and record cost and trace. max_tokens: the limit before the budget reduced it."""
+    async def _call_model(
+        self, request: Request, *, purpose: str, max_tokens: int, sink: TextSink | None
+    ) -> Completion:
+        """Complete a request, and record cost and trace. max_tokens: the limit before the budget reduced it. sink: gets
+        the rest of the text.
+        """
         self.tell(progress_note(purpose))
         began = time.monotonic()
         try:
@@ -302,6 +308,8 @@ class Run:
         self.cost += request.lost.cost
         self.cut_text = done.text if done.finish == "length" else ""
         self._account(done, purpose=purpose, seconds=spent)
+        if sink is not None:
+            await sink.end(done.text)
         if done.estimated:
             self.note_branch("tokens_estimated", purpose)
         if done.finish == "length" and request.max_tokens < max_tokens:

@@ -21,7 +21,7 @@ from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.strategies.run import Strategy
-from ragbandit.testing.doubles import HangingGenerator, LateGenerator, with_details
+from ragbandit.testing.doubles import HangingGenerator, LateGenerator, RecordingReader, with_details
 
 MakeStrategy = Callable[[], Strategy]
 
@@ -273,24 +273,6 @@ def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
         assert outcome.status == "answered", (text[:40], outcome.error)
         assert outcome.stop_reason
         assert outcome.cost.llm_calls == len(model.requests) <= 100
-
-
-class RecordingReader:
-    """A reader of a streamed answer that stores all pieces and notes."""
-
-    reading = True
-
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.notes: list[str] = []
-
-    async def text(self, piece: str) -> None:
-        """Store a piece."""
-        self.pieces.append(piece)
-
-    def note(self, text: str) -> None:
-        """Store a note."""
-        self.notes.append(text)
 
 
 def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:

@@ -3,17 +3,19 @@
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, get_args
 
 import numpy as np
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.types import Json
+from ragbandit.strategies.answer_stream import AnswerReader, AnswerStream
 from ragbandit.strategies.arms.self_rag_trained import GATE, RELEVANCE, SUPPORT, UTILITY
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.generators.parts import Attention, Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import Attention, Token
 
 
 class HangingGenerator(ScriptedGenerator):
@@ -63,27 +65,48 @@ def with_details(prompt: Prompt, *, text: str) -> Scripted:
     return Scripted(text=text, details=details)
 
 
+class RecordingReader:
+    """A reader of a streamed answer that stores all pieces and notes."""
+
+    reading = True
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.notes: list[str] = []
+
+    async def text(self, piece: str) -> None:
+        """Store a piece."""
+        self.pieces.append(piece)
+
+    async def delta(self, delta: Mapping[str, Json]) -> None:
+        """Ignore the other fields of a message."""
+
+    def note(self, text: str) -> None:
+        """Store a note."""
+        self.notes.append(text)
+
+
 MakeGenerator = Callable[[str], Generator]
 
 TEXT = "The director of Jaws, Steven Spielberg, was born in Cincinnati, a city in Ohio, in the year 1946."
 _PROMPT = Prompt(instructions="Answer.", body="Where was the director of Jaws born?")
 
 
-async def _run(generator: Generator, *, sink: Callable[[str], Awaitable[None]], stop: Sequence[str]) -> Completion:
+async def _run(generator: Generator, *, reader: AnswerReader, stop: Sequence[str]) -> Completion:
+    sink = AnswerStream(reader).sink(str, stop=tuple(stop))
     try:
-        return await generator.complete(Request(prompt=_PROMPT, max_tokens=48, stop=tuple(stop), sink=sink))
+        done = await generator.complete(Request(prompt=_PROMPT, max_tokens=48, stop=tuple(stop), sink=sink))
     finally:
         await generator.close()
+    assert sink is not None
+    await sink.end(done.text)
+    return done
 
 
 def streamed(generator: Generator, *, stop: Sequence[str] = ()) -> tuple[Completion, list[str]]:
-    """Run a request that streams. Returns (completion, pieces that the request's sink received)."""
-    pieces: list[str] = []
-
-    async def sink(piece: str) -> None:
-        pieces.append(piece)
-
-    return asyncio.run(_run(generator, sink=sink, stop=stop)), pieces
+    """Run a request that streams. Returns (completion, pieces that the reader of its text received)."""
+    reader = RecordingReader()
+    return asyncio.run(_run(generator, reader=reader, stop=stop)), reader.pieces
 
 
 def check_the_pieces_are_the_text(make: MakeGenerator) -> None:
@@ -109,20 +132,22 @@ def check_no_stop_string_leaks(make: MakeGenerator) -> None:
 
 
 def check_a_reader_that_fails_fails_the_call(make: MakeGenerator) -> None:
-    """If the sink raises an error, the call raises ArmFailed and does not call the sink again."""
-    calls: list[str] = []
+    """If the reader raises an error, the call raises ArmFailed and does not call the reader again."""
 
-    async def sink(piece: str) -> None:
-        calls.append(piece)
-        raise ValueError("no more room")
+    class Full(RecordingReader):
+        async def text(self, piece: str) -> None:
+            self.pieces.append(piece)
+            raise ValueError("no more room")
+
+    reader = Full()
 
     failure = ""
     try:
-        asyncio.run(_run(make(TEXT), sink=sink, stop=()))
+        asyncio.run(_run(make(TEXT), reader=reader, stop=()))
     except ArmFailed as error:
         failure = str(error)
     assert "no more room" in failure
-    assert len(calls) == 1
+    assert len(reader.pieces) == 1
 
 
 def check_a_reader_that_is_cancelled_ends_the_call(make: MakeGenerator) -> None:
@@ -131,7 +156,7 @@ def check_a_reader_that_is_cancelled_ends_the_call(make: MakeGenerator) -> None:
     async def run(generator: Generator) -> None:
         reading = asyncio.Event()
 
-        async def sink(_piece: str) -> None:
+        async def sink(_text: str) -> None:
             reading.set()
             await asyncio.sleep(3600)
 

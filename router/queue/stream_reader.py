@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
@@ -27,8 +28,10 @@ from ragbandit.router.queue.streams import (
 )
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.errors import QueueError
-from ragbandit.shared.types import DecisionId, DeltaPiece, Json, StatusNote, TextPiece
+from ragbandit.shared.dialects.chat.message_parts import MessageParts, thoughts_first
+from ragbandit.shared.errors import QueueError, RagBanditError
+from ragbandit.shared.texts.growing_text import AnswerText
+from ragbandit.shared.types import DecisionId, DeltaPiece, Json, Outcome, StatusNote, TextPiece
 
 log = logging.getLogger("ragbandit.jobs")
 
@@ -44,12 +47,20 @@ MOST: Final = 64
 PAUSE_S: Final = 0.5
 
 
-class ReadStream:
-    """An answer that a caller reads. The reading thread appends entries and calls `wake`; the caller calls `take`."""
+class AnswerChanged(RagBanditError, code="ANSWER_CHANGED"):
+    """The answer differs from the part that was sent already."""
 
-    def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None]) -> None:
+
+class ReadStream:
+    """An answer that a caller reads while it is written, as far as this process knows it.
+
+    The reading thread, or the run in this process, calls `put`. The caller calls `read`, and `finish` at the end.
+    """
+
+    def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None] = lambda: None) -> None:
         self.decision_id = decision_id
         self._wake = wake
+        #: unread entries as (attempt, event)
         self._entries: deque[tuple[int, StreamEvent]] = deque()
         #: (attempt, number) of the last entry
         self.last = (0, 0)
@@ -57,16 +68,14 @@ class ReadStream:
         self.linked: DecisionId | None = None
         #: whether the stream has ended early, because an entry was missed or Redis cannot be reached
         self.lost = False
+        #: the read text, the read fields of the model's message except its text, and the arm's run that wrote them
+        self._text, self._message, self._attempt = AnswerText(), MessageParts(), 1
 
     def attach(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         wake()
 
-    def take(self) -> tuple[int, StreamEvent] | None:
-        """Returns (attempt, next piece or note); None if there is no unread entry."""
-        return self._entries.popleft() if self._entries else None
-
-    def put(self, at: tuple[int, int], piece: StreamEvent) -> None:
+    def put(self, at: tuple[int, int], event: StreamEvent) -> None:
         """Append an entry. An entry out of order ends the stream. at: (attempt, number)."""
         if self.lost or at <= self.last:
             return
@@ -75,12 +84,62 @@ class ReadStream:
             self.lose()
             return
         self.last = at
-        self._entries.append((at[0], piece))
+        self._entries.append((at[0], event))
         self._wake()
 
     def lose(self) -> None:
         self.lost = True
         self._wake()
+
+    def read(self) -> list[StreamEvent]:
+        """The unread pieces and notes, without the text that a second run repeats. Raises AnswerChanged."""
+        events: list[StreamEvent] = []
+        while self._entries:
+            attempt, event = self._entries.popleft()
+            if attempt != self._attempt:
+                if self._message.has_fields:
+                    raise self._changed()
+                self._attempt = attempt
+                self._text.restart()
+            if isinstance(event, DeltaPiece):
+                self._message.add(event.delta)
+            elif isinstance(event, TextPiece):
+                new = self._text.take(event.text)
+                if new is None:
+                    raise self._changed()
+                if not new:
+                    continue
+                event = event if new == event.text else TextPiece(text=new)
+            events.append(event)
+        return events
+
+    def finish(self, outcome: Outcome) -> list[StreamEvent | Outcome]:
+        """The events that were not read yet, with the outcome last. If an arm that has not failed gave no answer, the
+        text that was read is its answer. Raises AnswerChanged.
+        """
+        events: list[StreamEvent | Outcome] = []
+        if outcome.answer is None and outcome.status != "failed" and self._text.size:
+            outcome = replace(outcome, answer=str(self._text))
+        text = "" if outcome.answer is None else self._text.continue_to(outcome.answer)
+        message = outcome.reply.get("message")
+        rest = self._message.rest(message if isinstance(message, Mapping) else {})
+        if text is None or rest is None:
+            raise self._changed()
+        thoughts, delta = thoughts_first(rest)
+        if thoughts:
+            events.append(DeltaPiece(delta=thoughts))
+        if text:
+            events.append(TextPiece(text=text))
+        if delta:
+            events.append(DeltaPiece(delta=delta))
+        return [*events, outcome]
+
+    def _changed(self) -> AnswerChanged:
+        return AnswerChanged(
+            f"the answer to decision {self.decision_id} was written again in other words, since a part of the service "
+            "failed while it was written; what was sent before does not stand",
+            remedy="ask again with the same id to get the whole answer",
+        )
 
 
 class LocalWriter:

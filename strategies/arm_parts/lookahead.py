@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm
 from ragbandit.strategies.arm_parts.steps import finished, keep_partial
 from ragbandit.strategies.base import Completion, Hit, Need, Passage
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.prompting.passages import PassagePool, Sifted, extract_answer, first_sentence, has_answer
 from ragbandit.strategies.run import Answer, Run
 
@@ -28,7 +28,7 @@ def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
     if not done.text:
         return ()
     message = f"{run.generator.name} was asked for {need} and returned none"
-    remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed describes"
+    remedy = "use a generator that fills details as ragbandit.strategies.generators.parts describes"
     raise ArmFailed(message, field=f"details.{need}", remedy=remedy)
 
 

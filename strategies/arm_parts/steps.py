@@ -4,7 +4,7 @@ from typing import Literal, Unpack, cast
 
 from ragbandit.strategies.base import Completion, Passage, Result, at_once
 from ragbandit.strategies.failures import OutOfBudget
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
 from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Answer, Run

@@ -172,7 +172,7 @@ class Cascade(ParamsArm[CascadeParams]):
         try:
             return await _ask_part(self._parts["then"], question=question, run=run, stream=run.stream)
         except ArmFailed as error:
-            if first is None or is_blank(first.text) or not self._params.keep or run.stream.delivered:
+            if first is None or is_blank(first.text) or not self._params.keep or run.stream.sent.size:
                 raise
             run.note_branch("second_answer", f"it failed: {error_text(error)}")
             return replace(first, stop_reason=SECOND_FAILED)

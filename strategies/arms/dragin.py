@@ -10,7 +10,7 @@ from ragbandit.strategies.arm_parts.lookahead import Floats, LookaheadArm, Looka
 from ragbandit.strategies.arm_parts.prompted import Count, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need
-from ragbandit.strategies.generators.text_feed import Attention
+from ragbandit.strategies.generators.parts import Attention
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
     first_sentence,

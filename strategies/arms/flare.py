@@ -8,7 +8,7 @@ from ragbandit.strategies.arm_parts.lookahead import LookaheadArm, LookaheadPara
 from ragbandit.strategies.arm_parts.prompted import Count, Share, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, first_sentence
 from ragbandit.strategies.run import Run
 

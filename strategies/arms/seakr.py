@@ -251,7 +251,7 @@ class Seakr(PromptedArm[SeakrParams]):
         states = sample.details.get("hidden_states")
         if not isinstance(states, np.ndarray) or states.ndim != 2:
             message = f"{run.generator.name} returned no hidden states of shape (layers + 1, d)"
-            remedy = "use a generator that fills details as ragbandit.strategies.generators.text_feed describes"
+            remedy = "use a generator that fills details as ragbandit.strategies.generators.parts describes"
             raise ArmFailed(message, field="details.hidden_states", remedy=remedy)
         layer = len(states) // 2 if self._params.layer is None else self._params.layer
         if layer >= len(states) or not np.isfinite(states[layer]).all():

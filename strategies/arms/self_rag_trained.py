@@ -11,7 +11,7 @@ from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, Prompt
 from ragbandit.strategies.arm_parts.steps import finished, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.failures import OutOfBudget
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.run import Answer, Run
 

@@ -1,6 +1,7 @@
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from ragbandit.shared.errors import ArmFailed, ConfigError, encodable, required_module
 from ragbandit.shared.torch_models import device_of, load_model, packed_linear, precision_of
 from ragbandit.shared.types import Cost
+from ragbandit.strategies.answer_stream import first_stop
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
-from ragbandit.strategies.generators.text_feed import Attention, TextFeed, chat_turns, first_stop, plain_parts
+from ragbandit.strategies.generators.parts import Attention, chat_turns, plain_parts
 
 if TYPE_CHECKING:
     import torch
@@ -97,29 +99,28 @@ class LocalGenerator(Generator):
         """See `Generator.complete`. `completion_tokens` includes the model's end token."""
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
-        sequence, feed = self._sequence(request), TextFeed(request)
+        sequence = self._sequence(request)
         self._batches.submit(sequence)
         outcome = asyncio.wrap_future(sequence.future)
         # Reads the exception: otherwise asyncio warns about it if the caller was cancelled at the same moment.
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with asyncio.timeout(seconds_until(request.deadline)) as limit:
-                if feed.has_reader:
-                    await self._stream(sequence, outcome, feed=feed)
+                if request.sink is not None:
+                    await self._stream(sequence, outcome, sink=request.sink)
                 await outcome
                 completion = self._completion(sequence)
         except TimeoutError:
             if not limit.expired():
                 raise
-            completion = self._late_completion(sequence, delivered=feed.delivered)
+            completion = self._late_completion(sequence)
         except BaseException:
             if not sequence.future.cancel():  # the model has begun to read
                 request.lost.cost += Cost(prompt_tokens=len(sequence.ids), completion_tokens=len(sequence.written()))
             raise
         finally:
             sequence.cancelled.set()
-        await feed.end(completion.text)
-        return replace(completion, first_s=feed.first_s)
+        return replace(completion, first_s=sequence.first_s)
 
     def _sequence(self, request: Request) -> "SequenceState":
         from ragbandit.strategies.generators.static_batches import SequenceState
@@ -133,9 +134,11 @@ class LocalGenerator(Generator):
             raise ArmFailed(f"{sizes} exceed the limit {self.context_tokens}", remedy=remedy)
         return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
-    async def _stream(self, sequence: "SequenceState", outcome: asyncio.Future[None], *, feed: TextFeed) -> None:
+    async def _stream(
+        self, sequence: "SequenceState", outcome: asyncio.Future[None], *, sink: Callable[[str], Awaitable[None]]
+    ) -> None:
         """Send the growing text to the reader. The model does not wait for a slow reader, to not delay other texts."""
-        loop, grown = asyncio.get_running_loop(), asyncio.Event()
+        loop, grown, began = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
 
         def note() -> None:
             with suppress(RuntimeError):  # the loop was closed
@@ -145,7 +148,12 @@ class LocalGenerator(Generator):
         outcome.add_done_callback(lambda _: grown.set())
         while await grown.wait() and not outcome.done():
             grown.clear()
-            await feed.grow(self._text(sequence.written(), plain=sequence.plain))
+            text = self._cut_text(sequence, sequence.written())
+            if len(text) > len(sequence.shown):
+                sequence.shown = text
+            if text and sequence.first_s is None:
+                sequence.first_s = time.monotonic() - began
+            await sink(text)
             await asyncio.sleep(0.01)  # decoding takes the whole text each time, so it must not be too frequent
 
     async def close(self) -> None:
@@ -192,12 +200,12 @@ class LocalGenerator(Generator):
             details=self._details(sequence),
         )
 
-    def _late_completion(self, sequence: "SequenceState", *, delivered: str) -> Completion:
-        """The completion of a text that the deadline ended. delivered: text that the reader has received."""
-        has_begun, written = not sequence.future.cancel(), sequence.written()
+    def _late_completion(self, sequence: "SequenceState") -> Completion:
+        """The completion of a text that the deadline ended."""
+        has_begun, written, shown = not sequence.future.cancel(), sequence.written(), sequence.shown
         text = self._cut_text(sequence, written)
         return Completion(
-            text=delivered if delivered.startswith(text) else text,  # a second attempt may be shorter than `delivered`
+            text=shown if shown.startswith(text) else text,  # a second attempt may be shorter than the first
             prompt_tokens=len(sequence.ids) if has_begun else 0,
             completion_tokens=len(written),
             finish="deadline",

@@ -38,9 +38,10 @@ from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import NO_CONVERSATION, Conversation, Cost
+from ragbandit.strategies.answer_stream import first_stop
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.failures import AnswerBlocked, RequestRefused, UnreadableReply
-from ragbandit.strategies.generators.text_feed import TURN_TOKENS, TextFeed, Token, chat_turns, first_stop, plain_parts
+from ragbandit.strategies.generators.parts import TURN_TOKENS, Token, chat_turns, plain_parts
 
 log = logging.getLogger("ragbandit.arms")
 
@@ -97,19 +98,16 @@ class OpenAiGenerator(Generator):
             raise ArmFailed(f"{self.name} was closed")
         dropped = request.prompt.prefix.strip() if self._options.prefix == "user" else ""
         reply = PartialReply(request, dropped=dropped, max_media=self._options.media_chars)
-        feed = TextFeed(request)
         try:
-            is_late = await self._ask(reply, feed=feed)
+            is_late = await self._ask(reply)
             if not is_late:
                 reply.end()
-            done = self._completion(reply, is_late=is_late)
-            await feed.end(done.text)
+            return self._completion(reply, is_late=is_late)
         except BaseException as error:
             self._note_loss(error, reply=reply)
             if isinstance(error, RagBanditError) or not isinstance(error, Exception):
                 raise
             raise self._failed(error, reply=reply) from error
-        return done
 
     async def close(self) -> None:
         self._closed = True
@@ -117,7 +115,7 @@ class OpenAiGenerator(Generator):
         if server is not None:
             await server.close()
 
-    async def _ask(self, reply: "PartialReply", *, feed: TextFeed) -> bool:
+    async def _ask(self, reply: "PartialReply") -> bool:
         """Returns whether the deadline ended the reply. Failures after the end of the answer are ignored."""
         remaining_s = seconds_until(reply.request.deadline)
         if remaining_s == 0.0:
@@ -126,7 +124,7 @@ class OpenAiGenerator(Generator):
             async with asyncio.timeout(remaining_s) as limit, self._free:
                 reply.was_sent = True
                 async with asyncio.timeout(self._first_piece_s(reply.request)) as silence:
-                    await self._read(reply, feed=feed, silence=silence)
+                    await self._read(reply, silence=silence)
         except RagBanditError:
             raise
         except Exception as error:
@@ -143,14 +141,14 @@ class OpenAiGenerator(Generator):
             return options.first_piece_s
         return remaining_s / 2 if is_streamed(request, options=options) else None
 
-    async def _read(self, reply: "PartialReply", *, feed: TextFeed, silence: asyncio.Timeout) -> None:
+    async def _read(self, reply: "PartialReply", *, silence: asyncio.Timeout) -> None:
         """Read a reply, and repeat failed attempts. silence: timeout of the first piece, later of the token usage."""
         clock = asyncio.get_running_loop().time
         began = clock()
         fields, reply.ignored, reply.fitted = await self._fitted(reply.request)
         known = [name for name in fields if name in reply.request.unsupported]
         fields, reply.ignored = {name: fields[name] for name in fields if name not in known}, reply.ignored + known
-        has_reader, is_limited = feed.has_reader or reply.request.delta_sink is not None, silence.when() is not None
+        is_limited = silence.when() is not None
         while True:
             reply.attempts += 1
             try:
@@ -161,8 +159,8 @@ class OpenAiGenerator(Generator):
                         if (reply.finish is not None or is_limited) and reply.has_begun:
                             is_limited = False
                             silence.reschedule(None if reply.finish is None else clock() + _LATE_USAGE_S)
-                        if has_reader:
-                            await _pass_on(reply, pieces, feed=feed)
+                        if pieces:
+                            await _pass_on(reply, pieces)
                         if reply.has_enough:
                             return
                 return
@@ -354,18 +352,17 @@ def offered_by(options: OpenAiOptions) -> frozenset[Need]:
     return (OpenAiGenerator.capabilities - lacking) | frozenset[Need]({"logprobs"} if options.logprobs else ())
 
 
-async def _pass_on(reply: "PartialReply", pieces: Sequence[Piece], *, feed: TextFeed) -> None:
+async def _pass_on(reply: "PartialReply", pieces: Sequence[Piece]) -> None:
     """Send pieces of a reply to its readers, from each thoughts first, then the text, then the other fields."""
-    sink = reply.request.delta_sink
+    sink, delta_sink = reply.request.sink, reply.request.delta_sink
     for number, (size, fields) in enumerate(pieces, 1):
-        thoughts, delta = thoughts_first(fields) if fields and sink is not None else ({}, {})
-        if thoughts and sink is not None:
-            await sink(thoughts)
-        if feed.has_reader:
-            await feed.grow(reply.text_without_prefix(size))
-        delta = reply.fitted.delta(delta)
-        if delta and sink is not None:
-            await sink(delta)
+        thoughts, delta = thoughts_first(fields) if fields else ({}, {})
+        if thoughts and delta_sink is not None:
+            await delta_sink(thoughts)
+        if sink is not None:
+            await sink(reply.text_without_prefix(size))
+        if delta and delta_sink is not None and (delta := reply.fitted.delta(delta)):
+            await delta_sink(delta)
         if number % _TURN == 0:
             await asyncio.sleep(0)
 

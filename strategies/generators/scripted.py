@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.strategies.answer_stream import first_stop
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
-from ragbandit.strategies.generators.text_feed import TextFeed, first_stop, plain_parts
+from ragbandit.strategies.generators.parts import plain_parts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scripted:
-    """An answer with details, see ragbandit.strategies.generators.text_feed."""
+    """An answer with details, see ragbandit.strategies.generators.parts."""
 
     text: str
     details: Mapping[Need, object] = field(default_factory=dict)
@@ -106,17 +107,17 @@ class ScriptedGenerator(Generator):
 
     async def _write(self, text: str, *, request: Request, hurry: bool) -> str:
         """Write the text word by word until the deadline. Returns the written part. hurry: whether to omit pauses."""
-        feed, written = TextFeed(request), ""
-        if feed.has_reader or self._word_seconds:
+        sink, written = request.sink, ""
+        if sink is not None or self._word_seconds:
             for piece in _PIECE.findall(text):
                 pause = self._word_seconds if written and not hurry else 0.0
                 if pause and await self._is_late(pause, deadline=request.deadline):
                     break
                 written += piece
-                await feed.grow(written)
+                if sink is not None:
+                    await sink(written)
         else:
             written = text
-        await feed.end(written)
         return written
 
     @staticmethod

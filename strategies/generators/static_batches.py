@@ -30,7 +30,7 @@ from transformers import (
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Need, Request, Sampling, seconds_until
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.generators.parts import Token
 
 log = logging.getLogger("ragbandit.local")
 
@@ -90,7 +90,7 @@ def _draw(logits: Tensor, *, sampling: Sampling, dice: torch.Generator) -> Tenso
 def read_details(
     model: PreTrainedModel, *, past: Cache, tokens: Sequence[int], want: frozenset[Need]
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Returns need -> array (see text_feed) of the written tokens. past: keys and values of the prompt."""
+    """Returns need -> array (see generators.parts) of the written tokens. past: keys and values of the prompt."""
     default = model.config._attn_implementation  # noqa: SLF001 - transformers documents this name
     model.set_attn_implementation("eager")  # fused kernels return no attention
     try:
@@ -122,6 +122,9 @@ class SequenceState:
         #: called in the model's thread after every token; None if the text is not streamed
         self.on_token: Callable[[], None] | None = None
         self.special, self._ends = dict(special), ends
+        #: longest text that the reader got, and seconds until its first text; None before that
+        self.shown = ""
+        self.first_s: float | None = None
         self.restart()
 
     def restart(self) -> None:

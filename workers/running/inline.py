@@ -82,7 +82,7 @@ class InlineAnswers:
         if self._context.ending.is_set() or self._context.active_runs.begin(run, if_claimed=True) is None:
             return None
         waiting = self._router.process.answers.expect(decision)
-        stream = ReadStream(decision.id, wake=lambda: None) if live else None
+        stream = ReadStream(decision.id) if live else None
         job = AnswerJob(self._context, decision=decision, run=run)
         self._spawn(run, job=job, writer=None if stream is None else LocalWriter(stream))
         return waiting, stream

@@ -1,6 +1,6 @@
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from fastapi import Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
@@ -16,7 +16,6 @@ from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, 
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.serving.batching import SERVE_S
-from ragbandit.shared.dialects.chat.message_parts import MessageParts, thoughts_first
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
 from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
@@ -35,10 +34,6 @@ STREAM_WAIT_S: Final = 30.0
 _cancelling: set["asyncio.Task[None]"] = set()
 
 
-class AnswerChanged(RagBanditError, code="ANSWER_CHANGED"):
-    """The answer differs from the part that was sent already."""
-
-
 @dataclass(kw_only=True, slots=True)
 class PendingAnswer:
     request: Request
@@ -53,7 +48,22 @@ class PendingAnswer:
     #: pieces of the answer if this process writes it; None if a worker writes it
     local: ReadStream | None = None
 
-    async def events(self) -> AsyncIterator[list[AnswerEvent]]:
+    async def outcome(self) -> Outcome | None:
+        """Wait for the outcome; None if there is none within `limit_s` seconds. Cancels and raises as `events`."""
+        changed, give_up = Waiter(self.request), asyncio.get_running_loop().time() + self.limit_s
+        self.waiting.add_done_callback(lambda _: changed.note())
+        try:
+            while not self.waiting.done():
+                if not await changed.wait(until=give_up):
+                    return None
+            outcome = self.waiting.result()
+            await self.follow(outcome.decision_id)
+            return outcome
+        except BaseException:
+            self._abandon()
+            raise
+
+    async def events(self) -> AsyncIterator[Sequence[AnswerEvent]]:
         """Yields groups of events that arrived together; an empty group after PING_S seconds without an event.
 
         The texts of all pieces together are the answer. If `live` is False, or if the arm does not write in pieces, the
@@ -65,36 +75,33 @@ class PendingAnswer:
         Raises CallerGone, TimeoutError if the service shuts down, and AnswerChanged if the worker died and the arm
         wrote another answer in its second run.
         """
-        router, sent = router_of(self.request), _Sent(self)
-        stream: ReadStream | None = None
-        changed, done = Waiter(self.request), False
+        changed, now = Waiter(self.request), asyncio.get_running_loop().time
         self.waiting.add_done_callback(lambda _: changed.note())
+        stream = self.local or ReadStream(self.decision.id)
         try:
-            stream = await self._stream(wake=changed.note)
-            loop = asyncio.get_running_loop()
-            give_up = loop.time() + self.limit_s
+            stream = await self._stream(wake=changed.note) or stream
+            give_up = now() + self.limit_s
             while not self.waiting.done():
-                events = sent.read(stream)
+                events = stream.read()
                 if events:
-                    if stream is not None and stream.linked is not None:
+                    if stream.linked is not None:
                         await self.follow(stream.linked)
                     yield events
-                if await changed.wait(until=min(give_up, loop.time() + PING_S)):
+                if await changed.wait(until=min(give_up, now() + PING_S)):
                     continue
-                if loop.time() >= give_up:
-                    done = True
+                if now() >= give_up:
                     return
                 yield []
             outcome = self.waiting.result()
             await self.follow(outcome.decision_id)
-            for event in sent.finish(outcome):
-                yield [event]
-            done = True
+            yield stream.finish(outcome)
+        except BaseException:
+            self._abandon()
+            raise
         finally:
-            if stream is not None and stream is not self.local and router.process.streams is not None:
-                router.process.streams.leave(stream)
-            if not done and not self.waiting.done():
-                _abandon(self)
+            streams = router_of(self.request).process.streams
+            if stream is not self.local and streams is not None:
+                streams.leave(stream)
 
     async def _stream(self, *, wake: Callable[[], None]) -> ReadStream | None:
         streams = router_of(self.request).process.streams
@@ -121,6 +128,27 @@ class PendingAnswer:
         """Stop waiting for the outcome."""
         router_of(self.request).process.answers.remove(self.decision.id, self.waiting)
 
+    def _abandon(self) -> None:
+        """Cancel the answer, since its client does not wait any longer, unless it has come."""
+        if self.waiting.done():
+            return
+        request, decision, router = self.request, self.decision, router_of(self.request)
+        request.app.state.metrics.unseen.inc()
+        self.forget()
+        if not self.is_own or router.process.answers.is_awaited(decision.id):
+            return
+
+        async def cancel() -> None:
+            try:
+                await reads_of(request).run(lambda: router.cancel(decision.id))
+            except RagBanditError as error:  # harmless: the answer is written and stored, though nobody waits
+                extra = {"action": "cancel", "decision": decision.id, "reason": str(error)}
+                log.info("an answer that no client waits for could not be cancelled", extra=extra)
+
+        task = asyncio.get_running_loop().create_task(cancel())
+        _cancelling.add(task)
+        task.add_done_callback(_cancelling.discard)
+
 
 async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
     """Ask for the answer to a decision. In the end, call `forget` of the PendingAnswer. Raises StoreError, NotReady."""
@@ -142,89 +170,10 @@ async def asked(request: Request, decision: Decision, *, live: bool, limit_s: fl
     return answer(waiting=waiting)
 
 
-class _Sent:
-    """Keeps the part of an answer that was sent, and checks that later parts continue this part."""
-
-    def __init__(self, pending: PendingAnswer) -> None:
-        self._pending = pending
-        self._text = ""
-        #: sent fields of the model's message, except its text
-        self._message = MessageParts()
-        #: number of the arm's run whose events are read, and the text of this run so far
-        self._attempt, self._attempt_text = 0, ""
-
-    def read(self, stream: ReadStream | None) -> list[AnswerEvent]:
-        events: list[AnswerEvent] = []
-        for attempt, event in () if stream is None else iter(stream.take, None):
-            if attempt != self._attempt:
-                if self._message.whole:
-                    raise self._changed()
-                self._attempt, self._attempt_text = attempt, ""
-            if isinstance(event, DeltaPiece):
-                self._message.add(event.delta)
-            if isinstance(event, TextPiece):
-                self._attempt_text += event.text
-                if self._text.startswith(self._attempt_text):
-                    continue  # a second run repeats the text of the first run
-                event = TextPiece(text=self._continue_to(self._attempt_text))
-            events.append(event)
-        return events
-
-    def finish(self, outcome: Outcome) -> list[AnswerEvent]:
-        """The events that were not sent yet, with the outcome last. Raises AnswerChanged."""
-        events: list[AnswerEvent] = []
-        unsent = "" if outcome.answer is None else self._continue_to(outcome.answer)
-        message = outcome.reply.get("message")
-        rest = self._message.rest(message if isinstance(message, Mapping) else {})
-        if rest is None:
-            raise self._changed()
-        thoughts, delta = thoughts_first(rest)
-        if thoughts:
-            events.append(DeltaPiece(delta=thoughts))
-        if unsent:
-            events.append(TextPiece(text=unsent))
-        if delta:
-            events.append(DeltaPiece(delta=delta))
-        return [*events, outcome]
-
-    def _continue_to(self, text: str) -> str:
-        """The part of `text` that was not sent yet; from now on it counts as sent. Raises AnswerChanged."""
-        if not text.startswith(self._text):
-            raise self._changed()
-        unsent, self._text = text[len(self._text) :], text
-        return unsent
-
-    def _changed(self) -> AnswerChanged:
-        return AnswerChanged(
-            f"the answer to decision {self._pending.decision.id} was written again in other words, since a part of the "
-            "service failed while it was written; what was sent before does not stand",
-            remedy="ask again with the same id to get the whole answer",
-        )
-
-
-def _abandon(answer: PendingAnswer) -> None:
-    request, decision, router = answer.request, answer.decision, router_of(answer.request)
-    request.app.state.metrics.unseen.inc()
-    answer.forget()
-    if not answer.is_own or router.process.answers.is_awaited(decision.id):
-        return
-
-    async def cancel() -> None:
-        try:
-            await reads_of(request).run(lambda: router.cancel(decision.id))
-        except RagBanditError as error:  # harmless: the answer is written and stored, though nobody waits
-            extra = {"action": "cancel", "decision": decision.id, "reason": str(error)}
-            log.info("an answer that no client waits for could not be cancelled", extra=extra)
-
-    task = asyncio.get_running_loop().create_task(cancel())
-    _cancelling.add(task)
-    task.add_done_callback(_cancelling.discard)
-
-
-class EventStream(StreamingResponse):
+class EventStream(Response):
     """A reply in server-sent events. Status and headers wait for the first event: before it the decision may change.
 
-    `events` raises CallerGone at the end of the connection, so Starlette's own wait for that end is left out.
+    `events` raises CallerGone at the end of the connection, and yields the events that are sent together.
     refused: makes the reply to an error before the first event; None if the edge makes that reply.
     """
 
@@ -237,17 +186,22 @@ class EventStream(StreamingResponse):
         answer: PendingAnswer,
         refused: Callable[[RagBanditError], Response] | None = None,
     ) -> None:
-        super().__init__(events, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
-        self.events, self.answer = events, answer
-        self.refused = refused
+        self.status_code, self.background = 200, None
+        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self.events, self.answer, self.refused = events, answer, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
         try:
             async with aclosing(self.events):  # type: ignore[type-var] # a generator
-                first = await anext(self.events, b"")
-                self.headers.update(headers(self.answer.decision))
-                self.body_iterator = _chained(first, self.events)
-                await self.stream_response(send)
+                async for data in self.events:
+                    if not has_begun:
+                        has_begun = True
+                        await self._begin(send)
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            if not has_begun:
+                await self._begin(send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         except CallerGone:
             return
         except RagBanditError as error:
@@ -257,11 +211,9 @@ class EventStream(StreamingResponse):
         finally:
             self.answer.forget()
 
-
-async def _chained(first: bytes, following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for event in following:
-        yield event
+    async def _begin(self, send: Send) -> None:
+        self.headers.update(headers(self.answer.decision))
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
 
 def event_of(value: Any, *, name: str | None) -> bytes:

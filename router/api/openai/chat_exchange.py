@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -31,7 +31,6 @@ from ragbandit.router.api.schemas.responses import JsonReply, refusal
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
-from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.decisions.turns import (
     NAMED,
     PERMITTED,
@@ -118,7 +117,9 @@ class ChatExchange:
 
             return EventStream(self._pieces(answer), answer=answer, refused=refused)
         try:
-            (outcome,) = [event async for group in _events(answer) for event in group if isinstance(event, Outcome)]
+            outcome = _checked(answer, await answer.outcome())
+        except TimeoutError:
+            return self._failure(answer.decision, _not_ready(answer))
         except RagBanditError as error:
             return self._failure(answer.decision, error)
         finally:
@@ -207,53 +208,54 @@ class ChatExchange:
             reply.headers["x-should-retry"] = "false"
         return reply
 
+    def _parts(self, event: AnswerEvent | None, reply: ReplyStream, answer: PendingAnswer) -> list[bytes]:
+        if not isinstance(event, Outcome):
+            return reply.of(event)
+        outcome = _checked(answer, event)
+        return reply.end(outcome, saved=router_of(self.request).process.savings.of(outcome.cost))
+
     async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
         """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
-        savings, begin_at = router_of(self.request).process.savings, time.monotonic() + HOLD_S
+        begin_at = time.monotonic() + HOLD_S
         stream = partial(self.stream, base=str(self.request.base_url))
         reply, has_begun = stream(answer.decision), False
+        group: Sequence[AnswerEvent] = ()
         try:
-            async with aclosing(_events(answer)) as events:  # type: ignore[type-var] # a generator
+            async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
                 async for group in events:
                     if reply.decision is not answer.decision:
                         reply = stream(answer.decision)
                     if not group and not has_begun and time.monotonic() < begin_at:
                         continue
-                    data = b"".join(_parts(reply, group, savings=savings))
+                    data = b"".join([part for event in group or (None,) for part in self._parts(event, reply, answer)])
                     if data:
                         has_begun = True
                         yield data
+            if not (group and isinstance(group[-1], Outcome)):
+                _checked(answer, None)
         except CallerGone:
             raise
         except Exception as error:
+            error = _not_ready(answer) if isinstance(error, TimeoutError) else error
             if not has_begun:
-                raise
-            for part in reply.failure(_error_in_stream(error, has_content=reply.has_begun)):
-                yield part
+                raise error from None
+            yield b"".join(reply.failure(_error_in_stream(error, has_content=reply.has_begun)))
 
 
-async def _events(answer: PendingAnswer) -> AsyncIterator[list[AnswerEvent]]:
-    """The events of an answer, with its outcome last. Raises CallerGone, and the error of a failed or late answer."""
-    group = list[AnswerEvent]()
-    try:
-        async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
-            async for group in events:
-                if group and isinstance(group[-1], Outcome):
-                    fault = errors.fault_of(answer.decision, group[-1])
-                    if fault is not None:
-                        raise fault
-                yield group
-    except TimeoutError:
-        remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
-        raise NotReady("the service is shutting down; the decision stands", remedy=remedy) from None
-    if not group or not isinstance(group[-1], Outcome):
+def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:
+    """The outcome. Raises the error of a failed or late answer. outcome: None if it did not come in time."""
+    if outcome is None:
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
         raise errors.AnswerTimeout(message, remedy=f"ask for the answer: GET /v1/decisions/{answer.decision.id}")
+    fault = errors.fault_of(answer.decision, outcome)
+    if fault is not None:
+        raise fault
+    return outcome
 
 
-def _parts(reply: ReplyStream, group: Sequence[AnswerEvent], *, savings: Savings) -> Iterator[bytes]:
-    for event in group or (None,):
-        yield from reply.end(event, saved=savings.of(event.cost)) if isinstance(event, Outcome) else reply.of(event)
+def _not_ready(answer: PendingAnswer) -> NotReady:
+    remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
+    return NotReady("the service is shutting down; the decision stands", remedy=remedy)
 
 
 def _error_in_stream(error: Exception, *, has_content: bool) -> dict[str, Any]:

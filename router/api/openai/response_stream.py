@@ -1,5 +1,4 @@
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from ragbandit.router.api.endpoints.streaming import PING, event_of
@@ -19,7 +18,6 @@ class ResponseStream:
         self._number = 0
         #: id of an item -> types of its parts, both in the order in which they began
         self._items: dict[str, list[str]] = {}
-        self._text = ""
 
     @property
     def has_begun(self) -> bool:
@@ -49,8 +47,6 @@ class ResponseStream:
         return events
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        if outcome.answer is None:
-            outcome = replace(outcome, answer=self._text or None)
         events = self._created() + self._begin_reasoning(replies.message_of(outcome))
         if outcome.answer or not self._items.keys() - {responses.item_id(self.decision, part="reasoning_text")}:
             events += self._begin_part("output_text")
@@ -113,7 +109,7 @@ class ResponseStream:
     def _text_delta(self, kind: str, text: str) -> list[bytes]:
         events, fields = self._begin_part(kind), dict[str, Any]()
         if kind == "output_text":
-            self._text, fields = self._text + text, {"logprobs": []}
+            fields = {"logprobs": []}
         return [*events, self._in_part(f"{kind}.delta", of=kind, delta=text, **fields)]
 
     def _begin_part(self, kind: str) -> list[bytes]:

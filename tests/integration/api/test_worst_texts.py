@@ -15,7 +15,6 @@ from fastapi import Request
 from ragbandit.router.api import reading
 from ragbandit.router.api.anthropic.endpoints import MessagesBody, message_question
 from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
-from ragbandit.router.api.endpoints.streaming import _Sent
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.requests import ChatBody, completion_question
 from ragbandit.router.api.openai.response_stream import ResponseStream
@@ -206,23 +205,24 @@ def replied(body, *, server, decision, monkeypatch):
         ResponseStream(decision, base=""),
         MessageStream(decision, base=""),
     ]
-    sent = _Sent(SimpleNamespace(decision=decision))
 
     def drain():
-        for event in sent.read(stream):
+        for event in stream.read():
             for door in doors:
                 door.of(event)
 
     stream = ReadStream(decision.id, wake=drain)
     reader = AnswerStream(LocalWriter(stream))
+    sink = reader.sink(str)
     request = base.Request(
         prompt=PROMPT,
         max_tokens=10**6,
         conversation=Conversation(fields={"messages": [], "stream": True}),
-        sink=reader.sink(str),
+        sink=sink,
         delta_sink=reader.delta_sink(),
     )
     done = asyncio.run(GENERATORS[server].complete(request))
+    asyncio.run(sink.end(done.text))
     outcome = Outcome(
         decision_id=decision.id,
         status="answered",
@@ -237,7 +237,7 @@ def replied(body, *, server, decision, monkeypatch):
         made_by={},
         made_at=1.0,
     )
-    for event in sent.finish(outcome)[:-1]:
+    for event in stream.finish(outcome)[:-1]:
         for door in doors:
             door.of(event)
     for door in doors:

@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.failures import ServerFailed
 from ragbandit.shared.types import Message
 from ragbandit.strategies.base import Account, Prompt
 from ragbandit.strategies.failures import AnswerBlocked
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.testing.doubles import STREAM_CHECKS
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup import generators

@@ -9,7 +9,7 @@ import pytest
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator
-from ragbandit.strategies.generators.text_feed import Attention
+from ragbandit.strategies.generators.parts import Attention
 from tests.support.tiny_models import tiny_writer
 
 pytestmark = pytest.mark.models

@@ -10,7 +10,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, not_passed, request_body, with_options
-from ragbandit.strategies.generators.text_feed import Token
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup.generators import make_generator
 from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until

@@ -8,10 +8,11 @@ import pytest
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Conversation
+from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, is_streamed
-from ragbandit.testing.doubles import STREAM_CHECKS, TEXT
+from ragbandit.testing.doubles import STREAM_CHECKS, TEXT, RecordingReader
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import ask
 from tests.support.tiny_models import tiny_writer
@@ -35,22 +36,21 @@ def test_openai_keeps_the_contract(check, options):
 
 def pieces_of(server, *, prompt=None, **options):
     """(completion, pieces) of one call; or (error, pieces)."""
-    pieces = []
+    reader = RecordingReader()
 
     async def run():
-        async def sink(piece):
-            pieces.append(piece)
-
-        generator = openai_generator(server, **options)
+        generator, sink = openai_generator(server, **options), AnswerStream(reader).sink(str)
         asked = prompt or Prompt(instructions="", body="Where?")
         try:
-            return await generator.complete(Request(prompt=asked, max_tokens=99, sink=sink))
+            done = await generator.complete(Request(prompt=asked, max_tokens=99, sink=sink))
+            await sink.end(done.text)
+            return done
         except ArmFailed as error:
             return error
         finally:
             await generator.close()
 
-    return asyncio.run(run()), pieces
+    return asyncio.run(run()), reader.pieces
 
 
 def test_stream_as_the_caller_reads():
@@ -97,26 +97,30 @@ def test_characters_cut_by_the_network_are_whole():
 
 def test_the_deadline_leaves_what_was_given():
     """At the deadline text and pieces are the same, while the server goes on and the reader is slow."""
-    pieces = []
 
-    async def run(server):
-        async def sink(piece):
-            pieces.append(piece)
+    class Slow(RecordingReader):
+        async def text(self, piece):
+            self.pieces.append(piece)
             await asyncio.sleep(0.05)
 
-        generator = openai_generator(server)
+    reader = Slow()
+
+    async def run(server):
+        generator, sink = openai_generator(server), AnswerStream(reader).sink(str)
         prompt = Prompt(instructions="", body="Where?")
         try:
-            return await generator.complete(
+            done = await generator.complete(
                 Request(prompt=prompt, max_tokens=99, sink=sink, deadline=time.monotonic() + 0.6)
             )
+            await sink.end(done.text)
+            return done
         finally:
             await generator.close()
 
     with ScriptedServer(lambda _: Reply(text="word " * 90, part_s=0.05)) as server:
         done = asyncio.run(run(server))
     assert done.finish == "deadline"
-    assert done.text == "".join(pieces)
+    assert done.text == "".join(reader.pieces)
 
 
 def tiny():
@@ -134,10 +138,10 @@ def test_a_slow_reader_does_not_hold_up_the_texts_beside():
 
     async def run():
         generator = tiny()
-        reading, go_on, pieces = asyncio.Event(), asyncio.Event(), []
+        reading, go_on, texts = asyncio.Event(), asyncio.Event(), []
 
-        async def sink(piece):
-            pieces.append(piece)
+        async def sink(text):
+            texts.append(text)
             reading.set()
             await go_on.wait()
 
@@ -147,7 +151,7 @@ def test_a_slow_reader_does_not_hold_up_the_texts_beside():
         other = await generator.complete(Request(prompt=prompt, max_tokens=30))
         go_on.set()
         done = await slow
-        assert "".join(pieces) == done.text
+        assert done.text.startswith(texts[-1])
         assert other.text.startswith(done.text)
         await generator.close()
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.shared.reading.fields import words_of
+from ragbandit.shared.texts.growing_text import GrowingText
 
 #: type of a tool call -> field of the call with the text that the model wrote
 CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
@@ -25,25 +26,6 @@ def is_token(entry: Any) -> bool:
     token, logprob = map(entry.get, ("token", "logprob")) if isinstance(entry, dict) else (None, None)
     is_number = isinstance(logprob, int | float) and not isinstance(logprob, bool) and math.isfinite(logprob)
     return isinstance(token, str) and is_number
-
-
-class GrowingText:
-    """A text that grows by pieces. It is joined when it is read, so that its pieces are not copied again and again."""
-
-    __slots__ = ("_pieces", "size")
-
-    def __init__(self, text: str = "") -> None:
-        self._pieces, self.size = [text], len(text)
-
-    def add(self, text: str) -> None:
-        """Add the next piece."""
-        self._pieces.append(text)
-        self.size += len(text)
-
-    def __str__(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0]
 
 
 class MessageParts:

@@ -78,7 +78,11 @@ def in_pieces(monkeypatch):
             text = "".join(event.text for event in events if isinstance(event, TextPiece))
             yield [outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))]
 
+        async def whole(answer):
+            return [group async for group in made(answer)][-1][-1]
+
         monkeypatch.setattr(PendingAnswer, "events", made)
+        monkeypatch.setattr(PendingAnswer, "outcome", whole)
 
     return start
 

@@ -6,9 +6,10 @@ import json
 import pytest
 from hypothesis import example, given, strategies as st
 
-from ragbandit.shared.dialects.chat.message_parts import GrowingText, MessageParts
+from ragbandit.shared.dialects.chat.message_parts import MessageParts
 from ragbandit.shared.dialects.chat.replies import MAX_CALLS, MAX_MESSAGE, MAX_PARTS, ModelReply
 from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.texts.growing_text import GrowingText
 from ragbandit.shared.types import MAX_TEXT
 from tests.unit.shared.dialects.replies import calls_of, chunk, piece, read, whole
 

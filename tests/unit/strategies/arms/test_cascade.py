@@ -11,8 +11,8 @@ from ragbandit.strategies.arms.basic import Model, MultiStep, NoRetrieval, Singl
 from ragbandit.strategies.arms.cascade import Cascade, Part, same_answer
 from ragbandit.strategies.arms.self_rag import SelfRag
 from ragbandit.strategies.base import Prompt
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import Token
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever, NoRetriever
 from ragbandit.workers.setup.judge_checks import JudgeOfArm

@@ -10,8 +10,8 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, DecisionId, Message, Query, Retrieved
 from ragbandit.strategies.base import Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_generator import counted_tokens, request_body
+from ragbandit.strategies.generators.parts import chat_turns, plain_parts
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import chat_turns, plain_parts
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.prompting.prompts import fit, parsed_template
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever

@@ -7,8 +7,8 @@ import pytest
 
 from ragbandit.strategies.arm_parts.lookahead import merge_words
 from ragbandit.strategies.arms.dragin import Dragin, attention_received
+from ragbandit.strategies.generators.parts import Attention
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import Attention
 from ragbandit.strategies.prompting.passages import is_content
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 

@@ -9,8 +9,8 @@ from hypothesis import given, strategies as some
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, tokens_between
 from ragbandit.strategies.arms.flare import Flare
 from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries, run_of
 
 SURE = "Spielberg made Jaws. "

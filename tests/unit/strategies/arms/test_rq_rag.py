@@ -6,8 +6,8 @@ import pytest
 
 from ragbandit.strategies.arms.rq_rag import RqRag
 from ragbandit.strategies.base import Need
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 

@@ -13,8 +13,8 @@ from ragbandit.shared.types import CallFailed
 from ragbandit.strategies.arm_parts.steps import together
 from ragbandit.strategies.arms.seakr import Seakr, uncertainty
 from ragbandit.strategies.base import Prompt
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import outcome_of, purposes, queries, run_of
 
 CAPABILITIES = frozenset({"completion", "stop", "logprobs", "hidden_states"})

@@ -5,8 +5,8 @@ import re
 from dataclasses import replace
 
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained
+from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import Token
 from tests.support.arms.arm_runs import MAN, branches, outcome_of, purposes, queries
 
 SUPPORT = ("[Fully supported]", "[Partially supported]", "[No support / Contradictory]")

@@ -7,32 +7,28 @@ import time
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.generators.text_feed import TextFeed
-from ragbandit.testing.doubles import STREAM_CHECKS
+from ragbandit.testing.doubles import STREAM_CHECKS, RecordingReader
 
 PROMPT = Prompt(instructions="", body="Where?")
 
 
-def feed_with(*stop):
-    pieces = []
-
-    async def sink(piece):
-        pieces.append(piece)
-
-    return TextFeed(Request(prompt=PROMPT, max_tokens=9, stop=stop, sink=sink)), pieces
+def sink_with(*stop):
+    reader = RecordingReader()
+    return AnswerStream(reader).sink(str, stop=stop), reader.pieces
 
 
 def grown(*texts, stop=(), end=None):
     """The pieces of a text that grows like this."""
-    feed, pieces = feed_with(*stop)
+    sink, pieces = sink_with(*stop)
 
     async def run():
         for text in texts:
-            await feed.grow(text)
+            await sink(text)
         if end is not None:
-            await feed.end(end)
+            await sink.end(end)
 
     asyncio.run(run())
     return pieces
@@ -78,27 +74,23 @@ def test_pieces_are_a_prefix_at_every_moment():
             "".join(dice.choice("ab\n") for _ in range(dice.randint(1, 4))) for _ in range(dice.randint(0, 3))
         )
         found = [text.find(stop) for stop in stops if stop in text]
-        feed, pieces = feed_with(*stops)
+        sink, pieces = sink_with(*stops)
         written = ""
         for char in text:  # a model that stops at the first stop string it has written
             written += char
-            asyncio.run(feed.grow(written))
+            asyncio.run(sink(written))
             if any(stop in written for stop in stops):
                 break
         ends = [written.find(stop) for stop in stops if stop in written]
         final = written[: min(ends)] if ends else written
-        asyncio.run(feed.end(final))
+        asyncio.run(sink.end(final))
         assert "".join(pieces) == final
         assert bool(ends) == bool(found)
 
 
 def test_the_deadline_ends_a_scripted_text_between_two_words():
     """The words so far are text and pieces alike, and finish says "deadline"."""
-    pieces = []
-
-    async def sink(piece):
-        pieces.append(piece)
-
+    sink, pieces = sink_with()
     slow = ScriptedGenerator(lambda _: "one two three four", word_seconds=0.2)
     request = Request(prompt=PROMPT, max_tokens=9, sink=sink, deadline=time.monotonic() + 0.3)
     done = asyncio.run(slow.complete(request))

@@ -1,0 +1,58 @@
+"""Texts that come in pieces, and what a later attempt may make of them."""
+
+
+class GrowingText:
+    """A text that grows by pieces. It is joined when it is read, so that its pieces are not copied again and again."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self, text: str = "") -> None:
+        self._pieces, self.size = [text], len(text)
+
+    def add(self, text: str) -> None:
+        """Add the next piece."""
+        self._pieces.append(text)
+        self.size += len(text)
+
+    def __str__(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
+
+
+class AnswerText(GrowingText):
+    """The text of an answer as far as a reader has got it. It cannot be taken back, so a later attempt (the second run
+    of an arm, the whole answer) must begin with it.
+    """
+
+    __slots__ = ("_at",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: position of the present attempt in this text; it is the end of the text except while a later attempt repeats
+        self._at = 0
+
+    def restart(self) -> None:
+        """Begin a later attempt: its first pieces repeat this text."""
+        self._at = 0
+
+    def take(self, piece: str) -> str | None:
+        """Add the next piece of the present attempt. Returns what is new of the piece; None if it differs."""
+        begin, self._at = self._at, self._at + len(piece)
+        known = str(self)[begin : self._at] if begin < self.size else ""
+        if not piece.startswith(known):
+            return None
+        new = piece[len(known) :]
+        if new:
+            self.add(new)
+        return new
+
+    def continue_to(self, whole: str) -> str | None:
+        """Add what a longer text has beyond this text. Returns the addition; None if that text begins otherwise."""
+        before = str(self)
+        if not whole.startswith(before):
+            return None
+        new, self._at = whole[len(before) :], len(whole)
+        if new:
+            self.add(new)
+        return new

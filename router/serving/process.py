@@ -25,14 +25,12 @@ from ragbandit.router.serving.loading.snapshots import SnapshotLoader
 from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.overview import Savings, earned
 from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
-from ragbandit.router.serving.setup.bootstrap import judge_sample
-from ragbandit.router.serving.setup.estimates import estimator
-from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.serving.setup.bootstrap import decision_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
 from ragbandit.shared.errors import NotReady, QueueError
-from ragbandit.shared.types import Outcome, PolicyLabel
+from ragbandit.shared.types import Outcome
 
 if TYPE_CHECKING:
     from ragbandit.router.queue.listener import Listener
@@ -55,15 +53,7 @@ class RouterProcess:
     def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
         self._policy = settings.policy
         self.database, self.jobs = database, jobs
-        self.store = DecisionStore(
-            database,
-            label=PolicyLabel(settings.policy.label),
-            text=settings.log.text,
-            context=frozenset(settings.context),
-            judge=judge_sample(settings),
-            check=settings.reward.check is not None,
-            estimate=estimator(settings.worker_arms, generators=settings.named_generators),
-        )
+        self.store = decision_store(settings, database)
         outage = StoreOutage(
             action="poll",
             failing="polling the database failed; trying again",

@@ -1,3 +1,5 @@
+"""Work that goes on through outages: repeated writes, threads that repeat a chore, and what is logged of an outage."""
+
 import logging
 import threading
 import time
@@ -5,7 +7,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from ragbandit.router.telemetry.logs import Throttle
-from ragbandit.shared.errors import QueueError
+from ragbandit.shared.errors import QueueError, SnapshotError, StoreError
+from ragbandit.shared.model_servers.outbound import back_off
 
 Reply = TypeVar("Reply")
 
@@ -53,6 +56,30 @@ class StoreOutage:
             self._times = 0
         level = logging.DEBUG if self.level == logging.DEBUG else logging.INFO
         self._log.log(level, self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
+
+
+def insist(
+    work: Callable[[], Reply],
+    *,
+    seconds: float,
+    ending: threading.Event,
+    failed: Callable[[StoreError | SnapshotError], object] | None = None,
+) -> Reply:
+    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set."""
+    give_up = time.monotonic() + seconds
+    attempts = 0
+    while True:
+        last = ending.is_set() or time.monotonic() >= give_up
+        try:
+            return work()
+        except (StoreError, SnapshotError) as error:
+            if last:
+                raise
+            if failed is not None:
+                failed(error)
+        attempts += 1
+        pause = back_off(attempts, base_s=0.5, longest_s=10.0)
+        ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
 
 
 class Routine:

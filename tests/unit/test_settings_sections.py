@@ -18,8 +18,9 @@ LEFT = {
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
     "workers/evaluation": 9,  # the two bodies of `evaluate`
+    "workers/scoring": 1,
     "workers/pairs": 5,  # the assembly of a paired comparison, for the command and for a learner
-    "workers/running": 2,
+    "workers/processes": 1,
 }
 
 

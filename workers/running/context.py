@@ -1,15 +1,15 @@
-"""Context: the parts that a process has loaded."""
+"""Context: the parts that a process has loaded to run arms, score answers and learn."""
 
 import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.queue.jobs import RedisJobs
-from ragbandit.router.queue.notifier import Notifier
+from ragbandit.router.queue.notifier import Jobs, Notifier
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.deciding.steps.needs import Ability, passing_arms
 from ragbandit.router.serving.health.gone_models import GoneModels
@@ -18,17 +18,32 @@ from ragbandit.router.serving.health.unsupported_fields import UnsupportedFields
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.jobs.claims import Claims
+from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.workers.running.event_loop import CLOSE_S, EventLoop
+from ragbandit.workers.running.event_loop import CLOSE_S, EventLoop, LoopWatch
 from ragbandit.workers.running.runs import ActiveRuns
-from ragbandit.workers.running.scorers import Checking, Judging
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
+
+#: seconds after the time budget of a run at which the loop counts as blocked
+HELD_MORE_S: Final = 10.0
+
+
+class Scorer(Protocol):
+    """What scores answers, by claims of a queue of its own."""
+
+    queue: ScoreQueue
+    active: ActiveRuns
+
+    @property
+    def name(self) -> str: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -38,14 +53,16 @@ class Context:
     settings: Settings
     store: DecisionStore
     ledger: Ledger
-    jobs: RedisJobs
+    jobs: Jobs
     learner: Learner | None = None
     arms: Mapping[ArmName, LoadedArm] = field(default_factory=dict)
     loader: ArmLoader = field(init=False)
-    #: event loop of the arms and of the judge; None if this process has neither
+    #: event loop of the arms and of the judge; None if this process has neither, or if its HTTP server has the loop
     loop: EventLoop | None = None
-    judging: Judging | None = None
-    checking: Checking | None = None
+    #: watch of the event loop that runs the arms; None if there is none
+    watch: LoopWatch | None = None
+    #: what scores answers in this process
+    scorers: list[Scorer] = field(default_factory=list)
     #: sends pieces of unfinished answers to Redis; None except in workers of the queue `answer`
     streams: StreamWriter | None = None
     tracing: Tracing = OFF
@@ -90,16 +107,22 @@ class Context:
 
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
         """Returns (queue, active runs from it) for each queue from which this process claims work."""
-        scorers = [scorer for scorer in (self.judging, self.checking) if scorer is not None]
-        return [(self.queue, self.active_runs), *((scorer.queue.claims, scorer.active) for scorer in scorers)]
+        return [(self.queue, self.active_runs), *((scorer.queue.claims, scorer.active) for scorer in self.scorers)]
+
+    def open_loop(self) -> EventLoop:
+        """The event loop of this process, on a thread of its own from the first call on."""
+        if self.loop is None:
+            # An arm may block the loop as long as its run may last: other questions of this process only wait.
+            self.loop = EventLoop(held_s=self.settings.budget.seconds + HELD_MORE_S)
+            self.watch = self.loop.watch
+        return self.loop
 
     def close(self) -> None:
-        """Close the judge, generators and retrievers on the event loop, then the loop. Failures are logged."""
+        """Close scorers, generators and retrievers on the event loop, then the loop. Failures are logged."""
         loop, self.loop = self.loop, None
         if loop is None:
             return
-        judges = [] if self.judging is None else [self.judging.judge]
-        for part in judges + parts_of(self.arms.values()):
+        for part in [*self.scorers, *parts_of(self.arms.values())]:
             try:
                 loop.run(part.close(), timeout_s=CLOSE_S)
             except Exception as error:  # the caller must still close the database

@@ -1,4 +1,4 @@
-"""The event loop of a worker process, on which all its arms run."""
+"""The event loop on which the arms of a process run, and the watch that ends a process whose loop is blocked."""
 
 import asyncio
 import contextlib
@@ -7,31 +7,37 @@ import sys
 import threading
 import traceback
 from collections.abc import Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 log = logging.getLogger("ragbandit.worker")
 
 Reply = TypeVar("Reply")
 
 #: longest wait for a generator, a retriever or the event loop to close, seconds
-CLOSE_S = 5.0
+CLOSE_S: Final = 5.0
 #: time in which a cancelled coroutine ends, seconds
-END_S = 0.05
+END_S: Final = 0.05
+#: threads in which the coroutines of a loop wait for the database
+THREADS: Final = 16
 
 
 class LoopWatch:
-    """Finds out whether an event loop is blocked by code that never awaits. thread: ident of the loop's thread."""
+    """Finds out whether an event loop is blocked by code that never awaits.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, thread: int | None) -> None:
+    thread: ident of the loop's thread. held_s: time without a response after which the loop counts as blocked, seconds.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, thread: int | None, held_s: float) -> None:
         self._loop, self._thread = loop, thread
+        self.held_s = held_s
 
-    def answers(self, *, within_s: float) -> bool:
+    def answers(self) -> bool:
         """Whether the loop runs a callback in time, or has ended. A stop of this process counts as a tenth of it."""
         answered = threading.Event()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(answered.set)
-        return any(answered.wait(within_s / 10) for _ in range(10)) or not self._loop.is_running()
+        return any(answered.wait(self.held_s / 10) for _ in range(10)) or not self._loop.is_running()
 
     def position(self) -> str:
         """The line of code that the loop's thread is running, as "file:line function"."""
@@ -45,13 +51,14 @@ class LoopWatch:
 class EventLoop:
     """An event loop on its own thread. Several threads may call `run` at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, held_s: float = 60.0) -> None:
+        """held_s: see `LoopWatch`."""
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="ragbandit-store"))
         self._thread = threading.Thread(target=self._serve, name="ragbandit-loop", daemon=True)
-        self._lock = threading.Lock()
-        self.awaited: set[Future[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread.start()
-        self.watch = LoopWatch(self._loop, thread=self._thread.ident)
+        self.watch = LoopWatch(self._loop, thread=self._thread.ident, held_s=held_s)
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop):  # the Runner cancels all running tasks at the end
@@ -59,18 +66,22 @@ class EventLoop:
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
         """Run the coroutine on the loop and wait for its result. Raises its error, or TimeoutError after timeout_s."""
-        with self._lock:  # `interrupt` then finds every coroutine that runs
-            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self.awaited.add(waiting)
+        waiting = asyncio.run_coroutine_threadsafe(self._noted(work), self._loop)
         try:
             return waiting.result(timeout_s)
         except BaseException:
-            if waiting.cancel() or waiting.cancelled():  # not if the coroutine itself raised the error
+            if not waiting.done() and waiting.cancel():
                 self._let_end()
             raise
+
+    async def _noted(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await work
         finally:
-            with self._lock:
-                self.awaited.discard(waiting)
+            self._tasks.discard(task)
 
     def _let_end(self) -> None:
         """Give a cancelled coroutine some time to end, since it counts its cost at its end."""
@@ -78,11 +89,13 @@ class EventLoop:
             asyncio.run_coroutine_threadsafe(asyncio.sleep(END_S), self._loop).result(2 * END_S)
 
     def interrupt(self) -> None:
-        """Cancel all coroutines; their calls of `run` raise CancelledError."""
-        with self._lock:
-            awaited = list(self.awaited)
-        for waiting in awaited:
-            waiting.cancel()
+        """Cancel all coroutines of `run`; their callers get CancelledError when they have ended. Takes no lock."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
     def close(self) -> None:
         if self._loop.is_closed():

@@ -30,10 +30,10 @@ from ragbandit.shared.errors import ConfigError, QueueError, require_service
 from ragbandit.shared.processes.this_process import die_with_parent
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.workers.judge.reward_check import check_reward_check
-from ragbandit.workers.running.inline import InlineAnswers
-from ragbandit.workers.running.supervisor import Supervisor
-from ragbandit.workers.running.watches import store_watched
-from ragbandit.workers.running.worker import QUEUES, run_worker
+from ragbandit.workers.processes.inline import InlineAnswers
+from ragbandit.workers.processes.supervisor import Supervisor
+from ragbandit.workers.processes.watches import store_watched
+from ragbandit.workers.processes.worker import QUEUES, run_worker
 from ragbandit.workers.setup.generators import check_arms, inline_arms
 from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators, check_indexes

@@ -48,7 +48,7 @@ def permitted_arms(
 
 
 def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | None:
-    """The unit of a caller's question: that of its key, or else the given one. Raises Forbidden if the two differ."""
+    """The unit of a caller's question: its key's unit, or else the given one. Raises Forbidden if the two differ."""
     scope = caller.scopes.get("unit")
     if scope not in ("turn", "task"):
         return given

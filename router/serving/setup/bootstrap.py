@@ -20,6 +20,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
+from ragbandit.router.serving.setup.estimates import estimator
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,
     check_database_file,
@@ -29,6 +30,7 @@ from ragbandit.router.serving.setup.requirements import (
 )
 from ragbandit.router.storage.access.api_keys import KeysInForce, KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -65,6 +67,19 @@ def open_database(
         database.close()
         raise
     return database
+
+
+def decision_store(settings: Settings, database: Database) -> DecisionStore:
+    """The decisions of the settings' ledger."""
+    return DecisionStore(
+        database,
+        label=PolicyLabel(settings.policy.label),
+        text=settings.log.text,
+        context=frozenset(settings.context),
+        judge=judge_sample(settings),
+        check=settings.reward.check is not None,
+        estimate=estimator(settings.worker_arms, generators=settings.named_generators),
+    )
 
 
 def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> Encoder:

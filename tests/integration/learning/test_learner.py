@@ -18,7 +18,7 @@ from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Decision
-from ragbandit.workers.running.recovery import recover
+from ragbandit.workers.chores.recovery import recover
 from tests.conftest import EPOCH
 
 RULE = ClosingRule(wait_s=0.0, expire_s=1e6)

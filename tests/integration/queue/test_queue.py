@@ -12,7 +12,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import Query
-from ragbandit.workers.running.recovery import recover
+from ragbandit.workers.chores.recovery import recover
 from tests.support.waiting import until
 
 #: the end of the line on an outage

@@ -10,7 +10,7 @@ from ragbandit.router.serving.health.unsupported_fields import MOST, REMEMBERED_
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import Query
-from ragbandit.workers.running import housekeeping
+from ragbandit.workers.chores.exchanges import UnsupportedExchange
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
@@ -111,7 +111,7 @@ def test_other_processes_and_status_read_it_until_the_settings_change(world):
 
 def test_the_third_caller_pays_no_refused_request(tmp_path, monkeypatch, caplog):
     """Requests of two tenants are repeated without the parameter; then no request has it. Each reply names it."""
-    monkeypatch.setattr(housekeeping, "EXCHANGE_S", 0.05)
+    monkeypatch.setattr(UnsupportedExchange, "every_s", 0.05)
     refusal = {"error": {"message": "property 'seed' is unsupported", "type": "invalid_request_error"}}
     answer = {"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}], "usage": {}}
 

@@ -12,7 +12,7 @@ from ragbandit.router.storage.sql.deadlines import QUIET_S, DeadlineClock
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.processes.steady_clock import SLACK_S, TRUST_S, SteadyClock
-from ragbandit.workers.running.clock_watch import look_at_clock
+from ragbandit.workers.chores.clock import look_at_clock
 
 DAY = 86_400.0
 

@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.running import tasks
-from ragbandit.workers.running.housekeeping import keep_claims
+from ragbandit.workers.chores.exchanges import keep_claims
+from ragbandit.workers.running.answer_job import MAX_TRIES
 from tests.support.arms.answer_jobs import Held, answer_next, decision_for, outcome_in, set_tries, tries_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
@@ -48,7 +48,7 @@ def test_an_answered_question_waits_no_more(serve):
 
 def test_a_question_that_kills_its_workers_is_given_up(serve):
     """After two tries without an outcome it is failed as worker_died, at no cost, and the model is not asked."""
-    outcome, context = serve(tries=tasks.MAX_TRIES)
+    outcome, context = serve(tries=MAX_TRIES)
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "worker_died", None)
     assert (outcome.cost, outcome.steps, outcome.trace) == (Cost(), 0.0, ())
     assert "2 workers died" in outcome.error

@@ -12,7 +12,10 @@ from sqlalchemy import update
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import CallFailed, Cost, DecisionId
-from ragbandit.workers.running import housekeeping, tasks
+from ragbandit.workers.chores import start_chores
+from ragbandit.workers.chores.exchanges import keep_claims
+from ragbandit.workers.processes.worker import handle_notification
+from ragbandit.workers.running.queued import next_answer
 from tests.support.arms.answer_jobs import (
     Held,
     Redis,
@@ -49,10 +52,10 @@ def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
     cancel(context)
     routines = []
     if told:
-        housekeeping.handle_notification(context, "cancel:another")
-        housekeeping.handle_notification(context, "cancel:d1")
+        handle_notification(context, "cancel:another")
+        handle_notification(context, "cancel:d1")
     else:
-        routines = housekeeping.routines_of(context)
+        routines = start_chores(context)
     thread.join(20)
     for routine in routines:
         routine.close()
@@ -100,7 +103,7 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
 def locked(work, monkeypatch):
     """A worker with a claimed question, and the connection of another writer that blocks the database."""
     context = work()
-    job = tasks.next_answer(context)
+    job = next_answer(context)
     monkeypatch.setattr("ragbandit.router.storage.sql.database.LOCK_WAIT_S", 0.05)
     writer = sqlite3.connect(context.store.database.engine.url.database, isolation_level=None, check_same_thread=False)
     writer.execute("BEGIN IMMEDIATE")
@@ -128,7 +131,7 @@ def test_a_claim_is_kept_while_it_is_run(work, together):
     (thread,) = together(context)
     assert generator.entered.wait(10)
     run_out(context)
-    housekeeping.keep_claims(context)
+    keep_claims(context)
     assert list(claims(context.store.database)) == ["d1"]
     generator.free.set()
     thread.join(20)
@@ -136,7 +139,7 @@ def test_a_claim_is_kept_while_it_is_run(work, together):
     context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
     assert context.queue.claim().decision_id == "d2"
     run_out(context)
-    housekeeping.keep_claims(context)
+    keep_claims(context)
     assert waiting_ids(context.store.database, limit=1) == context.jobs.queued == ["d2"]
 
 

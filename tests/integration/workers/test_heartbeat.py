@@ -2,9 +2,9 @@
 
 import os
 
-from ragbandit.workers.running import watches
-from ragbandit.workers.running.watches import beating
-from ragbandit.workers.running.worker import run_worker
+from ragbandit.workers.processes import watches
+from ragbandit.workers.processes.watches import beating
+from ragbandit.workers.processes.worker import run_worker
 from tests.support.waiting import until
 
 
@@ -24,7 +24,7 @@ def test_a_worker_beats_once_it_is_ready(settings, redis_server, redis_client, t
     """A worker that was given a file has it while it takes jobs, and removes it at its end."""
     seen = []
     file = tmp_path / "alive"
-    monkeypatch.setattr("ragbandit.workers.running.worker._work", lambda *_, **__: seen.append(file.exists()))
+    monkeypatch.setattr("ragbandit.workers.processes.worker._work", lambda *_, **__: seen.append(file.exists()))
     run_worker(settings(redis_url=redis_server), queues=["learn"], heartbeat=file, burst=True)
     assert seen == [True]
     assert not file.exists()

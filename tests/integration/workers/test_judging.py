@@ -27,8 +27,8 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.judge_loading import load_judge
-from ragbandit.workers.running.scoring import LOOK_AGAIN_S, next_score
+from ragbandit.workers.scoring.jobs import LOOK_AGAIN_S, next_score
+from ragbandit.workers.scoring.judge_loading import load_judge
 from ragbandit.workers.setup.retrievers import search_once
 from tests.support.judge_days import judge_state
 from tests.support.waiting import at_once, until
@@ -55,8 +55,8 @@ class Bench:
         self.ledger = Ledger(database, label="main")
         self.jobs = MemoryJobs()
         self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
-        self.at_once = load_judge(self.context)
-        made = self.context.judging.judge
+        self.judging, self.at_once = load_judge(self.context)
+        made = self.judging.judge
         if generator is not None:
             made.generator = generator
         if not own_retriever:
@@ -64,7 +64,7 @@ class Bench:
 
     def judge(self):
         """Do the next job of the judge, if one is due."""
-        work = next_score(self.context, self.context.judging)
+        work = next_score(self.context, self.judging)
         if work is not None:
             work()
 
@@ -142,7 +142,7 @@ def test_a_score_is_feedback_with_all_that_made_it(bench, answered):
     assert facts["scores"] == {"supported": 1.0, "answers": 0.5}
     assert facts["reasons"]["supported"] == "passage 1 says so"
     assert (facts["share"], facts["passages"], facts["passages_from"]) == (1.0, 1, "arm")
-    assert facts["rubric"] == trial.context.judging.judge.rubric
+    assert facts["rubric"] == trial.judging.judge.rubric
     assert facts["prompt_tokens"] > 50
     assert trial.due() == {}
     assert trial.today()["scored"] == 1
@@ -152,7 +152,7 @@ def test_a_score_is_feedback_with_all_that_made_it(bench, answered):
 def test_a_second_delivery_does_nothing(bench, answered):
     """A job that comes twice, one after the other or at once, asks the model once."""
     trial = bench()
-    generator = trial.context.judging.judge.generator
+    generator = trial.judging.judge.generator
     key = answered(trial)
     at_once(*[trial.judge] * 4)
     trial.judge()
@@ -163,7 +163,7 @@ def test_a_second_delivery_does_nothing(bench, answered):
 def test_the_judge_reads_what_the_arm_showed(bench, answered):
     """The prompt has question, answer and the outcome's sources; where there are no texts the judge searches itself."""
     trial = bench()
-    generator = trial.context.judging.judge.generator
+    generator = trial.judging.judge.generator
     answered(trial, shown=PASSAGES[::-1])
     trial.judge()
     body = generator.prompts[-1].body
@@ -189,7 +189,7 @@ def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database, more, s
             "arms": {"ours": {"class": "single_step", "retriever": "wiki"}, "no_retrieval": {}} | more,
         }
     )
-    retriever = Bench(database, generator=None, settings=settings, own_retriever=True).context.judging.judge._retriever
+    retriever = Bench(database, generator=None, settings=settings, own_retriever=True).judging.judge._retriever
     (hit,) = search_once(retriever, query=searched, k=5)
     assert hit.passage.text == searched
 
@@ -203,7 +203,7 @@ def test_no_answer_is_zero_without_a_call(bench, answered, more):
     (score,) = trial.scores(key)
     assert score.value == 0.0
     assert "no_answer" in score.facts
-    assert trial.context.judging.judge.generator.requests == []
+    assert trial.judging.judge.generator.requests == []
     assert trial.today() == {"scored": 1}
 
 
@@ -215,7 +215,7 @@ def test_a_reply_that_cannot_be_read_is_asked_for_again(bench, answered):
     trial.judge()
     time.sleep(0.05)
     trial.judge()
-    first, second = trial.context.judging.judge.generator.prompts
+    first, second = trial.judging.judge.generator.prompts
     assert "Ignore the rules" not in second.body
     assert "A reply before could not be used" in second.body
     assert first.body.split("\n")[0] != second.body.split("\n")[0]  # another mark
@@ -230,7 +230,7 @@ def test_nonsense_and_refusals_are_given_up_at_last(bench, answered):
     for _ in range(6):
         trial.judge()
         time.sleep(0.05)
-    assert len(trial.context.judging.judge.generator.requests) == 3
+    assert len(trial.judging.judge.generator.requests) == 3
     assert trial.scores(key) == []
     assert trial.due() == {}
     counts = trial.today()
@@ -247,7 +247,7 @@ def test_a_reply_that_its_reader_refuses_counts_as_an_attempt(bench, answered, r
         key = answered(trial)
         trial.judge()
         assert len(server.requests) == 1
-    assert (trial.scores(key), trial.due(), trial.context.judging.paused) == ([], {}, False)
+    assert (trial.scores(key), trial.due(), trial.judging.paused) == ([], {}, False)
     assert trial.today()["given_up"] == 1
     assert trial.today()["dollars"] > 0
 
@@ -309,7 +309,7 @@ def test_an_answer_that_addresses_the_judge_is_withheld(bench, answered):
     assert trial.scores(key) == []
     assert trial.due() == {}
     assert trial.today() == {"suspicious": 1}
-    assert trial.context.judging.judge.generator.requests == []
+    assert trial.judging.judge.generator.requests == []
     while (rated := answered(trial)) and arm_of(trial, rated) != arm_of(trial, key):
         trial.judge()
     trial.judge()

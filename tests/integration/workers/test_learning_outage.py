@@ -13,7 +13,7 @@ from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.workers.running import housekeeping
+from ragbandit.workers.running import learning
 from ragbandit.workers.running.context import Context
 
 #: what they teach needs more pages than are half empty
@@ -54,7 +54,7 @@ class Disk:
 @pytest.fixture
 def full(settings, redis_server, redis_client, monkeypatch):
     """(router, its context of a learning worker, disk): decisions with ratings wait, and the disk is full."""
-    monkeypatch.setattr(housekeeping, "LEARN_S", 0.3)
+    monkeypatch.setattr(learning, "LEARN_S", 0.3)
     monkeypatch.setattr("ragbandit.router.serving.health.readiness.RETRY_S", 0.05)
     configuration = settings(
         redis_url=redis_server, arms={"fast": {"run_by": "caller"}}, policy={"name": "linucb", "fallback": "fast"}
@@ -86,26 +86,26 @@ def test_a_full_disk_is_one_line(full, caplog, monkeypatch):
     """Learning on a full disk logs one line without a traceback, then one every QUIET_S, and one when there is room."""
     _, context, disk = full
     for _ in range(2):
-        housekeeping.next_learn(context, False)()
+        learning.next_learn(context, False)()
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert record.exc_info is None
     assert "cannot learn, since the store fails" in record.message
     assert "full" in record.reason
     attempts = record.attempts
     monkeypatch.setattr(context.learning.throttle, "every_s", 0.0)
-    monkeypatch.setattr(housekeeping, "LEARN_S", 0.0)
-    housekeeping.learn(context)
+    monkeypatch.setattr(learning, "LEARN_S", 0.0)
+    learning.learn(context)
     assert caplog.records[-1].attempts > attempts
     disk.empty()
     caplog.set_level(logging.INFO, "ragbandit")
-    housekeeping.next_learn(context, False)()
+    learning.next_learn(context, False)()
     assert [record for record in caplog.records if record.message == "the store works again: learning goes on"]
     assert context.learner.last_seq == DECISIONS
 
 
 def test_a_job_tries_again(full, monkeypatch):
     """A learn job that finds the disk full learns within the same job when there is room."""
-    monkeypatch.setattr(housekeeping, "LEARN_S", 20.0)
+    monkeypatch.setattr(learning, "LEARN_S", 20.0)
     _, context, disk = full
     threading.Timer(0.3, disk.empty).start()
-    assert housekeeping.learn(context) == DECISIONS
+    assert learning.learn(context) == DECISIONS

@@ -7,9 +7,9 @@ from ragbandit.router.config.sections import RatingsSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
+from ragbandit.workers.chores import start_chores
+from ragbandit.workers.chores.ratings import RatingPoller
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.housekeeping import routines_of
-from ragbandit.workers.running.ratings import RatingPoller
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.waiting import until
 
@@ -153,7 +153,7 @@ def test_a_process_that_learns_fetches_again_after_an_outage(world, caplog):
         settings = world.settings.model_copy(update={"ratings": ratings})
         context = Context(settings=settings, store=world.store, ledger=world.ledger, jobs=world.jobs)
         context.learner = world.learner()
-        routines = routines_of(context)
+        routines = start_chores(context)
         until(lambda: values(world, decision) == [[1.0]], seconds=20)
         for routine in routines:
             routine.close()

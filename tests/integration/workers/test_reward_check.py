@@ -20,12 +20,13 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
+from ragbandit.workers.chores.exchanges import keep_claims
+from ragbandit.workers.chores.recovery import recover
+from ragbandit.workers.chores.reward_checks import RewardChecks
 from ragbandit.workers.judge.reward_check import CheckFailed, CheckProcess, check_reward_check
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.housekeeping import checking_routine, keep_claims
-from ragbandit.workers.running.recovery import recover
-from ragbandit.workers.running.scorers import Checking
-from ragbandit.workers.running.scoring import check_answers
+from ragbandit.workers.scoring.jobs import check_answers
+from ragbandit.workers.scoring.scorers import Checking
 from tests.conftest import on_sqlite
 from tests.support.cases import every_case
 from tests.support.waiting import runs, until
@@ -124,10 +125,11 @@ class Bench:
         self.store = DecisionStore(database, label="main", check=True)
         ledger = Ledger(database, label="main")
         self.context = Context(settings=settings, store=self.store, ledger=ledger, jobs=MemoryJobs())
-        self.context.checking = self.checking = Checking(settings.reward, store=self.store)
+        self.checking = Checking(settings.reward, store=self.store)
+        self.context.scorers.append(self.checking)
 
     def run(self):
-        check_answers(self.context)
+        check_answers(self.context, self.checking)
 
     def killed(self):
         """Claim the next answer as a worker of this host that has ended; its claim is taken away."""
@@ -169,7 +171,7 @@ def bench(database, make_decision):
 
     yield make
     for one in made:
-        one.context.checking.process.end()
+        one.checking.process.end()
 
 
 def test_answers_of_callers_and_workers_are_scored_once(bench):
@@ -222,7 +224,7 @@ def test_what_fails_is_tried_again_and_given_up(bench, caplog):
 def test_a_worker_that_learns_checks_answers(bench):
     """Its routine finds what comes in; when it is closed, the check's process has ended."""
     it = bench()
-    routine = checking_routine(it.context)
+    routine = RewardChecks(it.context).start()
     key = it.answered("say 1")
     until(lambda: it.score(key))
     child = next(iter(Path(f"/proc/{os.getpid()}/task/{routine._thread.native_id}/children").read_text().split()))

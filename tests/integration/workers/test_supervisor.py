@@ -15,7 +15,7 @@ from ragbandit.shared.processes import supervised_process
 from ragbandit.shared.processes.child_process import ChildProcess, end
 from ragbandit.shared.processes.supervised_process import SupervisedProcess
 from ragbandit.shared.processes.this_process import LASTING
-from ragbandit.workers.running.supervisor import Supervisor
+from ragbandit.workers.processes.supervisor import Supervisor
 from tests.support.waiting import until
 
 #: prints the times of its SIGTERMs, and ends after this many (0: never)

@@ -6,8 +6,8 @@ import pytest
 
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyVersion, candidate_note
+from ragbandit.workers.chores.version_learning import VersionLearning, learning_versions
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.housekeeping import learning_versions, version_learning
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT
 from tests.support import bad_policies
 from tests.support.rollouts import add, do, shadow
@@ -42,7 +42,7 @@ def learning():
             update={"workers": world.settings.workers.model_copy(update={"sweep_interval_s": 0.05})}
         )
         context = Context(settings=settings, store=world.store, ledger=world.ledger, jobs=world.jobs)
-        running.append(version_learning(context))
+        running.append(VersionLearning(context).start())
         return context
 
     yield start

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
-from ragbandit.workers.running import housekeeping
-from ragbandit.workers.running.consumers import LOOK_S, REPLY_S
+from ragbandit.workers.chores import start_chores
+from ragbandit.workers.chores.blocked_loop import BlockedLoop
+from ragbandit.workers.processes.consumers import LOOK_S, REPLY_S
+from ragbandit.workers.processes.worker import consumer_of, handle_notification
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import EventLoop
-from ragbandit.workers.running.worker import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.forked import Forked
 from tests.support.waiting import until
@@ -49,12 +51,12 @@ class Worker:
             loop=EventLoop(),
         )
         self.consumer = None
-        self._routines = housekeeping.routines_of(self.context)
+        self._routines = start_chores(self.context)
         self._listener = None
 
     def start(self, *, threads, burst=False, often=True):
         """Answer in this many threads, like a process. often: poll many times a second."""
-        self.consumer = consumer_of("answer", self.context, threads=threads)
+        self.consumer = consumer_of("answer", self.context, jobs=self.context.jobs, threads=threads)
         if often:
             self.consumer.every_s = 0.05
         self.consumer.start(burst=burst)
@@ -64,7 +66,7 @@ class Worker:
 
     def listen(self):
         """To the news of cancellations, as a process does from its start."""
-        self._listener = self.context.jobs.listen(partial(housekeeping.handle_notification, self.context))
+        self._listener = self.context.jobs.listen(partial(handle_notification, self.context))
 
     def close(self):
         self.stop()
@@ -220,7 +222,7 @@ def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration.model_dump(exclude_none=True)))
     block = (
-        "import asyncio, time; from ragbandit.workers.running import inline; inline.HELD_S = 1.0\n"
+        "import asyncio, time; from ragbandit.workers.processes import inline; inline.HELD_S = 1.0\n"
         "start = inline.InlineAnswers.start\n"
         "def blocked(self, tracing): start(self, tracing); asyncio.get_running_loop().call_later(2, time.sleep, 60)\n"
         "inline.InlineAnswers.start = blocked"
@@ -231,3 +233,31 @@ def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
     )
     assert process.wait(60) == 1, log.read_text()
     assert "blocks the event loop" in log.read_text()
+
+
+def test_a_worker_whose_event_loop_is_blocked_ends_itself(tmp_path, settings, monkeypatch, caplog):
+    """If code on the event loop never awaits, the chore that watches the loop logs its line and ends the process."""
+    ended, freed = [], threading.Event()
+    with Router.open(
+        settings(arms={"single_step": {}}, policy={"name": "uniform", "fallback": "single_step"})
+    ) as router:
+        context = Context(settings=router.settings, store=router.store, ledger=router.ledger, jobs=router.process.jobs)
+        loop = context.open_loop()
+        assert loop.watch.held_s == router.settings.budget.seconds + 10
+        loop.watch.held_s = 0.1
+        monkeypatch.setattr("os._exit", ended.append)
+        chore = BlockedLoop(context)
+        chore.do()
+        assert ended == []
+
+        async def block_the_loop():
+            freed.wait(20)
+
+        thread = threading.Thread(target=lambda: loop.run(block_the_loop()))
+        thread.start()
+        assert until(lambda: chore.do() or ended)
+        freed.set()
+        thread.join(20)
+        context.close()
+    assert ended[0] == 1
+    assert "blocks the event loop" in caplog.text

@@ -12,7 +12,7 @@ from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import Decision, DecisionId, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.running import tasks
+from ragbandit.workers.running.queued import next_answer
 
 
 def decision_for(arm):
@@ -66,7 +66,7 @@ class Redis:
 
 def answer_next(context):
     """Claim the next decision and run it, as a thread of a worker does; False if none waits."""
-    job = tasks.next_answer(context)
+    job = next_answer(context)
     if job is not None:
         job()
     return job is not None

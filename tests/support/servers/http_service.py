@@ -13,7 +13,7 @@ from ragbandit.router.api.server import make_server
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
-from ragbandit.workers.running.inline import InlineAnswers
+from ragbandit.workers.processes.inline import InlineAnswers
 from ragbandit.workers.setup.generators import inline_arms
 
 QUESTION = "Who wrote Dracula?"

@@ -13,10 +13,10 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
-from ragbandit.workers.running import housekeeping
+from ragbandit.workers.chores import start_chores
+from ragbandit.workers.processes.worker import consumer_of, handle_notification
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import EventLoop
-from ragbandit.workers.running.worker import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
 
@@ -42,14 +42,14 @@ class StreamWorker:
         self._listener = self.jobs.listen(self._handle)
         # A reader that comes before the worker listens gets the answer whole.
         until(lambda: self.jobs.client.publish(CHANNEL, b"outcome:nobody") and self._heard.wait(0.1))
-        self._routines = housekeeping.routines_of(self.context)
-        self._consumer = consumer_of("answer", self.context, threads=at_once)
+        self._routines = start_chores(self.context)
+        self._consumer = consumer_of("answer", self.context, jobs=self.context.jobs, threads=at_once)
         self._consumer.every_s = 0.05  # instead of wake-ups
         self._consumer.start()
 
     def _handle(self, *notification):
         self._heard.set()
-        housekeeping.handle_notification(self.context, *notification)
+        handle_notification(self.context, *notification)
 
     def close(self):
         self.context.ending.set()

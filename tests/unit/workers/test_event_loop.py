@@ -61,11 +61,13 @@ def test_a_blocked_loop_is_found(loop):
                 return
             time.sleep(0.01)
 
-    assert loop.watch.answers(within_s=5)
+    assert loop.watch.answers()
     with pytest.raises(TimeoutError):
         loop.run(block_the_loop(), timeout_s=0.1)
     assert blocked.wait(5)
-    assert not loop.watch.answers(within_s=0.1)
+    loop.watch.held_s = 0.1
+    assert not loop.watch.answers()
     assert "block_the_loop" in loop.watch.position()
     freed.append(True)
-    assert loop.watch.answers(within_s=5)
+    loop.watch.held_s = 5.0
+    assert loop.watch.answers()

@@ -15,7 +15,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.workers.running.consumers import Signals
+from ragbandit.workers.processes.consumers import Signals
 from ragbandit.workers.setup.generators import (
     check_arms,
     concurrency_of,

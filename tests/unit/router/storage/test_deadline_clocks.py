@@ -12,7 +12,7 @@ ENDS = re.compile(r"\bdelete\(|drop_jobs\(|\.unlink\(|\bexpire\(|\.claim\(|\.fai
 STORED_BY = {"book", "book_lost", "retire", "shared_secret", "Feedback", "record", "partial", "pack", "unrun_outcome"}
 #: file -> number of other uses. In tasks.py: the time of the decision by which another arm takes over, and of its
 #: budget; and the day for which an unsupported parameter is remembered, where a wrong clock costs one refused request
-OTHER_USES = {"workers/running/tasks.py": 3}
+OTHER_USES = {"workers/running/answer_job.py": 3}
 
 
 def wrong_uses(text):

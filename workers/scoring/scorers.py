@@ -32,8 +32,15 @@ class Scorer:
         self.active = ActiveRuns()
 
     @property
+    def name(self) -> str:
+        return self.queue.kind
+
+    @property
     def paused(self) -> bool:
         return False
+
+    async def close(self) -> None:
+        """Close what has connections."""
 
 
 class Checking(Scorer):
@@ -60,6 +67,9 @@ class Judging(Scorer):
             failing="the judge's model or its passages fail; answers wait and are judged later. See judge.generator",
             restored="the judge's model works again",
         )
+
+    async def close(self) -> None:
+        await self.judge.close()
 
     @property
     def paused(self) -> bool:

@@ -2,20 +2,23 @@
 
 import logging
 import platform
-from functools import partial
 
 from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, last_entry, record
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
-from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.processes.steady_clock import SLACK_S
+from ragbandit.workers.chores.chore import Chore
 
 log = logging.getLogger("ragbandit.clock")
 
 
-def watch_clock(clock: DeadlineClock) -> Routine:
-    """The thread that compares the host's clock with the time of deadlines."""
-    look = partial(look_at_clock, clock, host=platform.node())
-    return Routine("look at the clock of this host", look, every_s=5.0).start()
+class HostClock(Chore):
+    """Compares the host's clock with the time of deadlines."""
+
+    title = "look at the clock of this host"
+    every_s = 5.0
+
+    def do(self) -> None:
+        look_at_clock(self.context.deadlines, host=platform.node())
 
 
 def look_at_clock(clock: DeadlineClock, *, host: str) -> None:

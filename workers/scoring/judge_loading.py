@@ -10,15 +10,14 @@ from ragbandit.strategies.base import Retriever
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.event_loop import EventLoop
-from ragbandit.workers.running.scorers import Judging
+from ragbandit.workers.scoring.scorers import Judging
 from ragbandit.workers.setup.generators import concurrency_of, model_name, names_in_use
 from ragbandit.workers.setup.judge_checks import check_room, judge_template
 from ragbandit.workers.setup.retrievers import open_retriever
 
 
-def load_judge(context: Context) -> int:
-    """Load the judge. Returns how many answers it scores at the same time. Raises ConfigError."""
+def load_judge(context: Context) -> tuple[Judging, int]:
+    """Load the judge. Returns (judge, number of answers that it scores at the same time). Raises ConfigError."""
     settings, store = context.settings, context.store
     chosen = settings.judge
     if chosen.generator is None:
@@ -41,9 +40,10 @@ def load_judge(context: Context) -> int:
     )
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
     queue.new_budget(now=context.deadlines.now())
-    context.judging = Judging(judge, queue=queue)
-    context.loop = context.loop or EventLoop()
-    return at_once
+    judging = Judging(judge, queue=queue)
+    context.scorers.append(judging)
+    context.open_loop()
+    return judging, at_once
 
 
 def _judge_retriever(settings: Settings) -> Retriever:

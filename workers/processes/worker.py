@@ -15,21 +15,22 @@ from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.queue.stream_writer import StreamWriter
-from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
-from ragbandit.router.serving.setup.estimates import estimator
-from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.queue.streams import STREAM_NEWS
+from ragbandit.router.serving.setup.bootstrap import decision_store, make_learner, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.shared.processes.this_process import die_with_parent
-from ragbandit.shared.types import PolicyLabel
-from ragbandit.workers.running import housekeeping, tasks
-from ragbandit.workers.running.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
+from ragbandit.shared.types import DecisionId, PolicyLabel
+from ragbandit.workers.chores import start_chores
+from ragbandit.workers.chores.exchanges import stop_cancelled
+from ragbandit.workers.processes.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
+from ragbandit.workers.processes.watches import beating, store_watched
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.event_loop import EventLoop
-from ragbandit.workers.running.housekeeping import next_learn
-from ragbandit.workers.running.judge_loading import load_judge
-from ragbandit.workers.running.scoring import next_score
-from ragbandit.workers.running.watches import beating, store_watched
+from ragbandit.workers.running.learning import next_learn
+from ragbandit.workers.running.queued import next_answer
+from ragbandit.workers.scoring.jobs import next_score
+from ragbandit.workers.scoring.judge_loading import load_judge
+from ragbandit.workers.scoring.scorers import Judging
 from ragbandit.workers.setup.generators import check_arms, worker_arms
 from ragbandit.workers.setup.loading import runs_at_once
 
@@ -45,30 +46,23 @@ def run_worker(
     die_with_parent()
     check_arms(settings)
     check_policy(settings)
-    label = PolicyLabel(settings.policy.label)
     database = open_database(settings, make=False)
     jobs = RedisJobs(connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
-    has_check = settings.reward.check is not None
-    store = DecisionStore(
-        database,
-        label=label,
-        text=settings.log.text,
-        judge=judge_sample(settings),
-        check=has_check,
-        estimate=estimator(settings.worker_arms, generators=settings.named_generators),
-    )
+    store, ledger = decision_store(settings, database), Ledger(database, label=PolicyLabel(settings.policy.label))
     tracing = make_tracing(enabled=settings.telemetry.enabled, process="worker")
-    context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs, tracing=tracing)
-    threads = {"answer": 1, "judge": 1, "learn": 1}
+    context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)
+    threads, judging = {"answer": 1, "judge": 1, "learn": 1}, None
     if "answer" in queues and settings.worker_arms:
         context.arms = context.loader.load(worker_arms(settings))
-        context.loop = EventLoop()
+        context.open_loop()
         threads["answer"] = runs_at_once(context.arms.values())
         context.streams = StreamWriter(jobs.client, outage=jobs.outage)
     if "judge" in queues:
-        threads["judge"] = load_judge(context)
+        judging, threads["judge"] = load_judge(context)
     at_once = {name: count for name, count in threads.items() if name in queues}
-    consumers = [consumer_of(name, context, threads=count) for name, count in at_once.items()]
+    consumers = [
+        consumer_of(name, context, jobs=jobs, threads=count, judging=judging) for name, count in at_once.items()
+    ]
     with contextlib.ExitStack() as running:
         running.callback(tracing.close)
         running.callback(database.close)
@@ -79,11 +73,11 @@ def run_worker(
         running.callback(context.ending.set)
         if "learn" in queues:
             context.learner = make_learner(settings, database=database, jobs=jobs)
-        routines = housekeeping.routines_of(context)
+        routines = start_chores(context)
         for routine in routines:
             running.callback(routine.close)
         if context.loop is not None:
-            running.callback(jobs.listen(partial(housekeeping.handle_notification, context)).close)
+            running.callback(jobs.listen(partial(handle_notification, context)).close)
         retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
         card = card_of(role="worker", threads=at_once, retriever=retrievers)
         running.callback(
@@ -97,15 +91,26 @@ def run_worker(
         _work(consumers, context, burst=burst)
 
 
-def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
+def handle_notification(context: Context, notification: str) -> None:
+    """Handle "cancel:<id>", which stops a run, and "stream:<id>", which makes a run send its answer while it runs."""
+    kind, _, key = notification.partition(":")
+    if kind == STREAM_NEWS and context.streams is not None:
+        context.streams.wanted(DecisionId(key))
+    if kind == "cancel" and key in context.active_runs.ids():
+        stop_cancelled(context)
+
+
+def consumer_of(
+    name: str, context: Context, *, jobs: RedisJobs, threads: int, judging: Judging | None = None
+) -> Consumer:
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
-        "answer": (lambda _woken: tasks.next_answer(context), LOOK_S),
-        "judge": (lambda _woken: next_score(context, context.judging), min(LOOK_S, sweep_s)),
+        "answer": (lambda _woken: next_answer(context), LOOK_S),
+        "judge": (lambda _woken: next_score(context, judging), min(LOOK_S, sweep_s)),
         "learn": (partial(next_learn, context), sweep_s),
     }
     look, every_s = looks[name]
-    return Consumer(name=name, threads=threads, look=look, jobs=context.jobs, stopping=context.ending, every_s=every_s)
+    return Consumer(name=name, threads=threads, look=look, jobs=jobs, stopping=context.ending, every_s=every_s)
 
 
 def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:

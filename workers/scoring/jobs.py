@@ -13,15 +13,15 @@ from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
+from ragbandit.router.telemetry.routines import insist
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
 from ragbandit.strategies.base import Account
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict, spent_of
 from ragbandit.workers.judge.reward_check import CheckFailed
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.retries import insist
 from ragbandit.workers.running.runs import ActiveRun
-from ragbandit.workers.running.scorers import Checking, Judging, Scorer
+from ragbandit.workers.scoring.scorers import Checking, Judging, Scorer
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -42,10 +42,10 @@ def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | 
     return None if job is None else partial(_log_refusal, scorer, job)
 
 
-def check_answers(context: Context) -> None:
+def check_answers(context: Context, checking: Checking) -> None:
     """Check all due answers. Raises StoreError; an answer without a stored result is due again when its claim ends."""
     while not context.ending.is_set():
-        work = next_score(context, context.checking)
+        work = next_score(context, checking)
         if work is None:
             return
         work()

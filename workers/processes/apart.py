@@ -1,6 +1,6 @@
 """Answers again, in a process of its own, each decision whose run ended a service that runs arms itself.
 
-The process is a child of the service: `python -m ragbandit.workers.running.apart FD`. It reads the settings and the
+The process is a child of the service: `python -m ragbandit.workers.processes.apart FD`. It reads the settings and the
 folders of modules from the pipe FD, runs one decision at a time, and ends when none waits. If a run ends this process
 too, its decision fails; nobody else is harmed.
 """
@@ -16,19 +16,16 @@ from multiprocessing.connection import Connection
 from types import FrameType
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.setup.bootstrap import judge_sample, make_jobs, open_database
-from ragbandit.router.serving.setup.estimates import estimator
-from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.serving.setup.bootstrap import decision_store, make_jobs, open_database
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.logs import set_service_log
 from ragbandit.shared.processes.child_process import ChildProcess, end
 from ragbandit.shared.processes.this_process import end_with_parent
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
-from ragbandit.workers.running import housekeeping
+from ragbandit.workers.chores import start_chores
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.event_loop import EventLoop
-from ragbandit.workers.running.tasks import answer
+from ragbandit.workers.running.queued import answer
 from ragbandit.workers.setup.generators import inline_arms
 
 log = logging.getLogger("ragbandit.worker")
@@ -73,18 +70,10 @@ def main() -> None:
     set_service_log(settings.log.format)
     label = PolicyLabel(settings.policy.label)
     with closing(open_database(settings, make=False)) as database, closing(make_jobs(settings)) as jobs:
-        store = DecisionStore(
-            database,
-            label=label,
-            text=settings.log.text,
-            context=frozenset(settings.context),
-            judge=judge_sample(settings),
-            check=settings.reward.check is not None,
-            estimate=estimator(settings.worker_arms, generators=settings.named_generators),
-        )
-        # Without Redis every call of `jobs` fails, as in a service that runs arms itself.
-        context = Context(settings=settings, store=store, ledger=Ledger(database, label=label), jobs=jobs)  # type: ignore[arg-type]
-        context.arms, context.loop = context.loader.load(inline_arms(settings)), EventLoop()
+        store, ledger = decision_store(settings, database), Ledger(database, label=label)
+        context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs)
+        context.arms = context.loader.load(inline_arms(settings))
+        context.open_loop()
         _answer_all(context)
 
 
@@ -95,7 +84,7 @@ def _answer_all(context: Context) -> None:
             context.loop.interrupt()
 
     signal.signal(signal.SIGTERM, interrupt)
-    routines = housekeeping.routines_of(context)
+    routines = start_chores(context)
     try:
         while not context.ending.is_set():
             claimed = context.queue.claim(again=True, within=list(context.arms))

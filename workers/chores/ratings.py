@@ -25,12 +25,11 @@ from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.rows.conversion import RATED_MESSAGE, canonical
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, shown_address
 from ragbandit.shared.reading.fields import listed, words_of
+from ragbandit.workers.chores.rating_lists import RatingList
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.rating_lists import RatingList
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -46,8 +45,9 @@ class RatingPoller:
         self._field, self._source, self._context = f"ratings.{name}", source, context
         self.lease = Lease(database=context.store.database, name=self._field[:64])
         self.holder, self._is_complete, self._bad = lease_holder("ratings"), False, 0
-        failing = f"cannot fetch {self._field}; trying again. Check its url, key_env and the service"
-        self.outage = StoreOutage(action="ratings", failing=failing, restored=f"{self._field} are fetched again")
+
+    def release(self) -> None:
+        self.lease.release(holder=self.holder)
 
     def poll(self) -> None:
         """Store the new ratings, if no other process does. Raises ConfigError, ValueError and httpx.HTTPError."""

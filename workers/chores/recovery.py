@@ -1,4 +1,4 @@
-"""Recovery: sends wake-ups that Redis has lost, and ends jobs that waited too long for a score."""
+"""Sends wake-ups that Redis has lost, and ends jobs that waited too long for a score."""
 
 import logging
 from typing import Final
@@ -11,11 +11,26 @@ from ragbandit.router.storage.jobs.claims import ScoreKind
 from ragbandit.router.storage.jobs.scores import CHECK_EXPIRE_S, LABEL_EXPIRE_S
 from ragbandit.router.storage.paired_labels import EXPIRE_S, expire_items
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.workers.chores.chore import Chore
+from ragbandit.workers.running.context import Context
 
 log = logging.getLogger("ragbandit.recovery")
 
 #: maximum number of wake-ups that one pass sends
 LIMIT: Final = 1000
+
+
+class LostWakeUps(Chore):
+    title = "look for unfinished decisions"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.every_s = context.settings.workers.sweep_interval_s
+
+    def do(self) -> None:
+        context = self.context
+        now = context.deadlines.for_deletion()
+        recover(context.store.database, jobs=context.jobs, settings=context.settings.judge, now=now)
 
 
 def recover(database: Database, *, jobs: Jobs, settings: JudgeSettings, now: float) -> int:

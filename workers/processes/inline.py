@@ -1,6 +1,7 @@
-"""Answers in the process of the HTTP service, by arms that only wait for servers: they need no worker and no Redis.
+"""The source of a service that runs arms itself: its own decisions, whose callers wait in this process.
 
-The transaction that stores a decision also claims it. If the process dies, the decision runs once more, apart.
+Arms that only wait for servers run on the event loop of the HTTP service. They need no worker and no Redis. The
+transaction that stores a decision also claims it. If the process dies, the decision runs once more, apart.
 """
 
 import asyncio
@@ -20,12 +21,13 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, Outcome
-from ragbandit.workers.running import housekeeping
-from ragbandit.workers.running.apart import AnswersApart
+from ragbandit.workers.chores import start_chores
+from ragbandit.workers.processes.apart import AnswersApart
+from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopWatch
+from ragbandit.workers.running.runner import Runner
 from ragbandit.workers.running.runs import ActiveRun, ActiveRuns
-from ragbandit.workers.running.tasks import AnswerJob, end_if_blocked, job_of
 from ragbandit.workers.setup.generators import WorkerArm
 
 log = logging.getLogger("ragbandit.worker")
@@ -42,15 +44,13 @@ class InlineAnswers:
     def __init__(self, router: Router, *, arms: Mapping[str, WorkerArm]) -> None:
         self._router, self._most = router, router.settings.workers.inline
         self._context = Context(
-            settings=router.settings,
-            store=router.store,
-            ledger=router.ledger,
-            jobs=router.process.jobs,  # type: ignore[arg-type] # without Redis every call of it fails
+            settings=router.settings, store=router.store, ledger=router.ledger, jobs=router.process.jobs
         )
         self._context.arms = self._context.loader.load(arms)
+        self._context.active_runs = ActiveRuns(forget_s=SERVE_S)
+        self._runner = Runner(self._context, callers=_LocalCallers(router))
         sent = router.settings.model_dump(mode="json")
         self._apart = AnswersApart(sent, arms=list(self._context.arms), queue=self._context.queue)
-        self._context.active_runs = ActiveRuns(forget_s=SERVE_S)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._routines: list[Routine] = []
@@ -59,11 +59,11 @@ class InlineAnswers:
         """Begin to take decisions. Call this on the event loop of the service."""
         self._context.tracing = tracing
         self._loop = asyncio.get_running_loop()
+        self._context.watch = LoopWatch(self._loop, thread=threading.get_ident(), held_s=HELD_S)
         self._routines = [
-            *housekeeping.routines_of(self._context),
+            *start_chores(self._context),
             Routine("look for decisions that no process runs", self._take_waiting, every_s=0.5).start(),
             Routine("answer again what ended a process", self._apart.look, every_s=1.0, at_end=self._apart.end).start(),
-            Routine("watch the event loop", partial(self._watch, thread=threading.get_ident()), every_s=1.0).start(),
         ]
         self._router.process.run_inline(self)
 
@@ -116,70 +116,50 @@ class InlineAnswers:
             if run is not None:
                 loop.call_soon_threadsafe(self._spawn, run)
 
-    def _watch(self, *, thread: int) -> None:
-        if self._loop is not None and not self._context.ending.is_set():
-            end_if_blocked(self._context, watch=LoopWatch(self._loop, thread=thread), within_s=HELD_S)
-
     def _spawn(self, run: ActiveRun, job: AnswerJob | None = None, writer: LocalWriter | None = None) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(run, job=job, writer=writer))
+        task = asyncio.get_running_loop().create_task(self._runner.answer(run, job=job, writer=writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
 
-    async def _answer(self, run: ActiveRun, *, job: AnswerJob | None, writer: LocalWriter | None) -> None:
-        """Run a claimed decision and, if it fails, the decisions that replace it. job: None if it must be loaded."""
-        following: ActiveRun | None = run
-        while following is not None:
-            with self._context.active_runs.ending(following):
-                try:
-                    job = job or await asyncio.to_thread(job_of, self._context, following)
-                    following = None if job is None else await self._answer_once(job, writer=writer)
-                except Exception:
-                    message = "an answer failed; its claim runs out, and it is tried again"
-                    log.exception(message, extra={"action": "job"})
-                    following = None
-            job = None
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            message = "an answer failed; its claim runs out, and it is tried again"
+            log.error(message, extra={"action": "job"}, exc_info=error)
 
-    async def _answer_once(self, job: AnswerJob, *, writer: LocalWriter | None) -> ActiveRun | None:
-        if writer is not None and job.run.decision_id != writer.decision_id:
+
+class _LocalCallers:
+    """Callers in this process: they read the pieces from memory, and wait for Futures."""
+
+    def __init__(self, router: Router) -> None:
+        self._process, self._store = router.process, router.store
+
+    async def begin(self, job: AnswerJob, writer: LocalWriter | None, /) -> LocalWriter | None:
+        if writer is not None and job.decision.id != writer.decision_id:
             writer.link(job.decision.id)
-        try:
-            outcome = job.unrun()
-            if outcome is None:
-                arm = self._context.arms[job.decision.arm]
-                with job.bound():
-                    async with asyncio.timeout(job.longest_s):
-                        outcome = await job.work(arm, reader=writer)
-        except asyncio.CancelledError:
-            await asyncio.shield(asyncio.to_thread(job.give_back))
-            await asyncio.shield(asyncio.to_thread(job.book_lost))
-            raise
-        except TimeoutError:
-            await asyncio.to_thread(job.book_lost)
-            raise
-        job.has_content = writer is not None and writer.has_content
-        if outcome.status == "failed":
-            self._router.process.note_failure()
-        if job.hands_over(outcome):
-            following = await asyncio.to_thread(job.finish, outcome)
-            await self._deliver_stored(job.decision.id)
-            return following
-        await self._keep(job, outcome)
-        return None
+        return writer
 
-    async def _keep(self, job: AnswerJob, outcome: Outcome) -> None:
+    def end(self, writer: LocalWriter) -> None:
+        pass
+
+    async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
         """Commit the outcome in one batch with concurrent outcomes, then deliver it to waiting callers."""
-        outcome = replace(outcome, answer=storable(outcome.answer))  # callers get the text that is stored
-        try:
-            is_new = await asyncio.wrap_future(self._router.process.batchers["outcomes"].submit(outcome, admitted=True))
-        except RagBanditError:  # the answer was paid for, so `finish` tries again for a long time
-            await asyncio.to_thread(job.finish, outcome)
-            is_new = False
-        if is_new:
-            self._router.process.answers.deliver({outcome.decision_id: outcome})
-            log.info("answered", extra=job.log_extra | {"status": outcome.status})
+        if outcome.status == "failed":
+            self._process.note_failure()
+        is_new = False
+        if successor is None:
+            outcome = replace(outcome, answer=storable(outcome.answer))  # callers get the text that is stored
+            try:
+                stored = self._process.batchers["outcomes"].submit(outcome, admitted=True)
+                is_new = await asyncio.wrap_future(stored)
+            except RagBanditError:  # the answer was paid for, so it is tried again for a long time
+                is_new = await asyncio.to_thread(partial(job.keep, outcome, successor=None))
+            else:
+                if is_new:
+                    self._process.answers.deliver({outcome.decision_id: outcome})
+                    return True
         else:
-            await self._deliver_stored(outcome.decision_id)
-
-    async def _deliver_stored(self, decision_id: DecisionId) -> None:
-        stored = await asyncio.to_thread(self._router.store.outcomes_by_id, [decision_id])
-        self._router.process.answers.deliver(stored)
+            is_new = await asyncio.to_thread(partial(job.keep, outcome, successor=successor))
+        self._process.answers.deliver(await asyncio.to_thread(self._store.outcomes_by_id, [outcome.decision_id]))
+        return is_new

@@ -1,0 +1,39 @@
+"""Chores of a process: one class for each, in the order of CHORES."""
+
+from typing import Final
+
+from ragbandit.router.telemetry.routines import Routine
+from ragbandit.workers.chores.blocked_loop import BlockedLoop
+from ragbandit.workers.chores.chore import Chore
+from ragbandit.workers.chores.clock import HostClock
+from ragbandit.workers.chores.evaluations import GoldenQuestions, PairedQuestions
+from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims, UnsupportedExchange
+from ragbandit.workers.chores.fetched_ratings import FetchedRatings
+from ragbandit.workers.chores.recovery import LostWakeUps
+from ragbandit.workers.chores.reward_checks import RewardChecks
+from ragbandit.workers.chores.store_upkeep import HourlyTotals, OldDecisions
+from ragbandit.workers.chores.version_learning import VersionLearning
+from ragbandit.workers.running.context import Context
+
+#: A chore of your own is one class, and one line here
+CHORES: Final[tuple[type[Chore], ...]] = (
+    CancelledRuns,  # the first four: in every process that runs arms or scores answers
+    RenewedClaims,
+    UnsupportedExchange,
+    BlockedLoop,
+    LostWakeUps,  # the others: in processes that learn, each with a lease where one process is enough
+    HostClock,
+    HourlyTotals,
+    VersionLearning,
+    FetchedRatings,
+    GoldenQuestions,
+    PairedQuestions,
+    OldDecisions,
+    RewardChecks,
+)
+
+
+def start_chores(context: Context) -> list[Routine]:
+    """Start the chores of this process. Close the returned threads before `context`. Raises ConfigError."""
+    chores = [chore for kind in CHORES for chore in kind.of(context)]  # made before the first one starts
+    return [chore.start() for chore in chores]

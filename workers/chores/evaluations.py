@@ -1,0 +1,51 @@
+"""Questions that this process asks itself: golden questions, and those of paired comparisons."""
+
+from collections.abc import Iterable
+
+from ragbandit.router.reporting.paired_requests import request_of
+from ragbandit.router.storage.sql.leases import lease_holder
+from ragbandit.router.telemetry.routines import StoreOutage
+from ragbandit.workers.chores.chore import Chore
+from ragbandit.workers.running.context import Context
+
+
+class GoldenQuestions(Chore):
+    title = "ask the golden questions"
+    every_s = 60.0
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._holder = lease_holder("golden")
+        failing = "cannot ask the golden questions; trying again. Check learning.golden, the arms and the database"
+        self.outage = StoreOutage(action="golden", failing=failing, restored="the golden questions are asked again")
+
+    @classmethod
+    def of(cls, context: Context) -> "Iterable[GoldenQuestions]":
+        return [] if context.settings.learning.golden is None or context.learner is None else [cls(context)]
+
+    def do(self) -> None:
+        from ragbandit.workers.evaluation.golden import ask_golden  # it takes 40 MB
+
+        context = self.context
+        ask_golden(context.settings, ledger=context.ledger, holder=self._holder, clock=context.deadlines.now)
+
+
+class PairedQuestions(Chore):
+    """Carries out requests for paired comparisons."""
+
+    title = "ask paired questions"
+    every_s = 3.0
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        failing = "cannot ask the questions of a paired comparison; trying again. Check the database"
+        self.outage = StoreOutage(action="decide", failing=failing, restored="paired comparisons go on")
+
+    def do(self) -> None:
+        context = self.context
+        with context.store.database.read() as connection:
+            if not request_of(connection, label=context.ledger.label).is_open:
+                return
+        from ragbandit.workers.pairs.requested import carry_out  # it takes 40 MB
+
+        carry_out(context.settings, ledger=context.ledger, ending=context.ending)

@@ -1,0 +1,60 @@
+"""What processes learn from each other through the store: cancelled runs, lost claims, unsupported parameters."""
+
+import logging
+import time
+
+from ragbandit.router.storage.cancellations import cancellations_of
+from ragbandit.workers.chores.chore import Chore
+from ragbandit.workers.running.context import Context
+
+log = logging.getLogger("ragbandit.worker")
+
+
+class CancelledRuns(Chore):
+    """Stops runs whose callers have cancelled them, in case Redis brings no notification."""
+
+    title = "look for cancelled runs"
+    of_learner = False
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.every_s = min(context.settings.workers.sweep_interval_s, 5.0)
+
+    def do(self) -> None:
+        stop_cancelled(self.context)
+
+
+def stop_cancelled(context: Context) -> None:
+    for key in cancellations_of(context.store.database, ids=context.active_runs.ids()):
+        if context.active_runs.stop(key):
+            log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
+
+
+class RenewedClaims(Chore):
+    title = "renew the claims of what runs here"
+    every_s = 0.5
+    of_learner = False
+
+    def do(self) -> None:
+        keep_claims(self.context)
+
+
+def keep_claims(context: Context) -> None:
+    """Renew the claims of this process, and queue decisions again that ended processes had claimed."""
+    for claims, active in context.claimed():
+        claims.renew(active.held())
+        freed = claims.free_lost(held=active.held())
+        if freed:
+            extra = {"action": "requeue", "count": len(freed), "decisions": ", ".join(freed[:5])}
+            log.warning("a process ended while it ran decisions; each of them runs once more, alone", extra=extra)
+        if claims is context.queue:
+            context.notifier.request_answers(freed)
+
+
+class UnsupportedExchange(Chore):
+    title = "exchange unsupported parameters"
+    every_s = 10.0
+    of_learner = False
+
+    def do(self) -> None:
+        self.context.unsupported.exchange(now=time.time())

@@ -1,0 +1,262 @@
+"""One run of a decision: the call of its arm, the outcome, and the arm that takes over."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from ragbandit.router.api.security.budgets import stopped_until
+from ragbandit.router.config.settings import DEFAULT
+from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.reports import unrun_outcome
+from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.access.spending import book, spenders_of
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
+from ragbandit.router.storage.policy_versions import versions_of
+from ragbandit.router.storage.rows.conversion import query_hash
+from ragbandit.router.telemetry.logs import bound
+from ragbandit.router.telemetry.routines import insist
+from ragbandit.router.telemetry.tracing import REQUEST_ID, trace_id_of
+from ragbandit.shared.errors import RagBanditError, StoreError
+from ragbandit.shared.model_servers.failures import link_of
+from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
+from ragbandit.strategies.answer_stream import AnswerReader
+from ragbandit.strategies.arms.basic import Model
+from ragbandit.strategies.arms.http import Http
+from ragbandit.strategies.base import Account
+from ragbandit.strategies.outcome import CANCELLED_ERROR, run_strategy
+from ragbandit.strategies.run import NO_SPANS
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.runs import ActiveRun
+from ragbandit.workers.running.spans import ArmSpans, traced_run
+from ragbandit.workers.setup.generators import worker_arms
+from ragbandit.workers.setup.loading import LoadedArm
+
+log = logging.getLogger("ragbandit.worker")
+
+#: A question fails after this number of runs without an outcome: its runs probably end their processes. The second run
+#: is alone in its process, so that no other question fails with it.
+MAX_TRIES: Final = 2
+#: seconds after its time budget at which a run is abandoned, because the arm ignores its cancellation
+MARGIN_S: Final = 5.0
+#: time for which the storing of an outcome is tried again while the database fails, seconds
+KEEP_S: Final = 600.0
+
+
+def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
+    """The job of a claimed decision; None if the decision is answered or unreadable. Raises StoreError."""
+    task = context.store.answer_task(run.decision_id)
+    if task is None or task.answered:
+        context.queue.drop(run.decision_id)
+        return None
+    if isinstance(task.decision, StoreError):
+        error = str(task.decision)
+        extra = {"action": "answer", "decision": run.decision_id, "reason": error}
+        log.error("the row of a decision cannot be read; the decision fails", extra=extra)
+        outcome = unrun_outcome(run.decision_id, now=time.time(), stop_reason="unreadable", error=error)
+        context.store.add_outcome(outcome)
+        return None
+    run.arm = task.decision.arm
+    return AnswerJob(context, decision=task.decision, run=run, cancelled=task.cancelled)
+
+
+class AnswerJob:
+    """One run of a decision. Methods that are not coroutines and wait for the database raise StoreError.
+
+    cancelled: whether the caller cancelled the decision.
+    """
+
+    def __init__(self, context: Context, *, decision: Decision, run: ActiveRun, cancelled: bool = False) -> None:
+        self.context = context
+        self.decision = decision
+        self.run = run
+        self._budget = capped(decision.query.budget, limits=context.settings.budget)
+        self._cancelled = cancelled
+        #: arms that may answer if the drawn arm fails, the best first
+        self._others: list[ArmName] = []
+        #: whether a reader was sent a piece of the answer
+        self.has_content = False
+        #: cost of the run, however it ends
+        self.account = Account()
+
+    @property
+    def longest_s(self) -> float:
+        assert self._budget.seconds is not None  # the settings have a number
+        return self._budget.seconds + MARGIN_S
+
+    @property
+    def log_extra(self) -> dict[str, str]:
+        return {"action": "answer", "decision": self.decision.id, "arm": self.decision.arm}
+
+    def bound(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which all log lines contain the ids of the request, the decision and the trace."""
+        request, trace = self.decision.query.request.get(REQUEST_ID), trace_id_of(self.decision.query.request)
+        return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
+
+    def unrun(self) -> Outcome | None:
+        """The outcome of a decision that was cancelled or tried too often; None if it should run."""
+        decision, tries = self.decision, self.run.tries
+        if self._cancelled:
+            return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
+        if tries < MAX_TRIES:
+            return None
+        extra = {**self.log_extra, "tries": tries}
+        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=extra)
+        arm = self.context.arms.get(decision.arm)
+        made_by = {} if arm is None else arm.made_by(self._budget)
+        error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
+        return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
+
+    def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Coroutine[Any, Any, Outcome]:
+        """The run of the arm, traced as a span. reader: receives the answer while it is generated."""
+        context, decision = self.context, self.decision
+        conversation = self.run.conversation
+        if isinstance(arm.strategy, Model | Http):
+            self._others = other_arms(
+                decision,
+                conversation=conversation,
+                worker_arms=context.worker_arms,
+                passing=context.passing,
+                attempts=context.settings.server.failover,
+            )
+        work = run_strategy(
+            arm.strategy,
+            query=replace(decision.query, id=decision.id, conversation=conversation),
+            budget=self._budget,
+            retriever=arm.retriever,
+            generator=arm.generator,
+            named=arm.named,
+            stop=self.run.stop,
+            reader=reader,
+            source_chars=context.settings.log.source_chars,
+            spans=ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
+            has_successor=bool(self._others) and TOOL_TURN not in decision.query.request,
+            unsupported=context.unsupported.of(self._generator, now=time.time()),
+            account=self.account,
+        )
+        work = self._noting_unsupported(work)
+        return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
+
+    @property
+    def _generator(self) -> str:
+        """Name of the arm's generator in the settings."""
+        return str(self.context.worker_arms.get(self.decision.arm, {}).get("generator", DEFAULT))
+
+    async def _noting_unsupported(self, work: Awaitable[Outcome]) -> Outcome:
+        """Await the run, and note the parameters that its server reported as not supported."""
+        outcome, query = await work, self.decision.query
+        fields: Any = outcome.reply.get("unsupported")
+        if fields:
+            sign = query.tenant, query.api_key, query_hash(query, run_by=self.decision.run_by)
+            self.context.unsupported.note(self._generator, fields, sign=sign, now=time.time())
+        return outcome
+
+    def give_back(self) -> None:
+        """Queue the decision again without counting this run, and charge what the run has cost."""
+        self.context.queue.give_back(self.decision.id)
+        self.context.notifier.request_answers([self.decision.id])
+        log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)
+        self.book_lost()
+
+    def book_lost(self) -> None:
+        """Charge the dollars of a run that ends without an outcome, since the question runs again."""
+        query, database = self.decision.query, self.context.store.database
+        spenders, dollars = spenders_of(query.tenant, key=query.api_key), self.account.cost.dollars
+        try:
+            book(database, spenders, dollars=dollars, now=time.time())
+        except StoreError as error:
+            extra = {**self.log_extra, "dollars": dollars, "reason": str(error)}
+            log.warning("the cost of an interrupted run is not counted in the budgets", extra=extra)
+
+    def hands_over(self, outcome: Outcome) -> bool:
+        return bool(self._others) and not self.has_content and may_hand_over(self.decision, outcome)
+
+    def successor(self, outcome: Outcome) -> Decision | None:
+        """A new decision by which another arm answers the question; None if no arm takes over."""
+        decision, now = self.decision, time.time()
+        settings, database = self.context.settings, self.context.store.database
+        try:
+            if stopped_until(decision.query, tenants=settings.tenants, database=database, now=now) is not None:
+                return None
+            scopes = {} if decision.query.api_key is None else KeyStore(database).scopes(decision.query.api_key)
+            allowed = scopes.get("arms")
+            arms = [arm for arm in self._others if not isinstance(allowed, list) or arm in allowed]
+            healths = self.context.health.read(arms, now=now)
+            secret = shared_secret(database, name=DRAWS, now=now)
+        except StoreError:
+            return None  # no other arm takes over; `keep` waits for the store
+        unhealthy = [health.arm for health in healths if health.state != "closed"]
+        return next_decision(
+            decision,
+            outcome,
+            arms=arms,
+            unhealthy=unhealthy,
+            conversation=self.run.conversation,
+            limits=settings.budget,
+            passing=self.context.passing,
+            worker_arms=self.context.worker_arms,
+            secret=secret,
+        )
+
+    def keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
+        """Store the outcome, trying for KEEP_S because it was paid for, and notify those who wait for it in other
+        processes. Returns whether the decision had none.
+        """
+        context, key = self.context, self.decision.id
+
+        def warn(error: Exception) -> None:
+            extra = {"action": "keep", "decision": key, "reason": str(error)}
+            log.warning("cannot write an outcome to the database; trying again", extra=extra)
+
+        try:
+            store = partial(context.store.add_outcome, outcome, successor=successor)
+            is_new = insist(store, seconds=KEEP_S, ending=context.ending, failed=warn)
+        except StoreError:
+            # If this process does not end, the try counts, so that an outcome that the database never accepts is not
+            # paid for again and again.
+            if context.ending.is_set():
+                with contextlib.suppress(StoreError):
+                    context.queue.give_back(key)
+            raise
+        context.notifier.attempt(lambda: context.jobs.publish(f"outcome:{key}"))
+        if is_new:
+            context.notifier.notify_learner()
+        return is_new
+
+    def next_run(self, successor: Decision) -> ActiveRun | None:
+        """Claim the decision that takes over, and return its run; None if another process should run it."""
+        context = self.context
+        extra = self.log_extra | {"action": "failover", "next": successor.arm}
+        extra["reason"] = str(link_of(successor.query.request)["reason"])
+        log.warning("an arm failed before its first content; another one answers in its place", extra=extra)
+        is_here = successor.arm in context.arms and not context.ending.is_set()
+        claimed = context.queue.claim(only=successor.id) if is_here else None
+        if claimed is None:
+            context.notifier.request_answers([successor.id])
+            return None
+        return context.active_runs.begin_claimed(claimed)
+
+
+def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
+    """Load an arm that only a policy version has, when it is first drawn; None if no version has it."""
+    with context.store.database.read() as connection:
+        versions = versions_of(connection, base=context.store.label)
+    for version in reversed(versions):
+        offered = version.changes.get("arms")
+        if not isinstance(offered, Mapping) or name not in offered:
+            continue
+        try:
+            arms = context.loader.load({name: worker_arms(settings_of(context.settings, version))[name]})
+        except (RagBanditError, KeyError) as error:
+            extra = {"action": "answer", "arm": name, "version": version.name, "reason": str(error)}
+            log.error("the arm of a version cannot be made here: its questions fail", extra=extra)
+            return None
+        context.arms = {**context.arms, **arms}
+        return arms[name]
+    return None

@@ -1,0 +1,108 @@
+"""The runner: runs claimed decisions on one event loop, in a worker as in a service that runs arms itself.
+
+A source claims decisions for it: the queue in a worker (queued.py), the decisions of this process in a service
+(inline.py). Each source also knows who waits for the answers (`Callers`).
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+from ragbandit.router.serving.checks.reports import unrun_outcome
+from ragbandit.shared.model_servers.failures import SUCCESSOR
+from ragbandit.shared.types import Decision, Outcome
+from ragbandit.strategies.answer_stream import AnswerReader
+from ragbandit.workers.running.answer_job import AnswerJob, arm_of_version, job_of
+from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.runs import ActiveRun
+
+log = logging.getLogger("ragbandit.worker")
+
+
+class AnswerWriter(AnswerReader, Protocol):
+    """Sends the pieces of an answer to its readers."""
+
+    #: whether a reader was sent a piece of the answer
+    has_content: bool
+
+
+Writer = TypeVar("Writer", bound=AnswerWriter)
+
+
+class Callers(Protocol[Writer]):
+    """Those who wait for answers. The methods are called on the event loop of the runner."""
+
+    async def begin(self, job: AnswerJob, writer: Writer | None, /) -> Writer | None:
+        """The writer of this run; None if nobody reads it. writer: the writer of the failed run before it, or None."""
+
+    def end(self, writer: Writer) -> None:
+        """No further piece of this run comes."""
+
+    async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
+        """Store the outcome, and tell who waits for it. Returns whether the decision had none. Raises StoreError."""
+
+
+class Runner(Generic[Writer]):
+    """Runs decisions from the drawn arm to the stored outcome, and the decisions that replace failed ones."""
+
+    def __init__(self, context: Context, *, callers: Callers[Writer]) -> None:
+        self._context = context
+        self._callers = callers
+
+    async def answer(self, run: ActiveRun, *, job: AnswerJob | None = None, writer: Writer | None = None) -> None:
+        """Run a claimed decision. If this raises, its claim expires, and the decision is tried again.
+
+        A run that is cancelled because this process ends is not counted, and the decision is queued again.
+        job: None if it must be read from the store.
+        """
+        following: ActiveRun | None = run
+        while following is not None:
+            with self._context.active_runs.ending(following):
+                job = job or await asyncio.to_thread(job_of, self._context, following)
+                if job is None:
+                    return
+                with job.bound():
+                    following, writer = await self._run(job, writer=writer)
+            job = None
+
+    async def _run(self, job: AnswerJob, *, writer: Writer | None) -> tuple[ActiveRun | None, Writer | None]:
+        """Returns (the run of the arm that takes over, the writer of this run)."""
+        context = self._context
+        try:
+            outcome = job.unrun()
+            if outcome is None:
+                outcome, writer = await self._work(job, writer=writer)
+        except asyncio.CancelledError:
+            if not context.ending.is_set():
+                raise  # the arm cancelled itself
+            await asyncio.shield(asyncio.to_thread(job.give_back))
+            return None, writer
+        except TimeoutError:
+            await asyncio.to_thread(job.book_lost)
+            raise
+        successor = await asyncio.to_thread(job.successor, outcome) if job.hands_over(outcome) else None
+        if successor is not None:
+            outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
+        is_new = await self._callers.keep(job, outcome, successor=successor)
+        if is_new:
+            log.info("answered", extra=job.log_extra | {"status": outcome.status})
+        if successor is None or not is_new:
+            return None, writer
+        return await asyncio.to_thread(job.next_run, successor), writer
+
+    async def _work(self, job: AnswerJob, *, writer: Writer | None) -> tuple[Outcome, Writer | None]:
+        context, decision = self._context, job.decision
+        arm = context.arms.get(decision.arm) or await asyncio.to_thread(arm_of_version, context, decision.arm)
+        if arm is None:  # the arm was removed from the configuration after the draw
+            error = f"this worker has no arm {decision.arm!r}"
+            return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error), writer
+        writer = await self._callers.begin(job, writer)
+        try:
+            async with asyncio.timeout(job.longest_s):
+                return await job.work(arm, reader=writer), writer
+        finally:
+            if writer is not None:
+                self._callers.end(writer)
+                job.has_content = writer.has_content

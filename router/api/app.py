@@ -11,6 +11,8 @@ from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.datastructures import State
+from starlette.types import Receive, Scope, Send
 from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api import mcp as mcp
@@ -59,7 +61,26 @@ _TAGS: Final[list[dict[str, Any]]] = [
 READ_THREADS, MAX_READS = 8, 256
 
 
+class _Objects(State):
+    """The app's objects as plain attributes: State looks each of them up by a function."""
+
+    __setattr__ = object.__setattr__  # type: ignore[assignment] # it takes any name, too
+
+
 class _Service(FastAPI):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.state = _Objects()
+        self._edge = cors(Edge(state=self.state), state=self.state)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass requests to the edge. FastAPI itself documents the endpoints, starts and stops."""
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+        else:
+            scope["app"] = self
+            await self._edge(scope, receive, send)
+
     def openapi(self) -> dict[str, Any]:
         api = describe(super().openapi())
         router = getattr(self.state, "router", None)
@@ -106,7 +127,7 @@ def operators_app(app: FastAPI) -> FastAPI:
     @asynccontextmanager
     async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
         for name in ("router", "tracing", "read_state", "read_budgets", "metrics"):  # these five are thread-safe
-            operators.state[name] = app.state[name]
+            setattr(operators.state, name, getattr(app.state, name))
         async with _on_this_loop(operators):
             yield
 
@@ -155,8 +176,6 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
     app.state.port = "all"  # one app serves all paths, unless server.admin_port makes it two: "public" and "operators"
     app.openapi_version = "3.0.3"  # the newest version of OpenAPI that the bundled Swagger UI reads
     app.router.routes.extend(ENDPOINTS)
-    app.add_middleware(Edge, state=app.state)
-    app.add_middleware(cors, state=app.state)
     return app
 
 

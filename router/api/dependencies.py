@@ -47,7 +47,8 @@ def router_of(request: Request) -> Router:
 
 
 def tracing_of(request: Request) -> Tracing:
-    return cast(Tracing, getattr(request.app.state, "tracing", OFF))
+    tracing: Tracing = getattr(request.scope["app"].state, "tracing", OFF)
+    return tracing
 
 
 class Reads:
@@ -132,7 +133,7 @@ class Waiter:
     """
 
     def __init__(self, request: Request) -> None:
-        self._request, self._loop = request, asyncio.get_running_loop()
+        self._receive, self._loop = request.receive, asyncio.get_running_loop()
         self._noted = self._is_waking = False
         self._block: asyncio.Timeout | None = None
 
@@ -155,7 +156,7 @@ class Waiter:
         try:
             async with asyncio.timeout_at(0.0 if self._noted else until) as self._block:
                 # The body was read before, so the end of the connection is the only message that can come.
-                while (await self._request.receive())["type"] != "http.disconnect":
+                while (await self._receive())["type"] != "http.disconnect":
                     pass
         except TimeoutError:
             noted, self._noted = self._noted, False

@@ -55,4 +55,7 @@ DOORS: Final = (
 
 def door_of(scope: Scope) -> Door | None:
     """The door whose shapes the caller of a request expects; None for RagBandit's own."""
-    return next((door for door in reversed(DOORS) if door.speaks(scope)), None)
+    for door in DOORS[::-1]:
+        if door.speaks(scope):
+            return door
+    return None

@@ -10,9 +10,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -53,16 +53,12 @@ class NoUpgrade(Malformed, code="UPGRADE"):
 
 
 class Edge:
-    """ASGI middleware that answers all HTTP requests; the FastAPI app behind it only starts and stops."""
+    """ASGI app that answers all HTTP requests. state: the objects of the app that starts and stops it."""
 
-    def __init__(self, app: ASGIApp, *, state: State) -> None:
-        self.app = app
+    def __init__(self, *, state: State) -> None:
         self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
         if scope["type"] != "http":  # the service has no websockets
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -74,24 +70,27 @@ class Edge:
         scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
         exchange = _Exchange(scope, receive, send, state=self.state)
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
-        with bound(request=request_id):
-            # The span has no path, because a path may contain a session id. `_end` adds the route without such values.
-            attributes = {
-                names.HTTP_METHOD: scope["method"],
-                names.URL_SCHEME: scope["scheme"],
-                names.REQUEST_ID: request_id,
-            }
-            with tracing.span(scope["method"], kind="server", attributes=attributes, parent=_sent_trace(scope)) as span:
-                with bound(trace=trace_id_of(span.carrier)):
-                    await self._answer(exchange)
+        # The span has no path, because a path may contain a session id. `_end` adds the route without such values.
+        attributes = {
+            names.HTTP_METHOD: scope["method"],
+            names.URL_SCHEME: scope["scheme"],
+            names.REQUEST_ID: request_id,
+        }
+        parent = _sent_trace(exchange.headers) if tracing.enabled else None
+        with (
+            tracing.span(scope["method"], kind="server", attributes=attributes, parent=parent) as span,
+            bound(request=request_id, trace=trace_id_of(span.carrier) if tracing.enabled else None),
+        ):
+            await self._answer(exchange)
+            if tracing.enabled:
                 _end(span, exchange)
 
     async def _answer(self, exchange: "_Exchange") -> None:
         scope = exchange.scope
         try:
-            _check(exchange, state=self.state)
+            _check(exchange, router=self.state.router)
             await self._admit(exchange)
-            reply = await exchange.endpoint.reply(Request(scope, exchange.receive))
+            reply = await exchange.endpoint.reply(exchange)
             await reply(scope, exchange.receive, exchange.send)
         except (asyncio.CancelledError, Exception) as error:
             if not exchange.status:
@@ -102,7 +101,7 @@ class Edge:
 
     async def _admit(self, exchange: "_Exchange") -> None:
         gate: Gate = self.state.gate
-        caller = await gate.caller(exchange.scope, rule=exchange.rule, path=exchange.path)
+        caller = await gate.caller(exchange.scope, exchange.headers, rule=exchange.rule, path=exchange.path)
         exchange.scope.setdefault("state", {})["caller"] = caller
         limiter: RateLimiter = self.state.rate_limiter
         if exchange.rule.is_probe or PART in exchange.scope:
@@ -110,10 +109,10 @@ class Edge:
         try:
             allowance = await limiter.take(caller)
         except RateLimited as error:
-            exchange.headers += error.allowance.headers()
+            exchange.reply_headers += error.allowance.headers()
             raise
         if allowance is not None:
-            exchange.headers += allowance.headers()
+            exchange.reply_headers += allowance.headers()
 
 
 async def _send_head(send: Send, message: Message) -> None:
@@ -136,13 +135,37 @@ def cors(app: ASGIApp, *, state: State) -> ASGIApp:
     return serve
 
 
-class _Exchange:
+class _Headers(Headers):
+    """The headers of a request, decoded once: Starlette decodes all of them for every look."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._list = scope["headers"]
+        self._values: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            self._values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key.lower() in self._values
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key.lower()][0]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        values = self._values.get(key.lower())
+        return default if values is None else values[0]
+
+    def getlist(self, key: str) -> list[str]:
+        return self._values.get(key.lower(), [])
+
+
+class _Exchange(Request):
     """A request and its reply. Unpacks the body, refuses one that is too large for its path, and counts the reply."""
 
+    headers: Headers = Headers()  # a property of Request
+
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
-        self.scope = scope
-        self._receive, self._send = receive, send
-        self._state = state
+        super().__init__(scope, receive, send)
+        self._app, self.headers = state, _Headers(scope)
         self.path = path = scope["path"]
         routes: RouteTable = state.routes
         found, scope["path_params"] = routes.find(scope["method"], path)
@@ -152,41 +175,60 @@ class _Exchange:
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
         self._is_read = False
+        self._whole: bytes | None = None
         #: codings of the body, in the order in which they were applied
         self.codings: list[str] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
+        self.reply_headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
         #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None without an endpoint
         self.route: str | None = None if found is None else found.path
         door = door_of(scope)
         if door is not None:
             scope[SHAPE], scope[MODELS] = door.error, door.models
             if door.id_header is not None:
-                self.headers.append((door.id_header, self.headers[0][1]))
+                self.reply_headers.append((door.id_header, self.reply_headers[0][1]))
         elif found is None and instead_of(path):
             scope[SHAPE] = openai_error
         elif path == MCP_PATH:
             scope[SHAPE] = mcp_error
         elif is_page(path) and routes.has_pages:
             scope[SHAPE] = page_error
-            self.headers += page_headers(path)
+            self.reply_headers += page_headers(path)
 
     @property
     def endpoint(self) -> Endpoint:
         """The endpoint of the request. Raises HTTPException(404), or 405 if the path takes other methods."""
         if self._endpoint is not None:
             return self._endpoint
-        methods = [] if instead_of(self.path) else self._state.routes.methods(self.path)
+        methods = [] if instead_of(self.path) else self._app.routes.methods(self.path)
         raise HTTPException(405, headers={"Allow": ", ".join(methods)}) if methods else HTTPException(404)
 
-    async def receive(self) -> Message:
-        if not self.codings:
-            return await self._next()
-        codings, self.codings = self.codings, []
-        packed = await Request(self.scope, self._next).body()
-        body = await asyncio.to_thread(unpacked, packed, codings=codings, most=self.limit)
-        return {"type": "http.request", "body": body, "more_body": False}
+    async def body(self) -> bytes:
+        """The whole body, unpacked. Raises HTTPException(413), ClientDisconnect, and Malformed."""
+        if self._whole is None:
+            parts, message = list[bytes](), dict[str, Any](more_body=True)
+            while message.get("more_body", False):
+                message = dict(await self._next())
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                parts.append(message.get("body", b""))
+            self._whole = b"".join(parts)
+            if self.codings:
+                packed, codings = self._whole, self.codings
+                self._whole = None
+                self._whole = await asyncio.to_thread(unpacked, packed, codings=codings, most=self.limit)
+        return self._whole
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        yield await self.body()
+        yield b""
+
+    async def receive(self) -> Message:  # a property of Request that has a function
+        """The next message of the connection; a body with codings comes as one message."""
+        if self.codings and self._whole is None:
+            return {"type": "http.request", "body": await self.body(), "more_body": False}
+        return await self._next()
 
     async def send_refusal(self, message: Message) -> None:
         """Send a reply to a body that may not be read yet: its rest is read and dropped before the reply ends."""
@@ -196,47 +238,44 @@ class _Exchange:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     while not self._is_read and self._seen <= DRAINED_BYTES:
-                        await self._read()
+                        self._note(await self._receive())
             await self.send({"type": "http.response.body"})
 
     @property
     def _sends_body(self) -> bool:
         """Whether the client sends its body: not with an upgrade, nor while it waits for leave (Expect)."""
-        headers = Headers(scope=self.scope)
-        return "upgrade" not in headers and (self._seen > 0 or "expect" not in headers)
-
-    async def _read(self) -> Message:
-        message = await self._receive()
-        self._is_read = not message.get("more_body", False)
-        self._seen += len(message.get("body", b""))
-        return message
+        return "upgrade" not in self.headers and (self._seen > 0 or "expect" not in self.headers)
 
     async def _next(self) -> Message:
-        message = await self._read()
+        message = await self._receive()
+        self._note(message)
         if self._seen > self.limit:
             raise HTTPException(413)
         return message
 
+    def _note(self, message: Message) -> None:
+        self._is_read = not message.get("more_body", False)
+        self._seen += len(message.get("body", b""))
+
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self._state.metrics.requests.labels(self.route or "unknown", self.status).inc()
-            message["headers"] = list(message.get("headers", ())) + self.headers
+            self._app.metrics.replied(self.route or "unknown", self.status)
+            message["headers"] = [*message.get("headers", ()), *self.reply_headers]
         await self._send(message)
 
 
-def _check(exchange: _Exchange, *, state: State) -> None:
+def _check(exchange: _Exchange, *, router: Router) -> None:
     """Raises an error if the request can be refused without its body. Must be fast: every request is checked."""
     _check_head(exchange)
-    router: Router = state.router
     if exchange.rule.queue is not None:
         router.process.batchers[exchange.rule.queue].check_admission()
-    headers = Headers(scope=exchange.scope)
+    headers = exchange.headers
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > exchange.limit:
         raise HTTPException(413)
     if "upgrade" in headers:  # uvicorn takes the body's bytes for the new protocol, so the body cannot be read
-        exchange.headers.append((b"connection", b"close"))
+        exchange.reply_headers.append((b"connection", b"close"))
         if announced not in ("", "0") or "transfer-encoding" in headers:
             raise NoUpgrade(remedy="leave out the header Upgrade")
 
@@ -292,9 +331,9 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=error.headers)
 
 
-def _sent_trace(scope: Scope) -> Mapping[str, str]:
+def _sent_trace(headers: Headers) -> Mapping[str, str]:
     """The caller's W3C trace headers, without a header that was sent more than once."""
-    sent = {name: Headers(scope=scope).getlist(name) for name in ("traceparent", "tracestate")}
+    sent = {name: headers.getlist(name) for name in ("traceparent", "tracestate")}
     return {name: values[0] for name, values in sent.items() if len(values) == 1}
 
 

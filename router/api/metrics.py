@@ -152,12 +152,23 @@ class Metrics:
         self.unseen = count("ragbandit_replies_unseen", text)
         text = "Answers by another arm in place of one that failed, by that arm and how it failed."
         self.failovers = count("ragbandit_failovers", text, ["arm", "reason"])
+        self._labelled: dict[tuple[object, ...], Counter] = {}
         self.limiters: list[RateLimiter] = []
         self._router = router
 
+    def replied(self, path: str, status: int) -> None:
+        self._with(self.requests, path, status).inc()
+
+    def _with(self, counter: Counter, *labels: object) -> Counter:
+        """The counter with these labels; kept, since `labels` takes as long as ten lookups."""
+        key = (counter, *labels)
+        if key not in self._labelled:
+            self._labelled[key] = counter.labels(*labels)
+        return self._labelled[key]
+
     def decided(self, decision: Decision, *, seconds: float) -> None:
         self.route_seconds.observe(seconds)
-        self.decisions.labels(decision.arm, decision.explored).inc()
+        self._with(self.decisions, decision.arm, decision.explored).inc()
         if decision.fault:
             self.faults.inc()
 

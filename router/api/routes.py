@@ -27,6 +27,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Awaitable[ASGIApp]])
 _SOURCES: Final = {"path_params": "path_params", "query_params": "query_params", "header_params": "headers"}
 
 
+#: stands for the default of a parameter that has none
+_REQUIRED: Final = object()
+
+
 class Endpoint(APIRoute):
     """A function that replies to requests. Its parameters are read from the path, the query, headers and a JSON body.
 
@@ -46,8 +50,11 @@ class Endpoint(APIRoute):
         self.method, self.rule = method, rule
         super().__init__(path, function, methods=[method], response_model=None, **documented)
         self._any_parameter = any_parameter or rule.is_probe or not self.include_in_schema
-        self._parameters: list[tuple[str, ModelField]] = [
-            (source, field) for kind, source in _SOURCES.items() for field in getattr(self.dependant, kind)
+        #: (attribute of a request that has the values, parameter, its default)
+        self._parameters: list[tuple[str, ModelField, Any]] = [
+            (source, field, _REQUIRED if field.field_info.is_required() else field.get_default())
+            for kind, source in _SOURCES.items()
+            for field in getattr(self.dependant, kind)
         ]
 
     @property
@@ -65,11 +72,13 @@ class Endpoint(APIRoute):
         values: dict[str, Any] = {}
         if self.dependant.request_param_name is not None:
             values[self.dependant.request_param_name] = request
-        for source, field in self._parameters:
-            values[field.name] = _value(field, getattr(request, source).get(field.alias))
+        for source, field, default in self._parameters:
+            sent = getattr(request, source).get(field.alias)
+            if sent is None and default is _REQUIRED:
+                raise complaint({"type": "missing", "loc": (field.alias,)})
+            values[field.name] = default if sent is None else _checked(field, sent, at=(field.alias,))
         if self.body_field is not None:
-            body = await _json_of(request)
-            values[self.body_field.name] = await read_body(request, _checked, self.body_field, body, at=())
+            values[self.body_field.name] = await _body_of(request, self.body_field)
         reply: ASGIApp = await self.endpoint(**values)
         return reply
 
@@ -83,14 +92,6 @@ class Endpoint(APIRoute):
                 raise InvalidInput(message, field=name[:80], remedy=remedy)
 
 
-def _value(field: "ModelField", sent: str | None) -> Any:
-    if sent is not None:
-        return _checked(field, sent, at=(field.alias,))
-    if field.field_info.is_required():
-        raise complaint({"type": "missing", "loc": (field.alias,)})
-    return field.get_default()
-
-
 def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
     value, errors = field.validate(sent, loc=at)
     if errors:
@@ -98,9 +99,9 @@ def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
     return value
 
 
-async def _json_of(request: Request) -> Any:
-    """The JSON value of the body. Raises HTTPException(400) if it is not JSON, and InvalidInput without a body, or for
-    one with too many values.
+async def _body_of(request: Request, field: "ModelField") -> Any:
+    """The JSON body, checked. Raises HTTPException(400) if it is not JSON, and InvalidInput without a body, or for one
+    with wrong or too many values.
     """
     body = await request.body()
     if not body:
@@ -112,14 +113,15 @@ async def _json_of(request: Request) -> Any:
         came = "without a content type" if content_type is None else f"as {content_type:.80}"
         remedy = "send the header content-type: application/json"
         raise InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
-    return await read_body(request, _parsed, body)
+    return await read_body(request, _parsed, field, body)
 
 
-def _parsed(body: bytes) -> Any:
+def _parsed(field: "ModelField", body: bytes) -> Any:
     try:
-        return body_value(body)
+        value = body_value(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400) from error
+    return _checked(field, value, at=())
 
 
 class Endpoints:

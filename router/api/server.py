@@ -6,6 +6,8 @@ import os
 import socket
 import threading
 from functools import partial
+from operator import itemgetter
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,13 +24,21 @@ from ragbandit.router.serving.setup.requirements import bound
 log = logging.getLogger("ragbandit.server")
 
 
+#: headers that uvicorn's middleware reads; without them it would check the address of the connection for nothing
+_FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+_name: Final = itemgetter(0)
+
+
 def _with_peer(app: FastAPI) -> ASGIApp:
     """Let uvicorn apply proxy headers. scope[PEER] keeps the address of the connection, which may be a proxy's."""
     behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # another ASGI type
 
     async def app_with_peer(scope: Scope, receive: Receive, send: Send) -> None:
         scope[PEER] = scope.get("client")
-        await behind(scope, receive, send)  # type: ignore[arg-type]
+        if _FORWARDED.isdisjoint(map(_name, scope.get("headers", ()))):
+            await app(scope, receive, send)
+        else:
+            await behind(scope, receive, send)  # type: ignore[arg-type]
 
     return app_with_peer
 

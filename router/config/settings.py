@@ -262,6 +262,10 @@ JUDGE_LINE: Final = (
 )
 
 
+#: the settings of a tenant that has none, made once, since every question reads them
+_NO_TENANT: Final = TenantSettings()
+
+
 class Settings(Section):
     """All settings."""
 
@@ -387,7 +391,7 @@ class Settings(Section):
             raise ValueError(f"{field}: {weight:g} is outside {among}, the cost_weights of this tenant")
 
     def tenant(self, name: str) -> TenantSettings:
-        return self.tenants.get(name) or self.tenants.get("default") or TenantSettings()
+        return self.tenants.get(name) or self.tenants.get("default") or _NO_TENANT
 
     @property
     def database(self) -> str:

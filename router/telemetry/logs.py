@@ -5,9 +5,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 from typing import Any, Final, Literal
 
 from ragbandit.shared.texts.redaction import without_secrets
@@ -18,15 +18,28 @@ _SPACE: Final = re.compile(r"\s")
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed
 
 
-@contextmanager
-def bound(*, request: str | None = None, decision: str | None = None, trace: str | None = None) -> Iterator[None]:
+class bound(AbstractContextManager[None]):  # noqa: N801 - called like a function
     """Add these ids to all log lines written in the block."""
-    ids = {"request": request, "decision": decision, "trace": trace}
-    token = _bound.set({**_bound.get(), **{name: value for name, value in ids.items() if value is not None}})
-    try:
-        yield
-    finally:
-        _bound.reset(token)
+
+    __slots__ = ("_decision", "_request", "_token", "_trace")
+
+    def __init__(self, *, request: str | None = None, decision: str | None = None, trace: str | None = None) -> None:
+        self._request, self._decision, self._trace = request, decision, trace
+        self._token: Token[dict[str, str]] | None = None
+
+    def __enter__(self) -> None:
+        ids = dict(_bound.get())
+        if self._request is not None:
+            ids["request"] = self._request
+        if self._decision is not None:
+            ids["decision"] = self._decision
+        if self._trace is not None:
+            ids["trace"] = self._trace
+        self._token = _bound.set(ids)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        _bound.reset(self._token)
 
 
 class WithIds(logging.Filter):

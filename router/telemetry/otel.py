@@ -2,8 +2,8 @@
 
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Unpack
 
 from ragbandit.router.telemetry import conventions as names
@@ -58,10 +58,6 @@ class _OtelSpan(Span):
         self.span.set_attribute(names.ERROR_TYPE, error_type)
         self.span.set_status(trace.StatusCode.ERROR)
 
-    def current(self) -> AbstractContextManager[object]:
-        # Exceptions are not recorded, since their messages may contain a question.
-        return trace.use_span(self.span, record_exception=False, set_status_on_exception=False)
-
     def end(self) -> None:
         self.span.end()
 
@@ -74,7 +70,7 @@ class OpenTelemetry(Tracing):
         self.texts_in_spans = capture in ("SPAN_ONLY", "SPAN_AND_EVENT")
         self._provider, self._tracer = tracers, tracers.get_tracer(_SCOPE)
 
-    def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
+    def begin(self, name: str, **how: Unpack[SpanOptions]) -> _OtelSpan:
         context, link = _context(how.get("parent")), how.get("link")
         links = []
         if link is not None:
@@ -84,6 +80,19 @@ class OpenTelemetry(Tracing):
                 links.append(trace.Link(linked))
         kind, attributes = trace.SpanKind[how.get("kind", "internal").upper()], _plain(how.get("attributes", {}))
         return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes, links=links))
+
+    @contextmanager
+    def span(self, name: str, **how: Unpack[SpanOptions]) -> Iterator[Span]:
+        span = self.begin(name, **how)
+        try:
+            # Exceptions are not recorded, since their messages may contain a question.
+            with trace.use_span(span.span, record_exception=False, set_status_on_exception=False):
+                yield span
+        except BaseException as error:
+            span.fail(type(error).__name__)
+            raise
+        finally:
+            span.end()
 
     def close(self) -> None:
         # The SDK has no reliable time limit: if the receiver hangs, the SDK waits 10 s for each batch, longer than a

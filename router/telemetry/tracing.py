@@ -1,8 +1,8 @@
 """Interface of tracing: spans, which are not recorded here. `otel` has the implementation that records."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal, TypedDict, Unpack
 
 import uuid_utils
@@ -37,10 +37,6 @@ class Span:
     def fail(self, error_type: str) -> None:
         """Mark the span as failed. error_type: a class or code; no message, since that may contain users' texts."""
 
-    def current(self) -> AbstractContextManager[object]:
-        """Returns a context manager that makes this the current span."""
-        return nullcontext()
-
     def end(self) -> None:
         """End a span of `Tracing.begin`. Spans of `Tracing.span` end by themselves."""
 
@@ -53,25 +49,19 @@ class Tracing:
     def begin(self, name: str, **how: Unpack[SpanOptions]) -> Span:
         """Begin a span; the caller ends it."""
         del name, how
-        return Span()
+        return _NO_SPAN
 
-    @contextmanager
-    def span(self, name: str, **how: Unpack[SpanOptions]) -> Iterator[Span]:
+    def span(self, name: str, **how: Unpack[SpanOptions]) -> AbstractContextManager[Span]:
         """A span for a block. An exception that leaves the block marks it as failed."""
-        span = self.begin(name, **how)
-        try:
-            with span.current():
-                yield span
-        except BaseException as error:
-            span.fail(type(error).__name__)
-            raise
-        finally:
-            span.end()
+        del name, how
+        return _NO_BLOCK
 
     def close(self) -> None:
         """Send the remaining records, for at most a few seconds."""
 
 
+_NO_SPAN: Final = Span()
+_NO_BLOCK: Final = nullcontext(_NO_SPAN)
 OFF: Final = Tracing()
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

@@ -45,7 +45,7 @@ class Gate:
         if self._loopback:
             self._hosts |= {server.host.lower(), f"[{server.host.lower()}]"}
 
-    async def caller(self, scope: Scope, *, rule: Rule, path: str) -> Caller:
+    async def caller(self, scope: Scope, headers: Headers, *, rule: Rule, path: str) -> Caller:
         """The caller of a request. Raises Unauthorized, Forbidden, and NotReady if keys cannot be checked."""
         roles = rule.roles
         if roles is None:
@@ -55,7 +55,7 @@ class Gate:
             raise Unauthorized(message, field="Authorization", remedy=f"revoke that key, make a new key, and {_HOW}")
         if path == _METRICS and self._server.open_metrics:
             return Caller(role="reader")
-        keys, headers = await self._keys(path), Headers(scope=scope)
+        keys = await self._keys(path)
         if is_open(self._server, keys=keys):
             if self._loopback or self._hosts:
                 check_host(headers, allowed=self._hosts)

@@ -37,7 +37,10 @@ def check_site(headers: Headers, *, method: str, allowed: Collection[str] = ()) 
     """
     if method in ("GET", "HEAD", "OPTIONS") or "*" in allowed or headers.get("origin") in allowed:
         return
-    sites, origins, hosts = (headers.getlist(name) for name in ("sec-fetch-site", "origin", "host"))
+    sites, origins = headers.getlist("sec-fetch-site"), headers.getlist("origin")
+    if not (sites or origins):
+        return
+    hosts = headers.getlist("host")
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign("Sec-Fetch-Site", sites[0])
     # A page may forbid browsers to reveal its address. They then send Origin: null, but still a true Sec-Fetch-Site.

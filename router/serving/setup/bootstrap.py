@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from sqlalchemy import inspect
 
@@ -195,6 +196,7 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         yield Ledger(database, label=PolicyLabel(label))
 
 
+@cache
 def is_loopback(host: str) -> bool:
     """Whether only programs on this machine can reach this address."""
     if host == "localhost":

@@ -115,7 +115,7 @@ def test_a_reply_that_is_cut_at_the_end_raises_nothing(serve_on, monkeypatch):
         state, headers = serve_on().app.state, [(b"host", b"localhost")]
         monkeypatch.setattr(state.routes.find("GET", "/health")[0], "endpoint", endpoint)
         request = asyncio.create_task(
-            Edge(None, state=state)({**scope, "http_version": "1.1", "headers": headers}, None, send)
+            Edge(state=state)({**scope, "http_version": "1.1", "headers": headers}, None, send)
         )
         await begun.wait()
         request.cancel()

@@ -13,10 +13,11 @@ def test_a_slow_load_does_not_bring_back_an_older_policy(make_world, monkeypatch
     """A thread that still loads a snapshot when another takes over a newer one does not put its own in that place."""
     world = make_world()
     load, loading, go_on = world.files.load, threading.Event(), threading.Event()
+    first, second = (threading.Thread(target=world.router.refresh) for _ in range(2))
 
     def slow(info, **facts):
         policy = load(info, **facts)
-        if info.last_seq == 2:
+        if info.last_seq == 2 and threading.current_thread() is first:
             loading.set()
             go_on.wait(20)
         return policy
@@ -24,7 +25,6 @@ def test_a_slow_load_does_not_bring_back_an_older_policy(make_world, monkeypatch
     monkeypatch.setattr(world.files, "load", slow)
     world.judged(2)
     world.learner().drain()
-    first, second = (threading.Thread(target=world.router.refresh) for _ in range(2))
     first.start()
     assert loading.wait(20)
     world.judged(3)

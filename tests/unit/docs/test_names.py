@@ -38,9 +38,14 @@ def options_of(command):
     return own.union(*(options_of(command.load(verb)) for verb in getattr(command, "verbs", ())))
 
 
+@cache
+def ragbandit_command():
+    return get_command(app)
+
+
 def is_command(line):
     """Whether `ragbandit` has the verb of this command line, and the verb its options."""
-    command = get_command(app)
+    command = ragbandit_command()
     for word in shlex.split(line, comments=True)[1:]:
         if word in getattr(command, "verbs", ()):
             command = command.load(word)
@@ -55,9 +60,8 @@ def is_setting(name):
 
 
 def is_option(name):
-    return name in options_of(get_command(app)) | OPTIONS_OF_OTHERS or f'"{name}"' in (
-        source_of("benchmarks/**/*.py") + source_of("examples/**/*.py")
-    )
+    sources = map(source_of, ("benchmarks/**/*.py", "examples/**/*.py"))
+    return name in options_of(ragbandit_command()) | OPTIONS_OF_OTHERS or any(f'"{name}"' in text for text in sources)
 
 
 def is_metric(name):

@@ -123,8 +123,8 @@ class InlineAnswers:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not self._context.ending.is_set():
             message = "an answer failed; its claim runs out, and it is tried again"
             log.error(message, extra={"action": "job"}, exc_info=error)
 

@@ -95,7 +95,8 @@ class EventLoop:
 
     def _cancel(self) -> None:
         for task in self._tasks:
-            task.cancel()
+            if not task.cancelling():  # a second one would cut off what a coroutine does at its end
+                task.cancel()
 
     def close(self) -> None:
         if self._loop.is_closed():

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -71,3 +72,32 @@ def test_a_blocked_loop_is_found(loop):
     freed.append(True)
     loop.watch.held_s = 5.0
     assert loop.watch.answers()
+
+
+def test_interrupting_twice_lets_a_coroutine_end(loop):
+    """A coroutine that is interrupted again while it counts its cost goes on with that, and its caller waits."""
+    begun, counted = threading.Event(), []
+
+    async def work():
+        try:
+            begun.set()
+            await asyncio.sleep(60)
+        finally:
+            loop.interrupt()
+            await asyncio.sleep(0.05)
+            counted.append(True)
+
+    raised = []
+
+    def run():
+        try:
+            loop.run(work())
+        except CancelledError as error:
+            raised.append((error, list(counted)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert begun.wait(10)
+    loop.interrupt()
+    thread.join(10)
+    assert raised[0][1] == [True]

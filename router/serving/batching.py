@@ -132,7 +132,8 @@ class MicroBatcher(Generic[Item, Result]):
         self._closed = False
         #: number of callers at the end of the last batch
         self._callers = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -144,7 +145,7 @@ class MicroBatcher(Generic[Item, Result]):
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
         """Submit all items if the first one is admitted, otherwise none. Raises as `submit`."""
-        with self._changed:
+        with self._lock:
             if not admitted:
                 self._admit(tenant)
             return [self._add(item, tenant=tenant) for item in items]
@@ -155,7 +156,7 @@ class MicroBatcher(Generic[Item, Result]):
         Raises Overloaded itself if the queue is full at the first item, and NotReady after `close`.
         """
         futures: list[Future[Result]] = []
-        with self._changed:
+        with self._lock:
             for item, tenant in zip(items, tenants, strict=True):
                 try:
                     self._admit(tenant)
@@ -170,7 +171,7 @@ class MicroBatcher(Generic[Item, Result]):
     def check_admission(self) -> None:
         """Raises Overloaded, and counts the refusal, if the queue accepts no further item from any tenant."""
         limits = self._limits
-        with self._changed:
+        with self._lock:
             waiting, wait_s = len(self._queue), self._expected_wait_s()
             if waiting >= limits.max_waiting:
                 self._refused["count"] += 1
@@ -189,7 +190,7 @@ class MicroBatcher(Generic[Item, Result]):
         return len(self._queue)
 
     def state(self) -> QueueState:
-        with self._changed:
+        with self._lock:
             return QueueState(
                 waiting=len(self._queue),
                 expected_wait_s=self._expected_wait_s(),
@@ -198,7 +199,7 @@ class MicroBatcher(Generic[Item, Result]):
             )
 
     def close(self, *, timeout_s: float = 10.0) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify()
         if self._thread.is_alive():
@@ -246,7 +247,7 @@ class MicroBatcher(Generic[Item, Result]):
             if batch:
                 began, size = self._running = self._clock(), len(batch)
                 self._serve(batch)
-                with self._changed:
+                with self._lock:
                     seconds = self._clock() - began
                     self.batch_time.record(seconds, size=size)
                     self._running = None
@@ -262,7 +263,7 @@ class MicroBatcher(Generic[Item, Result]):
         """Take the next items whose callers still wait. Returns None if the queue is closed and empty."""
         batch: list[_Waiting[Item, Result]] = []
         expired: list[_Waiting[Item, Result]] = []
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._queue or self._closed)
             if not self._queue:
                 return None

@@ -70,7 +70,7 @@ class RouterProcess:
         snapshots = SnapshotLoader(database, settings=settings, files=files, encoder=encoder)
         self.service = RouteService(self.store, encoder=encoder, served=snapshots.served)
         self.versions = VersionLoader(snapshots, serve=self.service.take_over, wake=self.poll.wake)
-        self.service.live = self.versions.glance
+        self.service.live, self.service.glance = lambda: self.versions.live, self.versions.glance
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
         #: notifies the learner WAKE_S after it was woken
         self.learner = Routine(

@@ -16,7 +16,7 @@ from ragbandit.router.serving.loading.live import NOTHING_LIVE, LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.decisions.store import DecisionStore, settle
+from ragbandit.router.storage.decisions.store import OUTDATED, DecisionStore, settle
 from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
@@ -40,7 +40,9 @@ class RouteService:
         settings = served.settings
         self.store, self.encoder = store, encoder
         self.clock = clock
+        #: versions and kill switch: as this process knows them, and as the store has them
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
+        self.glance: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         self.steps = tuple(step(store.database) for step in STEPS)
         self._checks = _overridden(self.steps, Step.check)
         self._befores = _overridden(self.steps, Step.before)
@@ -127,30 +129,37 @@ class RouteService:
 
     def _committed(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
         """Decide and store questions. A first turn whose task another request has meanwhile begun is decided again, as
-        a turn of that task.
+        a turn of that task. All are decided again if the store has other versions, or another kill switch.
         """
-        results = self._commit(self._decide(questions)) if questions else []
+        if not questions:
+            return []
+        live = self.live()
+        results = self._commit(self._decide(questions, live=live), revision=live.control.revision)
         for _ in range(_TRIES):
             again = []
             for place, result in enumerate(results):
-                if isinstance(result, RagBanditError) and result.field == TAKEN:
+                if isinstance(result, RagBanditError) and result.field in (TAKEN, OUTDATED):
                     again.append(place)
             if not again:
                 break
             for place in again:
                 questions[place].begin_again()
-            for place, result in zip(again, self._commit(self._decide([questions[i] for i in again])), strict=True):
+            decided = self._decide([questions[place] for place in again], live=self.glance())
+            for place, result in zip(again, self._commit(decided), strict=True):
                 results[place] = result
         return results
 
-    def _commit(self, decisions: Sequence[Decision]) -> list[Decision | RagBanditError]:
-        """Store decisions. The same transaction claims the decisions that this process answers."""
+    def _commit(self, decisions: Sequence[Decision], *, revision: int | None = None) -> list[Decision | RagBanditError]:
+        """Store decisions. The same transaction claims the decisions that this process answers.
+
+        revision: see `DecisionStore.add_decisions`
+        """
         if self.inline is None:
-            return self.store.add_decisions(decisions)
+            return self.store.add_decisions(decisions, revision=revision)
         claims = self.inline.claim(decisions)
         committed: list[Decision | RagBanditError] = []
         try:
-            committed = self.store.add_decisions(decisions, claims=claims)
+            committed = self.store.add_decisions(decisions, claims=claims, revision=revision)
         finally:
             new = {id(decision) for decision in committed}
             self.inline.unclaim([decision.id for decision in decisions if id(decision) not in new])
@@ -158,7 +167,7 @@ class RouteService:
 
     def _previews(self, questions: Sequence[Question]) -> list[Decision]:
         """What would be decided, with the probabilities before the draw; the arm is the likeliest one."""
-        made, settings = self._decide(questions), self.serving.settings.policy
+        made, settings = self._decide(questions, live=self.glance()), self.serving.settings.policy
         previews = []
         for question, decision in zip(questions, made, strict=True):
             pmf = decision.pmf
@@ -172,8 +181,8 @@ class RouteService:
             previews.append(replace(decision, pmf=pmf, arm=likeliest, propensity=max(pmf)))
         return previews
 
-    def _decide(self, questions: Sequence[Question]) -> list[Decision]:
-        live, served, now = self.live(), self.serving, self.clock()
+    def _decide(self, questions: Sequence[Question], *, live: LiveVersions) -> list[Decision]:
+        served, now = self.serving, self.clock()
         features = self.encoder.encode([question.query.text for question in questions])  # (n, d)
         for question in questions:
             question.arms = question.allowed

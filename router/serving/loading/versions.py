@@ -1,7 +1,8 @@
 """Version loader: makes this process use the champion, candidates and snapshots that the database names.
 
-`glance`, before each batch, applies the kill switch: it reads one row by its key. `refresh`, on another thread, drops
-ended versions, and loads new ones and another champion, which decides as soon as it is loaded.
+`glance` applies the kill switch at once: it reads one row by its key. Decisions are made with `live`, and made again
+after a `glance` if the transaction that stores them finds another revision. `refresh`, on another thread, drops ended
+versions, and loads new ones and another champion, which decides as soon as it is loaded.
 """
 
 import logging

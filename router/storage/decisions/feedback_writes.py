@@ -20,23 +20,23 @@ from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
 from ragbandit.shared.types import ERASED, DecisionId, Feedback, Outcome, Receipt
 
 
-def is_foreign(outcome: Outcome, run_by: Mapping[str, str]) -> bool:
-    """Whether a caller reports an outcome of a decision that our workers run. run_by: see `outcome_reply`."""
-    return outcome.run_by == "caller" and run_by[outcome.decision_id] == "worker"
+def is_foreign(outcome: Outcome, decision: Row) -> bool:
+    """Whether a caller reports an outcome of a decision that our workers run. decision: with the column `run_by`."""
+    return bool(outcome.run_by == "caller" and decision["run_by"] == "worker")
 
 
 def outcome_reply(
-    outcome: Outcome, body_hash: str, *, run_by: Mapping[str, str], hashes: Mapping[str, str]
+    outcome: Outcome, body_hash: str, *, decided: Mapping[str, Row], hashes: Mapping[str, str]
 ) -> Literal[False] | RagBanditError:
     """The reply to an outcome that was not inserted: False for a duplicate or a worker's second run, else an error.
 
-    run_by: decision id -> "worker" or "caller". hashes: decision id -> body hash of the stored outcome.
+    decided: decision id -> row with the column `run_by`. hashes: decision id -> body hash of the stored outcome.
     """
-    if outcome.decision_id not in run_by:
+    if outcome.decision_id not in decided:
         return unknown_decision()
     if hashes.get(outcome.decision_id) == body_hash:
         return False
-    if is_foreign(outcome, run_by):
+    if is_foreign(outcome, decided[outcome.decision_id]):
         wait = "wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it"
         remedy = f"{wait}; report outcomes of decisions that /v1/route made"
         return Conflict("our workers run this decision and report its outcome", field="decision_id", remedy=remedy)

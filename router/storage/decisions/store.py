@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
+from operator import attrgetter, itemgetter, not_
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -42,9 +43,9 @@ from ragbandit.router.storage.rows.conversion import (
     without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
-from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send, send_new
+from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, run, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome, kept
+from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import key_pattern, object_pattern
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
@@ -85,6 +86,27 @@ class DecisionRecord:
     reason: str | None
 
 
+class _OutdatedError(Exception):
+    """The decisions were made with an older revision of versions and kill switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The ledgers and the turns of new decisions: functions that return what `send` has asked."""
+
+    #: see `labels_in_use`
+    labels: Callable[[], set[str]]
+    #: by tenant, see `answers.read_turns`
+    turns: Mapping[str, Rows]
+
+    @classmethod
+    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "_Places":
+        """Ask; call this after the decisions were inserted."""
+        labels = labels_in_use(connection, label=label)
+        tenants = {decision.query.tenant for decision in group if decision.run_by == "worker"}
+        return cls(labels, answers.read_turns(connection, tenants))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerTask:
     decision: Decision | StoreError
@@ -93,6 +115,11 @@ class AnswerTask:
     cancelled: bool
 
 
+#: `field` of the error of decisions that were made with an older revision of versions and kill switch
+OUTDATED: Final = "revision"
+_REVISION: Final = "SELECT revision FROM policy_control WHERE base = ?"
+_ID: Final = attrgetter("id")
+_DECISION_ID: Final = itemgetter("decision_id")
 #: query for the columns of decisions that are needed to store their outcomes; asked: whether a label is wanted. Its
 #: locks let one writer at a time add an outcome to a decision, or to a turn of it
 _DECISIONS_OF_OUTCOMES: Final = (
@@ -140,6 +167,8 @@ class DecisionStore:
         context: keys of a question's context that are stored even if texts are not
         """
         self.database, self.label = database, label
+        #: label of the configured policy, which versions refer to
+        self._base = label
         self.text, self.context = text, context
         self.judge, self.check = judge, check
         self.estimate, self._reservations = estimate, Reservations()
@@ -154,6 +183,7 @@ class DecisionStore:
         group: Sequence[Decision],
         *,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
+        revision: int | None = None,
     ) -> list[Decision | RagBanditError]:
         """Commit the decisions. Returns for each the decision, or an error; every returned decision is durable.
 
@@ -161,35 +191,48 @@ class DecisionStore:
         turn has brought the same tool results, and so does a first turn if another one has begun the task. A decision
         beyond a spent budget gets the budget's refusal. claims: see
         `answers.enqueue`.
+
+        revision: of versions and kill switch. If the store has another one, nothing is stored, and every decision gets
+            Conflict with the field OUTDATED
         """
-        refused = dict[DecisionId, RagBanditError]()
+        try:
+            return self._add_decisions(group, claims=claims, revision=revision)
+        except _OutdatedError:
+            message, remedy = "the kill switch or a version of the policy has changed", "send the request again"
+            return [Conflict(message, field=OUTDATED, remedy=remedy) for _ in group]
+
+    def _add_decisions(
+        self, group: Sequence[Decision], *, claims: Mapping[DecisionId, str], revision: int | None
+    ) -> list[Decision | RagBanditError]:
         with counting(self.database) as (connection, moves):
-            reserved = {decision.id: self.estimate(decision) for decision in group}
+            stored_revision = None if revision is None else send(connection, _REVISION, self._base)
+            reserved = dict(zip(map(_ID, group), map(self.estimate, group), strict=True))
             over = self._reservations.admit(connection, group, estimates=reserved)
-            refused.update(over)
-            stopped = [item.turn_of for item in group if item.id in over and item.turn_of is not None]
-            if stopped:
-                tasks.stop_tasks(connection, stopped, moves=moves, now=group[0].made_at)
-            whole, group = group, [decision for decision in group if decision.id not in over]
-            rows = [self._row(decision) for decision in group]
-            are_new = send_new(connection, decisions, rows, key="id")
-
-            def accept() -> list[Decision]:
-                new = list(compress(group, are_new()))
-                refused.update(take_results(connection, new))
-                refused.update(tasks.take_places(connection, [item for item in new if item.id not in refused]))
-                return [decision for decision in new if decision.id not in refused]
-
-            self._begin(connection, group, accept=accept, moves=moves, claims=claims, reserved=reserved)
-            repeated = [row["id"] for row, inserted in zip(rows, are_new(), strict=True) if not inserted]
-            stored = _stored_decisions(connection, repeated)
+            refused, whole = dict[DecisionId, RagBanditError](over), group
+            if over:
+                stopped = [item.turn_of for item in group if item.id in over and item.turn_of is not None]
+                if stopped:
+                    tasks.stop_tasks(connection, stopped, moves=moves, now=group[0].made_at)
+                group = [decision for decision in group if decision.id not in over]
+            rows = list(map(self._row, group))
+            inserted = send_new(connection, decisions, rows, key="id")
+            places = _Places.of(connection, group, label=self.label)
+            if stored_revision is not None and _revision_in(stored_revision()) != revision:
+                raise _OutdatedError
+            are_new = inserted()
+            new = list(compress(group, are_new))
+            refused.update(take_results(connection, new))
+            refused.update(tasks.take_places(connection, [item for item in new if item.id not in refused]))
+            accepted = [item for item in new if item.id not in refused]
+            self._begin(connection, accepted, places=places, moves=moves, claims=claims, reserved=reserved)
+            stored = {}
+            if not all(are_new):
+                stored = _stored_decisions(connection, map(_ID, compress(group, map(not_, are_new))))
+        hashes = dict(zip(map(id, group), map(itemgetter("body_hash"), rows), strict=True))
         results: list[Decision | RagBanditError] = []
-        hashes = iter([row["body_hash"] for row in rows])
         for decision in whole:
-            is_over = decision.id in over
-            request_hash = "" if is_over else next(hashes)
-            if decision.id in stored and not is_over:
-                results.append(settle(*stored[decision.id], request_hash=request_hash))
+            if decision.id in stored and id(decision) in hashes:
+                results.append(settle(*stored[decision.id], request_hash=hashes[id(decision)]))
             else:
                 results.append(refused.get(decision.id, decision))
         return results
@@ -201,31 +244,29 @@ class DecisionStore:
     def _begin(
         self,
         connection: Connection,
-        group: Sequence[Decision],
+        new: Sequence[Decision],
         *,
-        accept: Callable[[], Sequence[Decision]],
+        places: "_Places",
         moves: Moves,
         in_front: bool = False,
         claims: Mapping[DecisionId, str] = MappingProxyType({}),
         reserved: Mapping[DecisionId, float] = MappingProxyType({}),
     ) -> None:
-        """Let new decisions of the group wait in ledgers and in the answer queue.
-
-        accept: returns the new ones, after the reads were sent. in_front, claims, reserved: see `answers.enqueue`
-        """
-        labels = labels_in_use(connection, label=self.label)
-        turns = answers.read_turns(connection, [item.query.tenant for item in group if item.run_by == "worker"])
-        new = accept()
+        """Let new decisions wait in ledgers and in the answer queue. in_front, claims, reserved: `answers.enqueue`."""
+        if not new:
+            return
         drawn = [decision for decision in new if decision.turn_of is None]
         moves.add("decided", len(drawn))
-        if new:
-            in_use = sorted(labels())
-            rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
-            insert_rows(connection, waiting, rows)
-            moves.waiting(rows)
-            tasks.keep_open(connection, new)
-            for_workers = [decision for decision in new if decision.run_by == "worker"]
-            answers.enqueue(connection, for_workers, turns=turns, in_front=in_front, claims=claims, reserved=reserved)
+        in_use = sorted(places.labels())
+        rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
+        insert_rows(connection, waiting, rows)
+        moves.waiting(rows)
+        tasks.keep_open(connection, new)
+        for_workers = [decision for decision in new if decision.run_by == "worker"]
+        if for_workers:
+            answers.enqueue(
+                connection, for_workers, turns=places.turns, in_front=in_front, claims=claims, reserved=reserved
+            )
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
@@ -268,55 +309,50 @@ class DecisionStore:
 
         successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
         """
-        rows = [outcome_row(outcome) for outcome in group]
+        rows = list(map(outcome_row, group))
         if self.text != "full":
             rows = [row | _NO_OUTCOME_TEXTS for row in rows]
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
             if successor is not None and successor.turn_of is not None:
                 tasks.lock_task(connection, successor)
-            ids = sorted({row["decision_id"] for row in rows})
+            ids = sorted(set(map(_DECISION_ID, rows)))
             locked = send(connection, _DECISIONS_OF_OUTCOMES, *_PATTERNS, ids, ids)
             stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)
             waits = lock_waiting(connection, ids)
-            decided = {row["id"]: row for row in locked()}
-            run_by = {key: row["run_by"] for key, row in decided.items()}
+            counts = ask_kept(connection, label=self.label) if sample is not None or self.check else dict[str, int]
+            decided = _by(itemgetter("id"), locked())
             hashes = {row["decision_id"]: row["body_hash"] for row in stored()}
             new: dict[str, tuple[Outcome, Row]] = {}
+            again = list[Outcome]()  # second runs: they have no row, but were paid for
             for outcome, row in zip(group, rows, strict=True):
-                key = outcome.decision_id
-                if key in decided and key not in hashes and not feedback_writes.is_foreign(outcome, run_by):
-                    blank = _NO_OUTCOME_TEXTS if decided[key]["is_erased"] else {}
-                    call = called(outcome, request=decided[key]["request"], session=decided[key]["session"])
+                key, decision = outcome.decision_id, decided.get(outcome.decision_id)
+                if decision is None:
+                    continue
+                if key not in hashes and not feedback_writes.is_foreign(outcome, decision):
+                    blank = _NO_OUTCOME_TEXTS if decision["is_erased"] else {}
+                    call = called(outcome, request=decision["request"], session=decision["session"])
                     new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
-            again = [
-                outcome
-                for outcome, row in zip(group, rows, strict=True)
-                if run_by.get(outcome.decision_id) == outcome.run_by == "worker"
-                and row["body_hash"] != hashes[outcome.decision_id]
-            ]
-            count_spending(moves, again, rows=decided, is_stored=False)  # a second run has no row, but it was paid for
+                elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != hashes[key]:
+                    again.append(outcome)
+            count_spending(moves, again, rows=decided, is_stored=False)
             if new:
                 insert_rows(connection, outcomes, [new[key][1] for key in sorted(new)])
                 flagged = [row for row in waits() if row["decision_id"] in new]
                 flag_waiting(connection, flagged, moves=moves, has_outcome=True)
-                self._follow_up(connection, [*new.values()], decided=decided, sample=sample, moves=moves)
+                self._follow_up(
+                    connection, [*new.values()], decided=decided, sample=sample, counts=counts(), moves=moves
+                )
                 if successor is not None:
                     insert_rows(connection, decisions, [self._row(successor)])
                     if successor.turn_of is not None:
                         tasks.move_task(connection, successor)
+                    places = _Places.of(connection, [successor], label=self.label)
                     estimate = {successor.id: self.estimate(successor)}
-                    self._begin(
-                        connection,
-                        [successor],
-                        accept=lambda: [successor],
-                        moves=moves,
-                        in_front=True,
-                        reserved=estimate,
-                    )
+                    self._begin(connection, [successor], places=places, moves=moves, in_front=True, reserved=estimate)
         return [
             outcome is new.get(outcome.decision_id, (None,))[0]
-            or feedback_writes.outcome_reply(outcome, row["body_hash"], run_by=run_by, hashes=hashes)
+            or feedback_writes.outcome_reply(outcome, row["body_hash"], decided=decided, hashes=hashes)
             for outcome, row in zip(group, rows, strict=True)
         ]
 
@@ -327,36 +363,55 @@ class DecisionStore:
         *,
         decided: Mapping[str, Row],
         sample: JudgeSample | None,
+        counts: Mapping[str, int],
         moves: Moves,
     ) -> None:
         """Change the rows that depend on new outcomes: queues, spending, and outcomes with later tool turns."""
-        ids = [outcome.decision_id for outcome, _ in inserted]
-        answers.remove(connection, [key for key in ids if decided[key]["run_by"] == "worker"])
-        count_spending(moves, (outcome for outcome, _ in inserted), rows=decided)
-        drawn = list[Outcome]()
+        answered, of_tasks = list[str](), list[str]()
+        scored, to_label = list[Outcome](), list[Outcome]()
         turns = list[tuple[Outcome, Row, DecisionId]]()
         for outcome, row in inserted:
             decision = decided[outcome.decision_id]
-            if decision["turn_of"] is None:
-                drawn.append(outcome)
-            else:
+            if decision["run_by"] == "worker":
+                answered.append(outcome.decision_id)
+            if decision["turn_of"] is not None:
                 turns.append((outcome, {**row, "request": decision["request"]}, decision["turn_of"]))
-        of_tasks = [outcome.decision_id for outcome in drawn if decided[outcome.decision_id]["is_task"]]
-        turns += earlier_turns(connection, of_tasks)
-        scored = [outcome for outcome in drawn if LINKED not in (decided[outcome.decision_id]["request"] or "")]
+                continue
+            if decision["is_task"]:
+                of_tasks.append(outcome.decision_id)
+            if LINKED not in (decision["request"] or ""):
+                scored.append(outcome)
+            if decision["asked"] and outcome.answer:
+                to_label.append(outcome)
+        answers.remove(connection, answered)
+        count_spending(moves, map(itemgetter(0), inserted), rows=decided)
+        turns += earlier_turns(connection, of_tasks) if of_tasks else ()
         if turns:
             waits = {row["decision_id"] for row in lock_waiting(connection, {first for _, _, first in turns})()}
             scored += add_turns(connection, turns, waits=waits)
+        self._await_scores(connection, scored, decided=decided, sample=sample, counts=counts, moves=moves)
+        if to_label:
+            add_labels(connection, to_label, moves=moves)
+
+    def _await_scores(
+        self,
+        connection: Connection,
+        scored: Sequence[Outcome],
+        *,
+        decided: Mapping[str, Row],
+        sample: JudgeSample | None,
+        counts: Mapping[str, int],
+        moves: Moves,
+    ) -> None:
+        """Let outcomes wait for the judge and for the check."""
         if sample is not None:
             shard = self.database.shard
             drawn_before = {key: bool(row["is_judged"]) for key, row in decided.items() if row["is_drawn"]}
             sample_outcomes(
-                connection, scored, label=self.label, sample=sample, drawn=drawn_before, moves=moves, shard=shard
+                connection, scored, counts=counts, sample=sample, drawn=drawn_before, moves=moves, shard=shard
             )
-        to_label = [outcome for outcome in drawn if decided[outcome.decision_id]["asked"] and outcome.answer]
-        add_labels(connection, to_label, moves=moves)
         if self.check:
-            room = MAX_CHECKS - kept(connection, label=self.label)["check_due"]
+            room = MAX_CHECKS - counts["check_due"]
             add_jobs(connection, scored, kind="check", room=room, moves=moves)
 
     def has_outcome(self, outcome: Outcome) -> bool:
@@ -471,6 +526,14 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     if closed is not None:
         return "quarantined" if closed["state"] == "quarantined" else "closed"
     return "waiting"
+
+
+def _revision_in(rows: Sequence[Row]) -> int:
+    return int(rows[0]["revision"]) if rows else 0
+
+
+def _by(key: Callable[[Row], str], rows: Sequence[Row]) -> dict[str, Row]:
+    return dict(zip(map(key, rows), rows, strict=True))
 
 
 def _stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:

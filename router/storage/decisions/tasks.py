@@ -107,12 +107,11 @@ def keep_open(connection: Connection, new: Iterable[Decision]) -> None:
         fact = TaskTurn.of(decision.facts)
         if fact is not None and decision.turn_of is not None:
             ends[decision.turn_of] = max(fact.until, ends.get(decision.turn_of, 0.0))
-    _set_ends(connection, ends)
+    if ends:
+        _set_ends(connection, ends)
 
 
 def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
-    if not ends:
-        return
     lock_rows(connection, waiting.c.decision_id.in_(ends))
     for key, until in sorted(ends.items()):
         send(connection, "UPDATE waiting SET open_until = ? WHERE decision_id = ?", until, key)
@@ -122,7 +121,8 @@ def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> l
     """End the open tasks of these decisions. Returns those that were open."""
     ended = update(units).where(units.c.first.in_(firsts), units.c.until > now).values(until=now)
     rows = connection.execute(ended.returning(units.c.first)).scalars().all()
-    _set_ends(connection, dict.fromkeys(rows, now))
+    if rows:
+        _set_ends(connection, dict.fromkeys(rows, now))
     return list(rows)
 
 

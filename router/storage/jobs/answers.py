@@ -53,7 +53,10 @@ _TURNS: Final = {
 
 def read_turns(connection: Connection, tenants: Iterable[str]) -> Mapping[str, Rows]:
     """Ask, as by `send`, at which turns decisions of these tenants may be inserted by `enqueue`."""
-    return {tenant: send(connection, _TURNS[connection.dialect.name], tenant) for tenant in {*tenants}}
+    turns = dict[str, Rows]()
+    for tenant in {*tenants}:
+        turns[tenant] = send(connection, _TURNS[connection.dialect.name], tenant)
+    return turns
 
 
 def enqueue(

@@ -93,7 +93,7 @@ def sample_outcomes(
     connection: Connection,
     group: Iterable[Outcome],
     *,
-    label: str,
+    counts: Mapping[str, int],
     sample: JudgeSample,
     drawn: Mapping[str, bool],
     moves: Moves,
@@ -101,9 +101,9 @@ def sample_outcomes(
 ) -> None:
     """Let the sampled share of new outcomes wait for the judge, if there is room.
 
+    counts: of the ledger, see `counters.kept`
     drawn: decision -> whether it was drawn for the judge, for decisions that were drawn when they were made
     """
-    counts = kept(connection, label=label)
     share = 1.0 if counts["learned"] + counts["judge_due"] < sample.first else sample.share
     sampled = [
         item

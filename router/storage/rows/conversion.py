@@ -5,7 +5,10 @@ import json
 from binascii import b2a_base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import compress
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined] # typeshed lacks the first
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
@@ -83,9 +86,10 @@ class TableRows(Generic[Value]):
         self._forms = forms
         #: the columns, in the order of the fields
         self.names = tuple(field.name for field in fields(kind) if field.name in {*table.columns.keys()} - {*without})
+        self._columns = attrgetter(*self.names)
 
     def row(self, value: Value) -> dict[str, Any]:
-        columns = {name: getattr(value, name) for name in self.names}
+        columns: dict[str, Any] = dict(zip(self.names, self._columns(value), strict=True))
         for name, form in self._forms.items():
             columns[name] = form.write(columns[name])
         return columns
@@ -147,13 +151,13 @@ def features_rows(cells: Sequence[bytes | None]) -> npt.NDArray[np.float16 | np.
     return np.ascontiguousarray(raw[:, 1:]).view(_HALF)
 
 
-# A constant for speed: `json.dumps` makes an encoder for every call.
-_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+_DEFAULT: Final = json.JSONEncoder().default
 
 
 def canonical(value: object) -> str:
     """JSON with sorted keys and no spaces, so that equal values give equal texts."""
-    return _CANONICAL.encode(value)
+    # As `json.JSONEncoder.encode` with sort_keys=True, separators=(",", ":") and ensure_ascii=False, in one call.
+    return "".join(c_make_encoder({}, _DEFAULT, encode_basestring, None, ":", ",", True, False, True)(value, 0))
 
 
 def json_object(text: str | None) -> dict[str, Any]:
@@ -228,7 +232,9 @@ def price_value(text: str | None) -> float | str | None:
 
 
 def _request(query: Query) -> str | None:
-    parts = {name: value for name, value in _conversation(query).items() if name not in ("session", "price", "chat")}
+    parts = _conversation(query)
+    for name in ("session", "price", "chat"):  # these have columns or stand in `edge`
+        parts.pop(name, None)
     if query.request:
         parts["edge"] = dict(query.request)
     return canonical(parts) if parts else None
@@ -245,13 +251,17 @@ def without_messages(request: str | None, *, keep: Collection[str]) -> str | Non
 
 
 def _list(values: Sequence[Any] | None) -> str | None:
-    return None if values is None else canonical(list(values))
+    return None if values is None else canonical(values)
 
 
 def budget_caps(budget: Budget) -> dict[str, float]:
     """The caps of a budget that are set, by name."""
-    caps = {name: getattr(budget, name) for name in _names(Budget)}
-    return {name: cap for name, cap in caps.items() if cap is not None}
+    caps = _CAPS(budget)
+    return dict(compress(zip(_names(Budget), caps, strict=True), map(_IS_SET, caps)))
+
+
+_CAPS: Final = attrgetter(*_names(Budget))
+_IS_SET: Final = partial(is_not, None)
 
 
 def scores_value(text: str | None) -> tuple[float, ...] | None:
@@ -264,13 +274,13 @@ def arms_value(text: str) -> tuple[ArmName, ...]:
 
 
 JSON_OBJECT: Final = Form(write=lambda value: canonical(dict(value)) if value else "{}", read=json_object)
-_LIST: Final = Form(write=_list, read=lambda text: tuple(json.loads(text)))
+_LIST: Final = Form(write=canonical, read=lambda text: tuple(json.loads(text)))
 
 _DECISION: Final = TableRows(
     decisions,
     Decision,
-    arms=Form(write=_list, read=arms_value),
-    pmf=Form(write=_list, read=scores_value),
+    arms=Form(write=canonical, read=arms_value),
+    pmf=Form(write=canonical, read=scores_value),
     scores=Form(write=_list, read=scores_value),
     seed=Form(write=str, read=int),
     facts=JSON_OBJECT,
@@ -319,8 +329,8 @@ snapshot_value = _SNAPSHOT.value
 def decision_row(decision: Decision) -> dict[str, Any]:
     query = decision.query
     converted = {"allowed": _list(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
-    row = {**_QUERY.row(query), **converted, **_DECISION.row(decision)}
-    return row | {"body_hash": query_hash(query, run_by=decision.run_by)}
+    converted["body_hash"] = query_hash(query, run_by=decision.run_by)
+    return {**_QUERY.row(query), **converted, **_DECISION.row(decision)}
 
 
 def decision_value(row: Row) -> Decision:

@@ -5,7 +5,7 @@ A counter changes in the transaction that changes the rows, so it is exact. `cou
 wait for each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from operator import itemgetter
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NewType, get_args
 from sqlalchemy import RowMapping, and_, func, select, text
 
 from ragbandit.router.storage.sql import tables
-from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
@@ -161,8 +161,18 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Counting:
 
 def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
     """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
-    stored = {row["name"]: int(row["value"]) for row in run(connection, _KEPT, [ALL, label])}
-    return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
+    return ask_kept(connection, label=label, prefix=prefix)()
+
+
+def ask_kept(connection: Connection, *, label: str, prefix: str = "") -> Callable[[], dict[str, int]]:
+    """Like `kept`, but sent as by `send`; returns a function that returns the counters."""
+    rows = send(connection, _KEPT, [ALL, label])
+
+    def counts() -> dict[str, int]:
+        stored = {row["name"]: int(row["value"]) for row in rows()}
+        return {name: stored.get(prefix + name, 0) for name in get_args(CounterName)}
+
+    return counts
 
 
 def counted(connection: Connection, *, label: str) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Reads and writes rows of `waiting`: decisions that a ledger has not closed, with three flags each."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, literal, select
@@ -48,9 +49,9 @@ def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, *
     for row in rows:
         by_label.setdefault(row["policy"], []).append(row)
     for label, group in by_label.items():
-        ids = [row["decision_id"] for row in group]
-        changed = ", ".join(f"{name} = ?" for name in flags)
-        statement = f"UPDATE waiting SET {changed} WHERE policy = ? AND decision_id IN ?"  # noqa: S608 # names of ours
+        ids = list(map(itemgetter("decision_id"), group))
+        changed = " = ?, ".join(flags)
+        statement = f"UPDATE waiting SET {changed} = ? WHERE policy = ? AND decision_id IN ?"  # noqa: S608 # names of ours
         send(connection, statement, *flags.values(), label, ids)
         moves.flagged(group, **flags)
 
@@ -102,7 +103,14 @@ def labels_in_use(connection: Connection, *, label: str) -> Callable[[], set[str
     query is sent as by `send`. Returns a function that returns the labels.
     """
     rows = send(connection, "SELECT label, retired_at IS NULL AS in_use FROM policies")
-    return lambda: {label, *(row["label"] for row in rows())} - {row["label"] for row in rows() if not row["in_use"]}
+
+    def labels() -> set[str]:
+        found = {label}
+        for row in rows():
+            (found.add if row["in_use"] else found.discard)(row["label"])
+        return found
+
+    return labels
 
 
 def number_transaction(connection: Connection) -> None:

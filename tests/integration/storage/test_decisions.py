@@ -16,10 +16,11 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.storage.access.spending import Spent, spenders_of, spent
-from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.decisions.store import OUTDATED, DecisionStore
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.conversion import feedback_body_hash
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
@@ -85,6 +86,20 @@ def test_duplicates_within_a_group(store, database, make_decision):
     assert results[2].field == "decision_id"
     assert results[3].id == "d2"
     assert count(database, decisions) == count(database, waiting) == 2
+
+
+def test_decisions_of_an_older_revision(store, database, make_decision):
+    """Decisions made with another revision of versions and kill switch are not stored, and nothing counts them."""
+    group = [make_decision("d1"), make_decision("d2")]
+    with database.write() as connection:
+        switch = {"killed": "arm", "arm": "one", "actor": "cli:ann", "reason": "smoke", "now": 1.0}
+        revision = set_switch(connection, base=store.label, **switch).revision
+    for result in store.add_decisions(group, revision=revision - 1):
+        assert isinstance(result, Conflict)
+        assert result.field == OUTDATED
+    assert count(database, decisions) == 0
+    assert counters(Ledger(database, label=store.label)).decided == 0
+    assert store.add_decisions(group, revision=revision) == group
 
 
 def test_concurrent_decisions(store, database, make_decision):

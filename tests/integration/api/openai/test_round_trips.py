@@ -17,12 +17,12 @@ WAIT = re.compile(rb"\tF\t\d+\t(?:Sync|Query)\b|BEGIN IMMEDIATE")
 
 @pytest.mark.parametrize(
     ("database_url", "most"),
-    [("postgresql", 6), ("sqlite", 2)],
+    [("postgresql", 4), ("sqlite", 2)],
     indirect=["database_url"],
     ids=["postgresql", "sqlite"],
 )
 def test_round_trips_of_a_chat(database_url, most, tmp_path):
-    """A chat with a budget and a judge takes six round trips to PostgreSQL, or two write transactions of SQLite."""
+    """A chat with a budget and a judge takes four round trips to PostgreSQL, or two write transactions of SQLite."""
     file = tmp_path / "trace"
     with ScriptedServer({"": Reply(text="Paris")}) as server, file.open("wb", buffering=0) as trace:
 

@@ -28,6 +28,7 @@ from ragbandit.shared.model_servers.openai_client import (
 )
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
+from ragbandit.shared.model_servers.repeated_events import Repeated
 from ragbandit.shared.model_servers.token_usage import (
     CHARACTERS,
     TOKEN_LIMITS,
@@ -220,7 +221,7 @@ class OpenAiGenerator(Generator):
 
     def _pieces(self, fields: Mapping[str, Any], *, reply: "PartialReply") -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
-        return reply_pieces(self._connected(), fields, read=reply.read, budget=reply.budget)
+        return reply_pieces(self._connected(), fields, read=reply.read, budget=reply.budget, joins=True)
 
     def _connected(self) -> ModelServer:
         if self._server is None:
@@ -356,6 +357,8 @@ async def _pass_on(reply: "PartialReply", pieces: Sequence[Piece]) -> None:
     """Send pieces of a reply to its readers, from each thoughts first, then the text, then the other fields."""
     sink, delta_sink = reply.request.sink, reply.request.delta_sink
     for number, (size, fields) in enumerate(pieces, 1):
+        if not fields and number < len(pieces) and not pieces[number][1]:
+            continue  # the next piece has its text
         thoughts, delta = thoughts_first(fields) if fields else ({}, {})
         if thoughts and delta_sink is not None:
             await delta_sink(thoughts)
@@ -408,13 +411,13 @@ class PartialReply(ModelReply):
         return self.request.conversation is None or bool(self.text or self.message.has_fields or self.finish)
 
     def read(self, value: Any) -> tuple[Piece, ...]:
-        """Take a value, unless the answer has its end. Returns its piece if there is a reader."""
+        """Take a value, or a Repeated, unless the answer has its end. Returns its piece if there is a reader."""
         if self.has_enough:
             return ()
         size = len(self.text)
         self.take(value)
         if len(self.text) > size:
-            self.parts += 1
+            self.parts += len(value.texts) if isinstance(value, Repeated) else 1
             # For each token of max_tokens, a server may send at most 128 characters and 4 parts of a stream.
             most, longest = 4 * (self.request.max_tokens + 4), 128 * self.request.max_tokens
             if self.request.stop or self.parts > most or len(self.text) > longest:

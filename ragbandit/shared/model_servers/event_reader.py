@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from ragbandit.shared.model_servers.repeated_events import EMPTY_LINES, EventPattern
 from ragbandit.shared.reading.budget import REPLY, ReadBudget
 from ragbandit.shared.texts.json_values import json_value, text_of
 
@@ -15,6 +16,8 @@ _STEP: Final = 64
 _ATTEMPTS: Final = 1_000_000
 #: value after the last event of a stream, and after a document
 DONE: Final = "[DONE]"
+#: beginnings of an event with an object
+_EVENT: Final = (b"data: {", b"data:{")
 #: length of the part of an unexpected body that is shown, bytes
 _BEGIN: Final = 80
 #: first characters of a JSON document, and of an HTML page
@@ -62,11 +65,12 @@ def reply_budget(*, media: int = REPLY["media"].most) -> ReadBudget:
 class EventReader:
     """Reads JSON values from a body: server-sent events or one document, whatever the Content-Type is.
 
-    Comments, null and events without JSON are skipped. DONE follows the last event of a stream, and a document.
+    Comments, null and events without JSON are skipped. DONE follows the last event of a stream, and a document. joins:
+    whether events that differ only in their texts come as a Repeated.
     Attribute `name`: name of the event whose value came last; "" without a name.
     """
 
-    def __init__(self, budget: ReadBudget | None = None) -> None:
+    def __init__(self, budget: ReadBudget | None = None, *, joins: bool = False) -> None:
         self.name = ""
         self._budget = budget or reply_budget()
         #: bytes after the last complete line
@@ -81,6 +85,9 @@ class EventReader:
         #: bytes of attempts to parse a document
         self._parsed = 0
         self._is_read = False
+        self._joins = joins
+        #: the last event with a text
+        self._pattern: EventPattern | None = None
 
     def work(self, data: bytes) -> int:
         """The bytes that `feed` would parse with this data, and _STEP for each line; 0 if it would only keep them."""
@@ -108,16 +115,20 @@ class EventReader:
             lines = bytes(self._buffer).splitlines(keepends=True)
             self._buffer = bytearray() if lines[-1].endswith(b"\n") else bytearray(lines.pop())
             self._size += _LINE * len(lines)
-            is_ended = False
-            for line, following in zip(lines, [*lines[1:], b""], strict=False):
-                if is_ended:  # the empty line after an event that is read already
-                    is_ended = False
-                    continue
+            lines.append(b"")
+            at = 0
+            while at + 1 < len(lines):
+                line = lines[at]
                 # Most events are an object in one line.
-                is_ended = following == b"\n" and line.startswith(b"data: {") and not (self._lines or self._event)
-                if is_ended:
-                    self.name, self._is_read = "", True
-                if values := [self._value_of(line[6:])] if is_ended else self._read_line(line.rstrip(b"\r\n")):
+                is_event = line.startswith(_EVENT) and lines[at + 1] in EMPTY_LINES and not (self._lines or self._event)
+                events = self._pattern.repeated(lines, at=at) if is_event and self._pattern is not None else None
+                if events is not None:
+                    self._budget.count_events(len(events.texts), items=events.pattern.items)
+                    values: list[Any] = [events]
+                else:
+                    values = [self._event_of(line)] if is_event else self._read_line(line.rstrip(b"\r\n"))
+                at += 2 * (1 if events is None else len(events.texts)) if is_event else 1
+                if values:
                     self._size = 0
                     yield from values
 
@@ -147,6 +158,14 @@ class EventReader:
             self._is_read = True
             return [*(value if isinstance(value, list) else [value]), DONE]
         return []
+
+    def _event_of(self, line: bytes) -> Any:
+        """The object of an event in one line."""
+        self.name, self._is_read = "", True
+        value = self._value_of(line[5:])
+        if self._joins:
+            self._pattern = EventPattern.of(line, value)
+        return value
 
     def _read_line(self, line: bytes) -> list[Any]:
         """Read a line. An empty line ends an event, whose values are returned."""

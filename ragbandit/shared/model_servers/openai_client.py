@@ -111,18 +111,30 @@ def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
     import aiohttp
     import aiohttp.client_proto
 
+    class Body(aiohttp.StreamReader):
+        """The body of a reply, without the ends of its chunks: nobody reads them, and they take two calls a chunk."""
+
+        __slots__ = ()
+        begin_http_chunk_receiving = end_http_chunk_receiving = staticmethod(bool)  # type: ignore[assignment]
+
     class Protocol(aiohttp.client_proto.ResponseHandler):
         """Limits the number of replies 1xx: aiohttp reads them without an end."""
 
         interim = 0
 
         def feed_data(self, data: Any, size: int = 0) -> None:
+            if type(data[1]) is aiohttp.StreamReader:
+                data[1].__class__ = Body
             self.interim = self.interim + 1 if 100 <= data[0].code < 200 else 0
             if self.interim > _MOST_INTERIM:
                 self.abort()
                 self.set_exception(aiohttp.ClientPayloadError(f"more than {_MOST_INTERIM} replies 1xx"))
             else:
                 super().feed_data(data, size)
+
+        def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - aiohttp's signature
+            if self._reading_paused or self._buffer_paused:  # called for each part of a body that is read
+                super().resume_reading(resume_parser)
 
     return Protocol
 
@@ -196,15 +208,17 @@ async def reply_pieces(
     read: Callable[[Any], Iterable[_Piece]],
     budget: ReadBudget | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
+    joins: bool = False,
 ) -> AsyncIterator[list[_Piece]]:
     """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `read` makes of the
     values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
 
-    budget: counts what arrives; None for a new one. Close the iterator with contextlib.aclosing, so that the connection
-    is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and those of `read`, after the pieces before.
+    budget: counts what arrives; None for a new one. joins: see `EventReader`. Close the iterator with
+    contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
+    those of `read`, after the pieces before.
     """
     reply = await server.post(_BODY.encode(fields).encode(), headers=headers)
-    reader, unturned = EventReader(budget), 0
+    reader, unturned = EventReader(budget, joins=joins), 0
     try:
         chunks = _chunks(reply)
         if not 200 <= reply.status < 300:

@@ -110,13 +110,17 @@ class ReadBudget:
 
     def count_event(self, data: bytes) -> None:
         """Count an event or document of a reply, and its values. Raises the error of `refused`."""
-        # For speed this calls no function of ours for usual events.
-        spent, objects = self.spent, data.count(b"{") + data.count(b"[")
+        objects = data.count(b"{") + data.count(b"[")
         items = objects + data.count(b",")
         if objects > self._caps["objects"].most or items > self._caps["items"].most:
             items = self.count_json(data)
-        spent["events"] += 1
-        spent["values"] += items
+        self.count_events(1, items=items)
+
+    def count_events(self, events: int, *, items: int) -> None:
+        """Count several events with this number of objects, lists and items each. Raises the error of `refused`."""
+        spent = self.spent
+        spent["events"] += events
+        spent["values"] += events * items
         if spent["values"] > self._caps["values"].most or spent["events"] > self._caps["events"].most:
             self.check("events", spent["events"])
             self.check("values", spent["values"])

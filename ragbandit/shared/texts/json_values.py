@@ -17,13 +17,13 @@ def json_value(data: bytes, *, strict: bool = True) -> Any:
     a byte order mark, and with strict=False also control characters in texts and broken UTF-8.
     """
     try:
-        return _parser()(data)
+        return parser()(data)
     except ValueError:
         return _checked_depth(json.loads(data) if strict else _DECODER.decode(text_of(data).strip()))
 
 
 @cache
-def _parser() -> Callable[[bytes], Any]:
+def parser() -> Callable[[bytes], Any]:
     """Pydantic's parser; Python's in a client's environment without pydantic. It is loaded at the first call."""
     try:
         from pydantic_core import from_json

@@ -103,12 +103,12 @@ class Work:
 
     def __init__(self, monkeypatch) -> None:
         self.count, self._monkeypatch = 0, monkeypatch
-        encode, parse = json.JSONEncoder.encode, json_values._parser()
+        encode, parse = json.JSONEncoder.encode, json_values.parser()
         self._patched = [
             (json, "loads", self._parsing(json.loads)),
             (json.JSONEncoder, "encode", lambda one, value: self._written(encode(one, value))),
             (schemas, "to_json", lambda *given, to=schemas.to_json, **more: self._written(to(*given, **more))),
-            (json_values, "_parser", lambda: self._parsing(parse)),
+            (json_values, "parser", lambda: self._parsing(parse)),
         ]
 
     def _written(self, text):

@@ -17,6 +17,7 @@ from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, plain_parts
 from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_budget
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
+from ragbandit.shared.model_servers.repeated_events import Repeated
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.reading.budget import REPLY
 from ragbandit.shared.reading.fields import TEXTS, clean, is_json, listed, whole_characters, words_of, written
@@ -165,9 +166,12 @@ class ModelReply:
         self._halves: dict[str | int, str] = {}
 
     def take(self, value: Any) -> None:
-        """Read the next value of the body. Raises BrokenReply."""
-        if not self._take_text(value):
+        """Read the next value of the body, which may be a Repeated. Raises BrokenReply."""
+        if not isinstance(value, Repeated):
             self._take_value(value)
+        elif not self._take_texts(value):
+            for event in value.values():
+                self._take_value(event)
 
     def _take_value(self, value: Any) -> None:
         self._plain, self.delta, size = None, {}, self.size + self.budget.spent["media"]
@@ -204,14 +208,14 @@ class ModelReply:
                 self._has_choice = True
                 self._take(choice)
 
-    def _take_text(self, value: Any) -> bool:
-        """Read a chunk that differs from the last one only in its text, as most do. Returns whether it was one."""
-        if self._plain is None or plain_parts(value) != self._plain:
+    def _take_texts(self, chunks: Repeated) -> bool:
+        """Read chunks that differ from the last one only in their texts. Returns False if they must be read singly."""
+        if self._plain is None or plain_parts(chunks.pattern.value) != self._plain:
             return False
-        text = value["choices"][0]["delta"]["content"]
-        if not text.isascii() or self.size + len(text) > MAX_MESSAGE or len(self.text) + len(text) > MAX_TEXT:
+        text = "".join(chunks.texts)
+        if self.size + len(text) > MAX_MESSAGE or len(self.text) + len(text) > MAX_TEXT:
             return False
-        self.values, self.size, self.text = self.values + 1, self.size + len(text), self.text + text
+        self.values, self.size, self.text = self.values + len(chunks.texts), self.size + len(text), self.text + text
         return True
 
     def end(self) -> None:

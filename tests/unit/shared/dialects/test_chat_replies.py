@@ -8,7 +8,7 @@ from hypothesis import example, given, strategies as st
 
 from ragbandit.shared.dialects.chat.message_parts import MessageParts
 from ragbandit.shared.dialects.chat.replies import MAX_CALLS, MAX_MESSAGE, MAX_PARTS, ModelReply
-from ragbandit.shared.model_servers.event_reader import BrokenReply
+from ragbandit.shared.model_servers.event_reader import BrokenReply, EventReader
 from ragbandit.shared.texts.growing_text import GrowingText
 from ragbandit.shared.types import MAX_TEXT
 from tests.unit.shared.dialects.replies import calls_of, chunk, piece, read, whole
@@ -55,27 +55,35 @@ _CHUNKS = st.builds(
 )
 
 
-class _Slow(ModelReply):
-    def _take_text(self, value):
-        return False
-
-
-def _state(reply, chunks):
-    sent = []
+def _state(chunks, *, size, joins):
+    """What was read after every part of the body, and at the end."""
+    reply, states = ModelReply(), []
+    reader = EventReader(reply.budget, joins=joins)
+    body = b"".join(b"data: %b\n\n" % json.dumps(value).encode() for value in chunks)
     with contextlib.suppress(BrokenReply):
-        for value in chunks:
-            reply.take(value)
-            sent.append((reply.text, dict(reply.delta)))
+        for at in range(0, len(body), size):
+            for value in reader.feed(body[at : at + size]):
+                reply.take(value)
+            states.append((reply.text, dict(reply.delta)))
         reply.end()
     shown = {name: value for name, value in vars(reply).items() if name not in ("_plain", "message", "budget")}
-    return sent, shown, reply.message.whole, reply.budget.spent
+    return states, shown, reply.message.whole, {**reply.budget.spent, "values": 0}
 
 
-@given(st.lists(_CHUNKS.flatmap(lambda one: st.lists(st.just(one), min_size=1, max_size=3)), max_size=5))
-def test_chunks_that_bring_only_text_are_read_like_others(groups):
-    """The short way for chunks like the last one leaves the same state as the long way."""
+def _with_text(value, text):
+    (choice,) = value["choices"]
+    return {**value, "choices": [{**choice, "delta": {**choice["delta"], "content": text}}]}
+
+
+_GROUPS = st.builds(lambda one, texts: [_with_text(one, text) for text in texts], _CHUNKS, st.lists(_TEXTS, max_size=4))
+
+
+@given(st.lists(_GROUPS, max_size=4), st.sampled_from([40, 300, 10_000]))
+@example([[chunk({"content": text}) for text in ("a", "b", "", '", "x": "', "\\", "é\n", "c")]], 10_000)
+def test_chunks_that_bring_only_text_are_read_like_others(groups, size):
+    """Events that come joined, because they differ only in their text, leave the same state as single events."""
     chunks = [one for group in groups for one in group]
-    assert _state(ModelReply(), chunks) == _state(_Slow(), chunks)
+    assert _state(chunks, size=size, joins=True) == _state(chunks, size=size, joins=False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.testing.doubles import STREAM_CHECKS, RecordingReader
+from ragbandit.testing.doubles import STREAM_CHECKS, RecordingReader, streamed
 
 PROMPT = Prompt(instructions="", body="Where?")
 
@@ -38,6 +38,11 @@ def grown(*texts, stop=(), end=None):
 def test_the_scripted_generator_keeps_the_contract(check):
     """ScriptedGenerator gives out what it returns."""
     check(lambda text: ScriptedGenerator(lambda _: text, word_seconds=0.0005))
+
+
+def test_a_scripted_text_is_streamed_word_by_word():
+    """Each word is a piece."""
+    assert streamed(ScriptedGenerator(lambda _: "one two three"))[1] == ["one", " two", " three"]
 
 
 def test_the_beginning_of_a_stop_string_waits():

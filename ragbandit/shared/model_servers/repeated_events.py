@@ -1,0 +1,60 @@
+"""Events that differ from an earlier event in one text only, as most events of an answer do."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from ragbandit.shared.texts import json_values
+
+#: lines that end an event
+EMPTY_LINES: Final = (b"\n", b"\r\n")
+#: the text of an answer in an event, under the names of all dialects
+_TEXT: Final = re.compile(rb'"(?:content|text)"\s*+:\s*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"')
+
+
+class EventPattern:
+    """The bytes of an event in one line, around its text."""
+
+    __slots__ = ("_head", "_tail", "items", "value")
+
+    def __init__(self, value: Any, *, head: bytes, tail: bytes) -> None:
+        #: the event
+        self.value = value
+        self._head, self._tail = head, tail
+        #: number of objects, lists and items in the event
+        self.items = sum(map((head + tail).count, (b"{", b"[", b",")))
+
+    @classmethod
+    def of(cls, line: bytes, value: Any) -> "EventPattern | None":
+        """The pattern of an event; None if it has no text, or several. line: with its end. value: what it contains."""
+        found = list(_TEXT.finditer(line))
+        if len(found) != 1 or not found[0][1]:
+            return None
+        return cls(value, head=line[: found[0].start(1)], tail=line[found[0].end(1) :])
+
+    def repeated(self, lines: Sequence[bytes], *, at: int) -> "Repeated | None":
+        """The events like this one from `lines[at]` on, each with an empty line after it; None without one."""
+        head, tail, parse, texts, first = self._head, self._tail, json_values.parser(), list[str](), at
+        begin, end = len(head), len(tail)
+        with suppress(ValueError):  # half a character, or another text that only a patient parser reads
+            while at + 1 < len(lines) and lines[at + 1] in EMPTY_LINES:
+                line = lines[at]
+                if not (line.startswith(head) and line.endswith(tail) and len(line) > begin + end):
+                    break
+                texts.append(parse(b'"%b"' % line[begin:-end]))
+                at += 2
+        return Repeated(self, texts, lines[first:at:2]) if texts else None
+
+
+class Repeated(NamedTuple):
+    """Events that came together, and differ from the event of the pattern only in their texts."""
+
+    pattern: EventPattern
+    texts: list[str]
+    #: the lines of the events
+    lines: Sequence[bytes]
+
+    def values(self) -> Iterator[Any]:
+        """The events, as they came."""
+        return (json_values.json_value(line[5:], strict=False) for line in self.lines)

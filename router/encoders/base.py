@@ -51,3 +51,5 @@ class EncoderAround:
         self.hash = encoder.hash
         self.source = encoder.source
         self.origin = getattr(encoder, "origin", None)
+        #: whether a question takes no noticeable time
+        self.is_immediate: bool = getattr(encoder, "is_immediate", False)

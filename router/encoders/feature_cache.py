@@ -27,6 +27,10 @@ class CachingEncoder(EncoderAround):
         self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
 
+    def has(self, text: str) -> bool:
+        """Whether `encode` needs no forward pass for this text: its features are cached, or take no noticeable time."""
+        return self.is_immediate or _key(text) in self._cached
+
     def encode(self, texts: Sequence[str]) -> FeatureRows:
         """Features of n texts: shape (n, d). If several threads encode the same new text at once, each computes it."""
         refuse_string(texts)

@@ -37,6 +37,8 @@ class HashingEncoder:
     replace the sketch of the states.
     """
 
+    is_immediate: Final = True
+
     def __init__(self, dimension: int = 256) -> None:
         if dimension < LEAST:
             raise ConfigError(f"must be at least {LEAST}, not {dimension}", field="encoder.dimension")

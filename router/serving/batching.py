@@ -150,8 +150,10 @@ class MicroBatcher(Generic[Item, Result]):
                 self._admit(tenant)
             return [self._add(item, tenant=tenant) for item in items]
 
-    def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
-        """Submit each item that is admitted; the Future of a refused item raises Overloaded.
+    def submit_each(
+        self, items: Sequence[Item], *, tenants: Sequence[str], admitted: bool = False
+    ) -> "list[Future[Result]]":
+        """Submit each item that is admitted (all if `admitted`); the Future of a refused item raises Overloaded.
 
         Raises Overloaded itself if the queue is full at the first item, and NotReady after `close`.
         """
@@ -159,7 +161,8 @@ class MicroBatcher(Generic[Item, Result]):
         with self._lock:
             for item, tenant in zip(items, tenants, strict=True):
                 try:
-                    self._admit(tenant)
+                    if not admitted:
+                        self._admit(tenant)
                     futures.append(self._add(item, tenant=tenant))
                 except Overloaded as error:
                     if not futures and not isinstance(error, TooManyRequests):

@@ -78,7 +78,7 @@ class RouterProcess:
         )
         make_queue = partial(writes, wake=self.learner.wake, limits=settings.server)
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
-            "questions": self.service.batcher,
+            "questions": self.service.entry,
             "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
             "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
         }
@@ -90,7 +90,7 @@ class RouterProcess:
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
             {"database": TrialWrites(database).write, REDIS: self._check_redis},
-            alive=self.service.batcher.alive,
+            alive=self.service.alive,
             serving=lambda: self.service.serving,
         )
 

@@ -138,7 +138,7 @@ class Router(AbstractContextManager["Router"]):
         Future raises Conflict if the id was used for another request. If it is cancelled in time, nothing is stored.
         """
         question = self.service.question(query, run_by=run_by)
-        return self._picked(question) or self.service.batcher.submit(question, tenant=question.query.tenant)
+        return self._picked(question) or self.service.submit(question)
 
     def preview(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
         """What `submit` would decide, with the probabilities; its arm is the likeliest one. Nothing is drawn or stored,
@@ -147,21 +147,21 @@ class Router(AbstractContextManager["Router"]):
         query = Query(text=query) if isinstance(query, str) else query
         question = self.service.question(replace(query, id=None), run_by=run_by)
         question.is_preview = True
-        return self.service.batcher.submit(question, tenant=question.query.tenant)
+        return self.service.submit(question)
 
     def _picked(self, question: Question) -> "Future[Decision] | None":
         """Ask a model for the arm, then submit the question. None if no model is asked. Raises Overloaded, NotReady."""
         asking = self.service.step(Picks).asking(question, live=self.process.versions.live)
         if asking is None:
             return None
-        self.service.batcher.check_admission()  # before anything is paid for the question
+        self.service.entry.check_admission()  # before anything is paid for the question
         return asyncio.run_coroutine_threadsafe(self._decided(question, asking=asking), event_loop())
 
     async def _decided(self, question: Question, *, asking: ServedPolicy) -> Decision:
         named = question.query.id if NAMED_ID in question.query.request else None
         if named is None or not await asyncio.to_thread(self.store.decisions_by_id, [DecisionId(named)]):
             question = await self.service.step(Picks).picked(question, asking=asking)
-        return await asyncio.wrap_future(self.service.batcher.submit(question, tenant=question.query.tenant))
+        return await asyncio.wrap_future(self.service.submit(question))
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
         """Make a query of a chat, for `route` or `answer`: the last user message, with the turns before it.
@@ -188,8 +188,7 @@ class Router(AbstractContextManager["Router"]):
             except (InvalidInput, Forbidden, Overloaded) as error:
                 futures[place] = Future()
                 futures[place].set_exception(error)
-        tenants = [question.query.tenant for question in questions.values()]
-        submitted = self.service.batcher.submit_each(list(questions.values()), tenants=tenants)
+        submitted = self.service.submit_each(list(questions.values()))
         futures |= zip(questions, submitted, strict=True)
         return [futures[place] for place in range(len(queries))]
 

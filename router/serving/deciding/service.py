@@ -3,10 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
 from ragbandit.router.serving.batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query
@@ -55,16 +58,55 @@ class RouteService:
         self.faults = 0
         self._throttle = Throttle(10.0)  # seconds between two log lines
         self.inline: InlineRuns | None = None
-        self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
-            self._route_batch, name="ragbandit-route", limit=settings.encoder.max_batch, limits=settings.server
-        )
+        make_queue = partial(MicroBatcher, limit=settings.encoder.max_batch, limits=settings.server)
+        self.batcher: MicroBatcher[Question, Decision] = make_queue(self._route_batch, name="ragbandit-route")
+        #: queue in front of `batcher` for texts that need a forward pass, so that other questions do not wait for it;
+        #: None if the encoder takes no time or caches nothing
+        self._encoding: MicroBatcher[Question, Future[Decision]] | None = None
+        if isinstance(encoder, CachingEncoder) and not encoder.is_immediate:
+            self._encoding = make_queue(self._encoded, name="ragbandit-encode")
 
     def start(self) -> None:
         self.secret = shared_secret(self.store.database, name=DRAWS, now=time.time())
-        self.batcher.start()
+        for batcher in self._batchers:
+            batcher.start()
 
     def close(self) -> None:
-        self.batcher.close()
+        for batcher in self._batchers:
+            batcher.close()
+
+    @property
+    def _batchers(self) -> Sequence[MicroBatcher[Question, Any]]:
+        return [self.batcher] if self._encoding is None else [self._encoding, self.batcher]
+
+    @property
+    def entry(self) -> MicroBatcher[Question, Any]:
+        """The queue that new questions enter: it refuses them if the service is overloaded."""
+        return self.batcher if self._encoding is None else self._encoding
+
+    def alive(self) -> bool:
+        return all(batcher.alive() for batcher in self._batchers)
+
+    def submit(self, question: Question) -> "Future[Decision]":
+        """Decide a question. Raises Overloaded, TooManyRequests and NotReady."""
+        tenant = question.query.tenant
+        if self._encoding is None or (
+            isinstance(self.encoder, CachingEncoder) and self.encoder.has(question.query.text)
+        ):
+            return self.batcher.submit(question, tenant=tenant)
+        return _inner(self._encoding.submit(question, tenant=tenant))
+
+    def submit_each(self, questions: Sequence[Question]) -> "list[Future[Decision]]":
+        """Decide questions. The Future of a refused one raises Overloaded. Raises as `MicroBatcher.submit_each`."""
+        tenants = [question.query.tenant for question in questions]
+        if self._encoding is None:
+            return self.batcher.submit_each(questions, tenants=tenants)
+        return [_inner(encoded) for encoded in self._encoding.submit_each(questions, tenants=tenants)]
+
+    def _encoded(self, questions: Sequence[Question]) -> "list[Future[Decision]]":
+        """Encode the questions, which caches their features, then submit them. Returns the Futures of the decisions."""
+        self.encoder.encode([question.query.text for question in questions])
+        return self.batcher.submit_each(questions, tenants=[one.query.tenant for one in questions], admitted=True)
 
     def step(self, kind: type[S]) -> S:
         """The step of this class."""
@@ -228,6 +270,33 @@ class RouteService:
         if self._throttle.lets_pass("fault"):  # a broken policy would fill the log: it fails for every question
             fields = {"action": "fault", "times": self.faults, "reason": reason}
             log.error("the policy broke its contract: the fallback arm decided", extra=fields)
+
+
+def _inner(encoded: "Future[Future[Decision]]") -> "Future[Decision]":
+    """The Future of the decision. If it is cancelled in time, the question is dropped."""
+    decided: Future[Decision] = Future()
+
+    def drop(_: object) -> None:
+        if decided.cancelled() and not encoded.cancel() and encoded.done() and encoded.exception() is None:
+            encoded.result().cancel()
+
+    def end(done: "Future[Any]") -> None:
+        """Called when the question is encoded or refused, and when it is decided."""
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None and isinstance(result := done.result(), Future):
+            result.add_done_callback(end)
+            drop(done)
+        elif decided.set_running_or_notify_cancel():
+            if error is None:
+                decided.set_result(result)
+            else:
+                decided.set_exception(error)
+
+    decided.add_done_callback(drop)
+    encoded.add_done_callback(end)
+    return decided
 
 
 def _overridden(steps: Sequence[Step], hook: Callable[Concatenate[Step, P], None]) -> tuple[Callable[P, None], ...]:

@@ -3,9 +3,11 @@
 The arms of a world are right on a kind of question with a known chance, and the code that serves learns them. Then
 every surface compares what was served, the policy after learning, and a version in shadow, with always using one arm.
 
-    python -m benchmarks.surfaces [seed ...]
+    python -m benchmarks.surfaces           # 100 worlds
+    python -m benchmarks.surfaces 3 17      # these two
 """
 
+import argparse
 import html
 import json
 import re
@@ -271,10 +273,14 @@ class Life:
         return faults + [f"fix: {fix}, beside the state {self.state}" for fix in early]
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Print the faults of every world, and how many worlds have each kind."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.surfaces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("seeds", nargs="*", type=int, default=range(100), metavar="SEED", help="default: 0 to 99")
     counts = Counter[str]()
-    for seed in map(int, sys.argv[1:] or range(100)):
+    for seed in parser.parse_args(list(arguments)).seeds:
         life = Life(made(seed))
         print(f"{seed}: {life.world.setup}, {life.world.policy}, {life.world.questions} questions; {life.state}")
         for fault in life.faults():
@@ -284,4 +290,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -53,6 +53,9 @@ class Estimate:
     def __sub__(self, other: "Estimate") -> "Estimate":
         return Estimate(value=self.value - other.value, draws=self.draws - other.draws)
 
+    def __truediv__(self, number: float) -> "Estimate":
+        return Estimate(value=self.value / number, draws=self.draws / number)
+
 
 def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     """Mean over worlds; the worlds are fixed, so the error contains only passes and questions."""
@@ -81,7 +84,8 @@ class Measured:
     worst_prefix: float | None
     harmed: int
     passes: int
-    #: what always the best fixed arm earns more than the incumbent
+    #: WHOLE against always the most expensive arm, and what always the best fixed arm earns more than that arm
+    above_dearest: Estimate
     lead: float
     #: AFTER divided by the gain of full information; None if this gain is too small
     share: float | None
@@ -108,7 +112,7 @@ def measured(world: World, *, task: Task, passes: Sequence[Judged], possible: fl
     harmed = [float((ours - least * theirs).min()) < -1e-9 for ours, theirs in prefixes(passes, fixed=fixed)]
     figures = functools.partial(_figures, passes=passes, blocks=blocks, name=world.name)
     best = figures(rewards, other=rewards[:, world.best])
-    beside = figures(rewards, other=rewards[:, world.dearest]) if mode == DEAREST else best
+    beside_dearest = figures(rewards, other=rewards[:, world.dearest])
     choice = {} if world.worth is None else figures(world.worth, other=world.worth.max(axis=1))
     return Measured(
         world=world.name,
@@ -117,12 +121,13 @@ def measured(world: World, *, task: Task, passes: Sequence[Judged], possible: fl
         labelled=task.conditions.labelled,
         best=best,
         choice=choice,
-        incumbent=beside,
+        incumbent=beside_dearest if mode == DEAREST else best,
         break_even=break_even(passes, fixed=fixed)[0],
         worst_prefix=worst_prefix(passes, fixed=fixed),
         harmed=sum(harmed),
         passes=len(harmed),
-        lead=float(rewards[:, world.best].mean() - fixed.mean()),
+        above_dearest=beside_dearest[WHOLE],
+        lead=float(rewards[:, world.best].mean() - rewards[:, world.dearest].mean()),
         share=best[AFTER].value / possible if possible > WORTH else None,
         answers=_answers(world, policy=task.policy, passes=passes),
         labels=math.fsum(one.labels for one in passes) / len(passes),

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from benchmarks.worlds.board import Board
 from benchmarks.worlds.measures import AFTER, CHEAPEST, READ, WHOLE, WORTH, Estimate, Measured, blocks_of, mean_of
-from benchmarks.worlds.passes import COLD, DEAREST
+from benchmarks.worlds.passes import BEST, COLD, DEAREST
 
 _KEYS: Final = tuple(map(str, READ))
-_BESIDE: Final = {COLD: "cold", "best": "beside the best fixed arm", DEAREST: "beside the dearest arm"}
+_BESIDE: Final = {COLD: "cold", BEST: "beside the best fixed arm", DEAREST: "beside the dearest arm"}
 
 #: figures of Measured -> what they are compared with
 _OTHERS: Final = {"best": "best fixed arm", "choice": "best choice by the chances"}
@@ -75,7 +75,7 @@ def _part_table(rows: Sequence[Measured], *, title: str) -> Table:
             *(_cell(row.best.get(key)) for key in (*_keys(rows), WHOLE, AFTER)),
             "" if row.share is None else f"{row.share:.2f}",
             _cell(row.incumbent[WHOLE]),
-            f"{_of_the_lead(row):.2f}" if row.lead > WORTH else "",
+            _share_cell(_of_the_lead([row])),
             "never" if row.break_even is None else str(row.break_even),
             "" if row.worst_prefix is None else f"{row.worst_prefix:.3f}",
             f"{row.labels:.0f}",
@@ -118,7 +118,7 @@ def _means_table(board: Board) -> Table:
         for policy in board.policies:
             mine = [row for row in rows if row.policy == policy]
             shares = [row.share for row in mine if row.share is not None]
-            leads = [_of_the_lead(row) for row in mine if row.lead > WORTH]
+            least = min((row for row in mine if _of_the_lead([row])), key=_value_of_the_lead, default=None)
             ratios = [row.worst_prefix for row in mine if row.worst_prefix is not None]
             less = mean_of([row.best[WHOLE] - base[row.world] for row in mine])
             table.add_row(
@@ -127,11 +127,11 @@ def _means_table(board: Board) -> Table:
                 *(_mean_cell([row.best for row in mine], key) for key in (*_KEYS, WHOLE, AFTER)),
                 f"{np.mean(shares):.2f} ({len(shares)})" if shares else "",
                 _cell(mean_of([row.incumbent[WHOLE] for row in mine])),
-                f"{_mean_of_the_lead(mine):.2f}" if leads else "",
-                f"{min(leads):.2f} ({len(leads)})" if leads else "",
+                _share_cell(_of_the_lead(mine)),
+                "" if least is None else f"{_share_cell(_of_the_lead([least]))} {least.world}",
                 "" if policy == first else _cell(less),
                 *(_worst_cell(mine, key) for key in (last, WHOLE)),
-                f"{sum(row.harmed for row in mine)} of {sum(row.passes for row in mine)}",
+                _harmed_cell(mine),
                 f"{min(ratios):.3f}" if ratios else "",
             )
     return table
@@ -155,13 +155,41 @@ def _answers_table(board: Board) -> Table:
     return shown
 
 
-def _of_the_lead(row: Measured) -> float:
-    return row.incumbent[WHOLE].value / row.lead
+def _of_the_lead(rows: Sequence[Measured]) -> Estimate | None:
+    """Share of the lead; a ratio of sums, since a world with a small lead would decide a mean of ratios.
+
+    None if the sum is too small, and for passes that start with the best fixed arm. Worlds whose most expensive arm is
+    the best one have no lead, and do not count.
+    """
+    rows = [row for row in rows if row.lead > 0.0 and row.mode != BEST]
+    lead = math.fsum(row.lead for row in rows)
+    if lead <= WORTH * len(rows):
+        return None
+    return mean_of([row.above_dearest for row in rows]) / (lead / len(rows))
 
 
-def _mean_of_the_lead(rows: Sequence[Measured]) -> float:
-    """A ratio of sums, since a world with a small lead would decide a mean of ratios."""
-    return math.fsum(row.incumbent[WHOLE].value for row in rows) / math.fsum(row.lead for row in rows)
+def _value_of_the_lead(row: Measured) -> float:
+    return row.above_dearest.value / row.lead
+
+
+def _share_cell(share: Estimate | None) -> str:
+    return "" if share is None else f"{share.value:.2f} ± {share.error:.2f}"
+
+
+def _harmed_cell(rows: Sequence[Measured]) -> str:
+    """Passes with a broken promise, and the upper bound of their share, one-sided, at 95 % (Clopper and Pearson)."""
+    harmed, passes = sum(row.harmed for row in rows), sum(row.passes for row in rows)
+    return f"{harmed} of {passes} (at most {100.0 * upper_bound(harmed, of=passes):.1f} %)"
+
+
+def upper_bound(count: int, *, of: int, error: float = 0.05) -> float:
+    """The largest probability at which `count` or fewer successes in `of` trials are as likely as `error`."""
+    low, high = count / of, 1.0
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        chance = math.fsum(math.comb(of, k) * middle**k * (1.0 - middle) ** (of - k) for k in range(count + 1))
+        low, high = (middle, high) if chance > error else (low, middle)
+    return high
 
 
 def _keys(rows: Sequence[Measured]) -> list[str]:
@@ -202,9 +230,9 @@ def _notes(board: Board) -> list[str]:
     read = (
         f"{', '.join(_KEYS)}: mean until so many questions, labelled or not, against the best fixed arm; {AFTER}: the "
         "greedy choice on the rest; break-even, worst prefix: against the incumbent, cold against the best fixed arm; "
-        f"of the lead: what a {WHOLE} earns more than the incumbent, over what always the best fixed arm earns "
-        f"more; in a world only if this is above {1000 * WORTH:g}, over all worlds as a ratio of sums; least: in one "
-        "world; harmed: passes with a prefix below what policy.harm allows"
+        f"of the lead: what a {WHOLE} earns more than always the dearest arm, over what always the best fixed arm "
+        f"earns more, if this is above {1000 * WORTH:g}; over all worlds as a ratio of sums; least: the world with the "
+        "smallest share; harmed: passes with a prefix below what policy.harm allows, with an upper bound at 95 %"
     )
     possible = (
         "possible: gain of the better of kernel ridge and nearest neighbours with all outcomes, 10 folds; where it is "

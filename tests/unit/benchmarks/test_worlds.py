@@ -10,7 +10,7 @@ from benchmarks.worlds.board import Board
 from benchmarks.worlds.made import WORLDS, long_questions, long_world, made_world
 from benchmarks.worlds.measures import blocks_of, measured, possible_gain
 from benchmarks.worlds.passes import COLD, Conditions, Judged, Task, World, cut, passed
-from benchmarks.worlds.report import print_board
+from benchmarks.worlds.report import print_board, upper_bound
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.routers.passes import Learning
@@ -104,3 +104,24 @@ def test_late_and_few_labels():
     assert everything.labels == late.labels == 240
     assert list(everything.drawn[:50]) != list(late.drawn[:50])
     assert 45 < few.labels < 100
+
+
+def test_share_of_the_lead(capsys):
+    """A cold pass that half of the time takes the best arm earns half of its lead over the most expensive arm."""
+    there = world("cheap equal")
+    order = np.arange(100)
+    drawn = np.where(order % 2 == 0, there.best, there.dearest)
+    after = {"test": np.arange(100, 300), "shares": np.full((200, 2), 0.5)}
+    one = Judged(order=order, drawn=drawn, earned=there.rewards[order, drawn], **after)
+    row = measured(there, task=task("mba"), passes=[one], possible=0.0)
+    lead = (there.rewards[:, there.best] - there.rewards[:, there.dearest])[order[::2]].sum() / 100
+    assert row.above_dearest.value == pytest.approx(lead)
+    more = {"possible": {there.name: 0.0}, "policies": ["mba"], "seeds": 1, "conditions": Conditions()}
+    print_board(Board(worlds=[there], rows=[row], **more), console=Console())
+    assert f"{row.above_dearest.value / row.lead:.2f} ± " in capsys.readouterr().out
+
+
+def test_upper_bound_of_broken_promises():
+    """Without a broken one it is 3 / n in about, the rule of three; one broken of 480 is at most one in a hundred."""
+    assert upper_bound(0, of=300) == pytest.approx(1.0 - 0.05 ** (1 / 300))
+    assert 0.009 < upper_bound(1, of=480) < 0.01

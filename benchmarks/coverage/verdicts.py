@@ -6,7 +6,8 @@
     python -m benchmarks.coverage.verdicts --judge 0.3 gain        # a judge scores 30 % of the answers, too
 
 The caller runs the arms; cost is dollars, 30 % of the answers are rated, the holdback of 5 % goes to `large`. The
-report against always `large` is made after every 100 questions. In `gain_init` the holdback is the one of `init`.
+report against always `large` is made after every 100 questions. In `gain_init` the holdback is the one of `init`. "to
+small" is the end of the first 100 questions of which `small` got 80 % of the short ones.
 """
 
 import argparse
@@ -65,8 +66,12 @@ WEIGHT: Final = 18.0
 #: questions between two reports, and between two calls of learn()
 EVERY: Final = 100
 _LEARN_EVERY: Final = 20
+#: share of the short questions at which a service counts as sending them to `small`
+_MOST_SHORT: Final = 0.8
 #: questions with the outcomes of both arms of a warm start
 _WARM: Final = 100
+#: stands for a question after the last one
+_NEVER: Final = 10**9
 #: a truth this close to 0 is neither better nor worse
 _NOTHING: Final = 1e-3
 _POLICY: Final = PolicySettings(holdback=HoldbackSettings(arm="large"))
@@ -121,6 +126,7 @@ class Life:
     arm: npt.NDArray[np.intp]  #: place in ARMS of the arm that answered
     right: Matrix  #: whether each arm is right when it is asked again, shape (n, 2)
     dollars: Matrix  #: what each arm then costs, shape (n, 2)
+    to_small: int | None  #: end of the first EVERY questions of which `small` got _MOST_SHORT of the short ones
 
 
 def lived(world: World, *, seed: int, questions: int) -> Life:
@@ -159,7 +165,16 @@ def lived(world: World, *, seed: int, questions: int) -> Life:
     newly = (again.random((questions, 2)) < np.array(world.right)[kind[:questions]]).astype(np.float64)
     spread = np.exp(again.normal(-(world.spread**2) / 2, world.spread, newly.shape))
     costs = np.array(world.dollars)[kind[:questions]] * spread
-    return Life(rows=rows, gain=gain[::-1], arm=drawn[::-1], right=newly[::-1], dollars=costs[::-1])
+    to_small = _to_small(drawn, short=kind[:questions] == 0)
+    return Life(rows=rows, gain=gain[::-1], arm=drawn[::-1], right=newly[::-1], dollars=costs[::-1], to_small=to_small)
+
+
+def _to_small(drawn: npt.NDArray[np.intp], *, short: npt.NDArray[np.bool_]) -> int | None:
+    for end in range(EVERY, len(drawn) + 1, EVERY):
+        block = slice(end - EVERY, end)
+        if np.mean(drawn[block][short[block]] == ARMS.index("small")) >= _MOST_SHORT:
+            return end
+    return None
 
 
 def _text(number: int, *, long: bool, random: np.random.Generator) -> str:
@@ -275,10 +290,10 @@ def first(looks: Sequence[Mark], verdict: str = "better") -> Mark | None:
     return next((mark for mark in looks if mark.found.verdict == verdict and not mark.is_false), None)
 
 
-def _looked(name: str, seed: int, questions: int, most: int | None, judged: float) -> list[Mark]:
+def _looked(name: str, seed: int, questions: int, most: int | None, judged: float) -> tuple[list[Mark], int | None]:
     world = WORLDS[name]
     life = lived(replace(world, judged=max(judged, world.judged)), seed=seed, questions=questions)
-    return marks(life) if most is None else bought(life, most=most)
+    return marks(life) if most is None else bought(life, most=most), life.to_small
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -302,6 +317,7 @@ def main(arguments: Sequence[str]) -> None:
         "least, most",
         "false",
         "missed",
+        "to small",
     )
     table = Table(*columns, box=box.SIMPLE)
     with ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -318,18 +334,21 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{asked.runs} services of {asked.questions:,} questions each; {machine()}")
 
 
-def _row(lives: Sequence[Sequence[Mark]]) -> tuple[str, ...]:
+def _row(results: Sequence[tuple[Sequence[Mark], int | None]]) -> tuple[str, ...]:
+    lives = [looks for looks, _ in results]
     known = sorted((mark.questions, mark.rated) for mark in map(first, lives) if mark is not None)
     # a service without the verdict counts as later than all others
-    ranked = [*known, *[(10**9, 0)] * (len(lives) - len(known))]
+    ranked = [*known, *[(_NEVER, 0)] * (len(lives) - len(known))]
     middle = int(median(range(len(ranked))))
     at = ranked[middle]
+    to_small = sorted(_NEVER if end is None else end for _, end in results)[middle]
     return (
         f"{np.mean([looks[-1].truth for looks in lives]):+.3f}",
-        "not known" if at[0] == 10**9 else f"{at[0]:,} ({at[1]:,})",
+        "not known" if at[0] == _NEVER else f"{at[0]:,} ({at[1]:,})",
         f"{known[0][0]:,}, {known[-1][0]:,}" if known else "-",
         f"{sum(any(mark.is_false for mark in looks) for looks in lives)} of {len(lives)}",
         f"{sum(any(mark.is_missed for mark in looks) for looks in lives)} of {len(lives)}",
+        "never" if to_small == _NEVER else f"{to_small:,}",
     )
 
 

@@ -96,3 +96,4 @@ def refused(response, status: int, code: str, *, field: str | None = None) -> di
 def worker_answers(service, decision_id: str, answer: str, **fields: object) -> None:
     outcome = made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
     service.router.store.add_outcome(replace(outcome, run_by="worker", **fields))
+    service.router.process.poll.wake()  # as a notification through Redis does

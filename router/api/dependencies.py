@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 from fastapi import Header, Request
 from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope
 
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.serving.batching import SERVE_S
@@ -125,43 +127,84 @@ class CallerGone(Exception):
     """The caller has closed its connection, so it would not receive a reply."""
 
 
+class _Connection:
+    """Reads what follows the body of a request, until its caller closes the connection."""
+
+    def __init__(self, request: Request) -> None:
+        self.is_closed = False
+        #: called at the end of the connection
+        self.waking: Callable[[], None] | None = None
+        self.reading = asyncio.get_running_loop().create_task(self._read(request.receive))
+
+    async def _read(self, receive: Receive) -> None:
+        try:
+            with contextlib.suppress(HTTPException):  # more than a body came, so nothing that follows can be read
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+        finally:
+            self.is_closed = True
+            if self.waking is not None:
+                self.waking()
+
+
+#: ASGI scope key of the _Connection of a request that has waited
+_CONNECTION: Final = "ragbandit.connection"
+
+
+def end_waits(scope: Scope) -> None:
+    """Read a connection no longer, because its request has ended."""
+    connection: _Connection | None = scope.pop(_CONNECTION, None)
+    if connection is not None:
+        connection.reading.cancel()
+
+
 class Waiter:
     """Lets a request wait for a notification, until its caller closes the connection. Read the request's body first.
 
-    A notification makes an asyncio timeout in the request's own task expire. Two tasks, one that waits for the
-    notification and one for the end of the connection, would cost as much time as a decision.
+    One task reads the connection for all waits of a request, and a wait is one future of the event loop: tasks and
+    timeouts for each wait would cost as much time as a decision.
     """
 
     def __init__(self, request: Request) -> None:
-        self._receive, self._loop = request.receive, asyncio.get_running_loop()
+        self._request, self._loop = request, asyncio.get_running_loop()
         self._noted = self._is_waking = False
-        self._block: asyncio.Timeout | None = None
+        self._wait: asyncio.Future[None] | None = None
 
     def note(self) -> None:
         """Wake the waiting request; may be called from any thread."""
         if self._is_waking:
             return
         self._is_waking = True
-        with contextlib.suppress(RuntimeError):  # raised if the event loop is closed already
+        try:  # noqa: SIM105 - `suppress` would take longer than the call
             self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:  # the event loop is closed already
+            pass
 
     def _wake(self) -> None:
         self._noted, self._is_waking = True, False
-        with contextlib.suppress(RuntimeError):  # raised if the wait has ended already
-            if self._block is not None:
-                self._block.reschedule(0.0)
+        self._end()
+
+    def _end(self) -> None:
+        if self._wait is not None and not self._wait.done():
+            self._wait.set_result(None)
 
     async def wait(self, *, until: float) -> bool:
         """Returns whether a notification came before `until`, a time on the event loop's clock. Raises CallerGone."""
-        try:
-            async with asyncio.timeout_at(0.0 if self._noted else until) as self._block:
-                # The body was read before, so the end of the connection is the only message that can come.
-                while (await self._receive())["type"] != "http.disconnect":
-                    pass
-        except TimeoutError:
-            noted, self._noted = self._noted, False
-            return noted
-        raise CallerGone
+        connection: _Connection | None = self._request.scope.get(_CONNECTION)
+        if connection is None:
+            connection = self._request.scope[_CONNECTION] = _Connection(self._request)
+        if not (self._noted or connection.is_closed):
+            self._wait, connection.waking = self._loop.create_future(), self._end
+            timer = self._loop.call_at(until, self._end)
+            try:
+                await self._wait
+            finally:
+                timer.cancel()
+                self._wait = connection.waking = None
+        if connection.is_closed:
+            raise CallerGone
+        noted, self._noted = self._noted, False
+        return noted
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
@@ -170,15 +213,20 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     Raises CallerGone if the caller closes the connection. Futures that have not begun are then cancelled, and the
     metric `ragbandit_replies_unseen` counts the others that succeed.
     """
-    if all(future.done() for future in futures):
+    if all(map(Future.done, futures)):
         return True
     waiter = Waiter(request)
     countdown = itertools.count(len(futures) - 1, -1)  # next(countdown) is atomic
+
+    def count(_: "Future[Any]") -> None:
+        if next(countdown) == 0:
+            waiter.note()
+
     for future in futures:
-        future.add_done_callback(lambda _: waiter.note() if next(countdown) == 0 else None)
+        future.add_done_callback(count)
     try:
-        await waiter.wait(until=asyncio.get_running_loop().time() + limit_s)
-        return all(future.done() for future in futures)
+        noted = await waiter.wait(until=asyncio.get_running_loop().time() + limit_s)
+        return noted or all(map(Future.done, futures))
     except asyncio.CancelledError:  # the server has cancelled the request
         for future in futures:
             future.cancel()
@@ -193,10 +241,10 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
     """The Future's result. Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception."""
-    (result,) = await awaited_all(request, [future], what=what)
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    if await all_done(request, [future], limit_s=SERVE_S):
+        return future.result()
+    future.cancel()
+    raise _late(what)
 
 
 async def awaited_all(
@@ -210,9 +258,13 @@ async def awaited_all(
             results.append(future.exception() or future.result())
             continue
         future.cancel()
-        message = f"no reply within {SERVE_S:g} s, so it is not known whether the request is stored"
-        results.append(NotReady(message, remedy=f"send it again with the same {what}: nothing is stored twice"))
+        results.append(_late(what))
     return results
+
+
+def _late(what: str) -> NotReady:
+    message = f"no reply within {SERVE_S:g} s, so it is not known whether the request is stored"
+    return NotReady(message, remedy=f"send it again with the same {what}: nothing is stored twice")
 
 
 def check_count(items: Sequence[object], *, most: int) -> None:

@@ -22,7 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import PART, CallerGone, Previewed
+from ragbandit.router.api.dependencies import PART, CallerGone, Previewed, end_waits
 from ragbandit.router.api.doors import door_of
 from ragbandit.router.api.not_served import instead_of
 from ragbandit.router.api.openai.errors import openai_error
@@ -98,6 +98,8 @@ class Edge:
             elif not isinstance(error, asyncio.CancelledError):
                 raise
             # Otherwise the server shuts down, and the caller does not read its reply: the connection is closed.
+        finally:
+            end_waits(scope)
 
     async def _admit(self, exchange: "_Exchange") -> None:
         gate: Gate = self.state.gate

@@ -214,7 +214,8 @@ class Projection:
         return matrix, np.concatenate([self.offset, -centre.astype(np.float32)])
 
     def _placed(self, readings: Array, *, counts: Wide) -> Array:
-        counted = np.clip((counts - self.surface_mean) * self.surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
+        counted = (counts - self.surface_mean) * self.surface_scale
+        counted = np.minimum(np.maximum(counted, -_FAR * _WEIGHT), _FAR * _WEIGHT)
         return np.concatenate([readings, counted], axis=1).astype(self.anchors.dtype)
 
     def features(self, product: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:

@@ -132,7 +132,7 @@ class AveragedHeads:
 
     @property
     def _best(self) -> str:
-        return min(self._models, key=lambda name: self._losses[name])
+        return min(self._models, key=self._losses.__getitem__)
 
     def age(self, arm: ArmName) -> int:
         return self._arms[arm].age if arm in self._arms else 0
@@ -166,7 +166,8 @@ class AveragedHeads:
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         means = np.array([self._means(name, designs, arms) for name in self._models])
-        mean: Matrix = np.tensordot(list(self.weights().values()), means, axes=1)
+        # as np.tensordot computes it, without its steps for other shapes
+        mean = np.array([list(self.weights().values())]).dot(means.reshape(len(means), -1)).reshape(2, -1)
         deviations = self._models[self._sampler].deviations(designs[self._sampler], arms=arms)
         deviations *= max(self.noise_at(weight), LEAST_NOISE)
         quality, cost = quality + mean[0], cost + mean[1]

@@ -77,10 +77,10 @@ class Drawn:
 
 def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
     """The normalised pmf. Raises PolicyFault if the output is not a valid pmf over these arms."""
-    pmf = tuple(float(p) for p in output.pmf)
+    pmf = tuple(map(float, output.pmf))
     if len(pmf) != len(arms):
         raise PolicyFault(f"pmf has {len(pmf)} entries for {len(arms)} arms")
-    if not all(math.isfinite(p) and p >= 0.0 for p in pmf):
+    if not all(map(math.isfinite, pmf)) or min(pmf) < 0.0:
         raise PolicyFault(f"pmf has an entry that is negative or not finite: {pmf}")
     total = math.fsum(pmf)
     # 1e-6 accepts policies that compute in float32. After normalising, the logged pmf sums to 1 in float64.
@@ -88,9 +88,9 @@ def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
         raise PolicyFault(f"pmf sums to {total!r}, not 1")
     if output.scores is not None and len(output.scores) != len(arms):
         raise PolicyFault(f"{len(output.scores)} scores for {len(arms)} arms")
-    if output.scores is not None and not all(math.isfinite(s) for s in output.scores):
+    if output.scores is not None and not all(map(math.isfinite, output.scores)):
         raise PolicyFault(f"a score is not finite: {output.scores}")
-    return tuple(p / total for p in pmf)
+    return tuple([p / total for p in pmf])
 
 
 def with_floor(
@@ -106,7 +106,7 @@ def with_floor(
     floor = min(floor, 1.0 / count)
     room = 1.0 - count * floor
     if not raised:
-        return tuple(floor + room * p for p in pmf)
+        return tuple([floor + room * p for p in pmf])
     extra = [max(0.0, raised.get(arm, 0.0) - floor) for arm in arms]
     total = math.fsum(extra)
     scale = 1.0 if total <= room else room / total
@@ -279,7 +279,7 @@ def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
 
 def is_explored(pmf: Sequence[float], drawn: int) -> bool:
     """Whether a draw explored: another arm was at least as probable as the drawn one."""
-    return sum(p >= pmf[drawn] for p in pmf) > 1
+    return sum([p >= pmf[drawn] for p in pmf]) > 1
 
 
 def outputs_of(
@@ -330,7 +330,9 @@ def made_decisions(
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
         assert offer.query.id is not None
-        untried = UntriedArms(arms=tuple(arm for arm in offer.arms if not seen.get(arm)))
+        facts, untried = result.facts, tuple([arm for arm in offer.arms if not seen.get(arm)])
+        if untried:
+            facts = {**facts, UntriedArms.key: UntriedArms(arms=untried).stored}
         decisions.append(
             Decision(
                 id=DecisionId(offer.query.id),
@@ -347,7 +349,7 @@ def made_decisions(
                 floor=result.floor,
                 explored=is_explored(result.pmf, result.index),
                 fault=result.fault,
-                facts={**result.facts, untried.key: untried.stored} if untried.arms else result.facts,
+                facts=facts,
                 run_by=offer.run_by,
                 features=features[number],
                 made_at=now,

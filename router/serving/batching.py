@@ -141,7 +141,10 @@ class MicroBatcher(Generic[Item, Result]):
 
     def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
         """Submit an item. Raises Overloaded if it is refused (never if `admitted`), and NotReady after `close`."""
-        return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
+        with self._lock:
+            if not admitted:
+                self._admit(tenant)
+            return self._add(item, tenant=tenant)
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
         """Submit all items if the first one is admitted, otherwise none. Raises as `submit`."""
@@ -175,12 +178,13 @@ class MicroBatcher(Generic[Item, Result]):
         """Raises Overloaded, and counts the refusal, if the queue accepts no further item from any tenant."""
         limits = self._limits
         with self._lock:
-            waiting, wait_s = len(self._queue), self._expected_wait_s()
+            waiting = len(self._queue)
+            # One item may always wait. Otherwise all items would be refused during a slow batch, even if none waits.
             if waiting >= limits.max_waiting:
+                wait_s = self._expected_wait_s()
                 self._refused["count"] += 1
                 raise _refusal(Overloaded, f"{waiting} requests are waiting already", wait_s=wait_s)
-            # One item may always wait. Otherwise all items would be refused during a slow batch, even if none waits.
-            if waiting and wait_s > limits.max_wait_s:
+            if waiting and (wait_s := self._expected_wait_s()) > limits.max_wait_s:
                 self._refused["wait"] += 1
                 bound = f"server.max_wait_s ({limits.max_wait_s:g} s)"
                 message = f"the expected wait is {wait_s:.1f} s, longer than {bound}"
@@ -254,7 +258,8 @@ class MicroBatcher(Generic[Item, Result]):
                     seconds = self._clock() - began
                     self.batch_time.record(seconds, size=size)
                     self._running = None
-                    self._gather(min(GATHER_SHARE * seconds, MAX_GATHER_S))
+                    if self._callers > 1:
+                        self._gather(min(GATHER_SHARE * seconds, MAX_GATHER_S))
 
     def _gather(self, longest_s: float) -> None:
         """Wait a moment for the callers of the last batch to submit their next items."""
@@ -267,7 +272,8 @@ class MicroBatcher(Generic[Item, Result]):
         batch: list[_Waiting[Item, Result]] = []
         expired: list[_Waiting[Item, Result]] = []
         with self._lock:
-            self._changed.wait_for(lambda: self._queue or self._closed)
+            while not (self._queue or self._closed):
+                self._changed.wait()
             if not self._queue:
                 return None
             now = self._clock()

@@ -171,7 +171,7 @@ class Router(AbstractContextManager["Router"]):
         except text and messages. Raises InvalidInput if the chat has no question.
         """
         submitted = self.conversations.submit(messages, query=query or Query(text=""))
-        return reply_of(submitted, timeout_s=SERVE_S)
+        return submitted if isinstance(submitted, Query) else reply_of(submitted, timeout_s=SERVE_S)
 
     def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy = "caller") -> "list[Future[Decision]]":
         """`submit` for many queries; the Future of an invalid query raises its error. Raises Overloaded."""

@@ -135,8 +135,8 @@ class ChatExchange:
         if isinstance(turn, Decision):
             return turn, False
         query = await paced(request, turn or await self._with_session())
-        rewrite = router_of(request).conversations.submit(self.question.turns, query=query)
-        query = await awaited(request, rewrite, what="Idempotency-Key")
+        made = router_of(request).conversations.submit(self.question.turns, query=query)
+        query = made if isinstance(made, Query) else await awaited(request, made, what="Idempotency-Key")
         try:
             decision, _ = await decide(request, query, run_by="worker")
         except Conflict as error:

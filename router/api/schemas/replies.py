@@ -28,33 +28,41 @@ _Reply = TypeVar("_Reply")
 
 def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
     """Make a reply of this type. A field comes from `fields`, or else from the attribute of `value` with its name."""
-    reply = {
-        name: fields[name] if name in fields else convert(getattr(value, name))
-        for name, convert in _converters(cast(Any, kind)).items()
-    }
-    return cast(_Reply, reply)
+    reply: Any = {}
+    hinted: Any = kind
+    for name, convert in _converters(hinted).items():
+        if name in fields:
+            reply[name] = fields[name]
+        else:
+            attribute = getattr(value, name)
+            reply[name] = attribute if convert is None else convert(attribute)
+    return reply  # type: ignore[no-any-return] # of the type `kind`
 
 
 @cache
-def _converters(kind: Any) -> dict[str, Callable[[Any], Any]]:
-    """Field of a reply -> function that converts the attribute of that name."""
+def _converters(kind: Any) -> dict[str, Callable[[Any], Any] | None]:
+    """Field of a reply -> function that converts the attribute of that name; None for a plain value."""
     return {name: _converter(hint) for name, hint in get_type_hints(kind).items()}
 
 
-def _converter(hint: Any) -> Callable[[Any], Any]:
+def _converter(hint: Any) -> Callable[[Any], Any] | None:
     parts = get_args(hint)
     if is_typeddict(hint):
         return lambda value: value and (dict(value) if isinstance(value, Mapping) else filled(hint, value))
     match get_origin(hint):
         case builtins.list:
-            item = _converter(parts[0])
+            item = _converter(parts[0]) or _unchanged
             return lambda value: None if value is None else list(map(item, value))
         case builtins.dict:
-            entry = _converter(parts[1])
+            entry = _converter(parts[1]) or _unchanged
             return lambda value: None if value is None else {str(key): entry(one) for key, one in value.items()}
         case types.UnionType:
             return _converter(parts[0])
-    return lambda value: value
+    return None
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def headers(decision: Decision) -> dict[str, str]:

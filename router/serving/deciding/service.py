@@ -47,6 +47,7 @@ class RouteService:
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         self.glance: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         self.steps = tuple(step(store.database) for step in STEPS)
+        self._by_class: dict[type[Step], Step] = {type(step): step for step in self.steps}
         self._checks = _overridden(self.steps, Step.check)
         self._befores = _overridden(self.steps, Step.before)
         self._afters = _overridden(self.steps, Step.after)[::-1]
@@ -110,7 +111,9 @@ class RouteService:
 
     def step(self, kind: type[S]) -> S:
         """The step of this class."""
-        return next(step for step in self.steps if isinstance(step, kind))
+        found: Any = self._by_class[kind]
+        step: S = found
+        return step
 
     def take_over(self, served: ServedPolicy) -> None:
         """Decide with this policy, and learn in its ledger, from the next batch on."""
@@ -149,18 +152,24 @@ class RouteService:
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """Decide and commit new questions. A repeated id gets its stored decision, or Conflict for another request."""
-        previews = [question for question in batch if question.is_preview]
+        previews, named = list[Question](), list[DecisionId]()
+        for question in batch:
+            if question.is_preview:
+                previews.append(question)
+            if NAMED_ID in question.query.request:
+                named.append(DecisionId(str(question.query.id)))
         if previews:
             wanted = iter(self._previews(previews))
             others = iter(self._route_batch(rest) if (rest := [one for one in batch if not one.is_preview]) else ())
             return [next(wanted if question.is_preview else others) for question in batch]
-        named = [DecisionId(str(question.query.id)) for question in batch if NAMED_ID in question.query.request]
         already_decided = self.store.decisions_by_id(named) if named else {}
-        new_questions = [question for question in batch if question.query.id not in already_decided]
+        new_questions = batch if not already_decided else [q for q in batch if q.query.id not in already_decided]
         committed = self._committed(new_questions)
         new, now = [decision for decision in committed if isinstance(decision, Decision)], self.clock()
         for note_committed in self._notes:
             note_committed(new, now=now)
+        if not already_decided:
+            return committed
         results = iter(committed)
         return [
             settle(*already_decided[question.query.id], request_hash=query_hash(question.query, run_by=question.run_by))

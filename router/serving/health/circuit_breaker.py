@@ -14,6 +14,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import merge
 from itertools import islice, takewhile
 from threading import Lock
@@ -127,12 +128,17 @@ class CircuitBreaker:
             seen: dict[_Source, tuple[ArmHealth, _Source]] = {}
             for number, arms in enumerate(wanted):
                 tenant = None if tenants is None else tenants[number]
-                sources = [self._source(arm, tenant=tenant) for arm in arms]
-                seen |= {source: self._health(source, now=now) for source in sources if source not in seen}
-                views = [seen[source] for source in sources]
-                offered = [(health, circuit) for health, circuit in views if health.offered and circuit not in probed]
-                probed |= {circuit for health, circuit in offered if health.state == "half_open"}
-                healthy_arms.append(tuple(health.arm for health, _ in offered))
+                offered = []
+                for arm in arms:
+                    source = self._source(arm, tenant=tenant)
+                    if source not in seen:
+                        seen[source] = self._health(source, now=now)
+                    health, circuit = seen[source]
+                    if health.offered and circuit not in probed:
+                        offered.append(arm)
+                        if health.state == "half_open":
+                            probed.add(circuit)
+                healthy_arms.append(tuple(offered))
         return healthy_arms
 
     def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float, tenant: str | None = None) -> None:
@@ -167,6 +173,10 @@ class CircuitBreaker:
 
     def _failing(self, source: _Source, *, now: float) -> list[_Past]:
         """The failures since the last success, newest first, from our workers and the tenant together."""
+        common, own = self._past.get((source[0], None), []), self._past.get(source, [])
+        newest = max(common[-1:] + own[-1:], default=None)
+        if newest is None or not newest[2]:  # as nearly always
+            return []
         newest_first = (reversed(self._past.get(key, ())) for key in {(source[0], None), source})
         failing = takewhile(lambda past: past[2] and past[0] > now - COUNTED_S, merge(*newest_first, reverse=True))
         return list(islice(failing, self._remembered))
@@ -183,6 +193,8 @@ class CircuitBreaker:
         """Returns (state of an arm for questions of a source, the circuit that such a question would probe)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
+        if not failing and arm not in self.gone:
+            return _closed(arm), source
         until = self._open_until(failing)
         state: CircuitState = "closed"
         offered, circuit = True, source
@@ -196,6 +208,11 @@ class CircuitBreaker:
             state, offered = "open", False
         since = failing[-1][0] if failing else None
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit
+
+
+@cache
+def _closed(arm: ArmName) -> ArmHealth:
+    return ArmHealth(arm=arm, state="closed", offered=True, failures=0, since=None)
 
 
 def _best(views: Mapping[str | None, ArmHealth]) -> ArmHealth:

@@ -49,11 +49,14 @@ class Breaker(Step):
 
     def before(self, batch: Batch) -> None:
         """Questions of which the kill switch has chosen the arm stay as they are."""
-        questions = [question for question in batch.questions if question.certain_arm is None]
+        breaker, questions = self.poller.breaker, [q for q in batch.questions if q.certain_arm is None]
         wanted, tenants = [q.allowed for q in questions], [q.query.tenant for q in questions]
-        healthy = self.poller.breaker.healthy(wanted, now=batch.now, tenants=tenants)
+        healthy = breaker.healthy(wanted, now=batch.now, tenants=tenants)
         for question, arms in zip(questions, healthy, strict=True):
-            known = tuple(arm for arm in question.allowed if arm not in self.poller.breaker.gone)
+            if arms == question.allowed:
+                question.arms = arms
+                continue
+            known = tuple(arm for arm in question.allowed if arm not in breaker.gone)
             question.arms = arms or known or question.allowed
             failing = tuple(arm for arm in question.allowed if arm not in arms)
             if failing:

@@ -85,7 +85,7 @@ class Needs(Step):
         """Keep a chat only if its arm passes chats on."""
         for question in batch.questions:
             decision = question.decision
-            if decision is not None and decision.query.conversation and decision.arm not in self.passing:
+            if decision is not None and decision.query.conversation.fields and decision.arm not in self.passing:
                 question.decision = replace(decision, query=as_text(decision.query))
 
     @classmethod
@@ -117,9 +117,11 @@ def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
     """Arm that may not answer this query -> its unmet needs. Optional needs count if any arm meets all needs."""
-    needs, optional = _names(query, NEEDS), _names(query, OPTIONAL)
+    request = query.request
+    needs = _names(query, NEEDS) if NEEDS in request else set()
+    optional = _names(query, OPTIONAL) if OPTIONAL in request else set()
     tokens = query.request.get(TOKENS)
-    size, forbidden = tokens if query.conversation and isinstance(tokens, int) else 0, _forbidden_efforts(query)
+    size, forbidden = tokens if query.conversation.fields and isinstance(tokens, int) else 0, _forbidden_efforts(query)
     if not (needs or optional or passing):
         return {}
     for required in (needs | optional, needs):
@@ -138,9 +140,10 @@ def lacks_of(
 
 def _forbidden_efforts(query: Query) -> set[str]:
     """The abilities of arms whose effort the request does not allow. Raises InvalidInput for an unknown bound."""
-    sent, bounds = sent_effort(query.conversation.fields), [query.request.get(name) for name in BOUNDS]
-    if bounds == [None, None] and sent is None:
+    sent, request = sent_effort(query.conversation.fields), query.request
+    if sent is None and BOUNDS[0] not in request and BOUNDS[1] not in request:
         return set()
+    bounds = [request.get(name) for name in BOUNDS]
     for name, bound in zip(BOUNDS, bounds, strict=True):
         if bound is not None and bound not in EFFORTS:
             remedy = f"send one of {', '.join(EFFORTS)}"

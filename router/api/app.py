@@ -3,7 +3,7 @@ import base64
 import contextlib
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
@@ -67,19 +67,21 @@ class _Objects(State):
     __setattr__ = object.__setattr__  # type: ignore[assignment] # it takes any name, too
 
 
-class _Service(FastAPI):
+class Service(FastAPI):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.state = _Objects()
         self._edge = cors(Edge(state=self.state), state=self.state)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.served(scope, receive, send)
+
+    def served(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass requests to the edge. FastAPI itself documents the endpoints, starts and stops."""
         if scope["type"] == "lifespan":
-            await super().__call__(scope, receive, send)
-        else:
-            scope["app"] = self
-            await self._edge(scope, receive, send)
+            return super().__call__(scope, receive, send)
+        scope["app"] = self
+        return self._edge(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         api = describe(super().openapi())
@@ -95,7 +97,7 @@ class _Service(FastAPI):
         )
 
 
-def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> FastAPI:
+def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> Service:
     """Make the app; it opens its Router at startup. begin: called with the app's Tracing before the first request."""
 
     @asynccontextmanager
@@ -121,7 +123,7 @@ def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], 
     return _app(lifespan)
 
 
-def operators_app(app: FastAPI) -> FastAPI:
+def operators_app(app: Service) -> Service:
     """Make the app that server.admin_port serves: it shares the Router of `app`, but has its own event loop."""
 
     @asynccontextmanager
@@ -164,8 +166,8 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
         state.reports.close()
 
 
-def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
-    app = _Service(
+def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Service:
+    app = Service(
         title="RagBandit",
         version="1",
         description=_DESCRIPTION,

@@ -213,8 +213,6 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     Raises CallerGone if the caller closes the connection. Futures that have not begun are then cancelled, and the
     metric `ragbandit_replies_unseen` counts the others that succeed.
     """
-    if all(map(Future.done, futures)):
-        return True
     waiter = Waiter(request)
     countdown = itertools.count(len(futures) - 1, -1)  # next(countdown) is atomic
 
@@ -241,17 +239,18 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
     """The Future's result. Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception."""
-    if await all_done(request, [future], limit_s=SERVE_S):
-        return future.result()
-    future.cancel()
-    raise _late(what)
+    if not future.done() and not await all_done(request, [future], limit_s=SERVE_S):
+        future.cancel()
+        raise _late(what)
+    return future.result()
 
 
 async def awaited_all(
     request: Request, futures: "Sequence[Future[Reply]]", *, what: str
 ) -> list[Reply | BaseException]:
     """The result or exception of each Future, in order; NotReady for those that take too long. Raises CallerGone."""
-    await all_done(request, futures, limit_s=SERVE_S)
+    if not all(map(Future.done, futures)):
+        await all_done(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []
     for future in futures:
         if future.done():

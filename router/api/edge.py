@@ -10,7 +10,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -58,17 +58,19 @@ class Edge:
     def __init__(self, *, state: State) -> None:
         self.state = state
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":  # the service has no websockets
-            await send({"type": "websocket.close", "code": 1008})
-            return
+            return send({"type": "websocket.close", "code": 1008})
         if scope["method"] == "HEAD":  # a GET whose body is not sent
             scope, send = {**scope, "method": "GET"}, partial(_send_head, send)
         plain = "/" + "/".join(filter(None, scope["path"].split("/")))  # clients add slashes to a base URL
         if plain != scope["path"]:
             scope = {**scope, "path": plain}
-        scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
-        exchange = _Exchange(scope, receive, send, state=self.state)
+        scope[SCOPE_ID] = request_id_of(scope["headers"])
+        return self._answer(_Exchange(scope, receive, send, state=self.state))
+
+    async def _answer(self, exchange: "_Exchange") -> None:
+        scope, request_id = exchange.scope, exchange.scope[SCOPE_ID]
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         # The span has no path, because a path may contain a session id. `_end` adds the route without such values.
         attributes = {
@@ -81,25 +83,22 @@ class Edge:
             tracing.span(scope["method"], kind="server", attributes=attributes, parent=parent) as span,
             bound(request=request_id, trace=trace_id_of(span.carrier) if tracing.enabled else None),
         ):
-            await self._answer(exchange)
+            try:
+                _check(exchange, router=self.state.router)
+                await self._admit(exchange)
+                endpoint = exchange.endpoint
+                reply = await endpoint.endpoint(**await endpoint.arguments(exchange))
+                await reply(scope, exchange.receive, exchange.send)
+            except (asyncio.CancelledError, Exception) as error:
+                if not exchange.status:
+                    await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send_refusal)
+                elif not isinstance(error, asyncio.CancelledError):
+                    raise
+                # Otherwise the server shuts down, and the caller does not read its reply: the connection is closed.
+            finally:
+                end_waits(scope)
             if tracing.enabled:
                 _end(span, exchange)
-
-    async def _answer(self, exchange: "_Exchange") -> None:
-        scope = exchange.scope
-        try:
-            _check(exchange, router=self.state.router)
-            await self._admit(exchange)
-            reply = await exchange.endpoint.reply(exchange)
-            await reply(scope, exchange.receive, exchange.send)
-        except (asyncio.CancelledError, Exception) as error:
-            if not exchange.status:
-                await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send_refusal)
-            elif not isinstance(error, asyncio.CancelledError):
-                raise
-            # Otherwise the server shuts down, and the caller does not read its reply: the connection is closed.
-        finally:
-            end_waits(scope)
 
     async def _admit(self, exchange: "_Exchange") -> None:
         gate: Gate = self.state.gate
@@ -124,15 +123,16 @@ async def _send_head(send: Send, message: Message) -> None:
 def cors(app: ASGIApp, *, state: State) -> ASGIApp:
     """ASGI middleware that lets pages of the origins in `server.cors_origins` call the paths under /v1/."""
 
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+    def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         is_open = scope["type"] == "http" and scope["path"].startswith("/v1/")
         origins = state.router.settings.server.cors_origins if is_open else ()
-        every, served = ["*"], app
-        if origins:
-            served = CORSMiddleware(
-                app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
-            )
-        await served(scope, receive, send)
+        if not origins:
+            return app(scope, receive, send)
+        every = ["*"]
+        served = CORSMiddleware(
+            app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
+        )
+        return served(scope, receive, send)
 
     return serve
 

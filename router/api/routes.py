@@ -66,7 +66,12 @@ class Endpoint(APIRoute):
         return self.reply
 
     async def reply(self, request: Request) -> ASGIApp:
-        """Read a request and call the function. Raises InvalidInput, HTTPException(400), and the function's errors."""
+        """Read a request and call the function. Raises as `arguments`, and the function's errors."""
+        reply: ASGIApp = await self.endpoint(**await self.arguments(request))
+        return reply
+
+    async def arguments(self, request: Request) -> dict[str, Any]:
+        """Read the function's arguments from a request. Raises InvalidInput and HTTPException(400)."""
         if request.scope["query_string"] and not self._any_parameter:
             self._check_query(request)
         values: dict[str, Any] = {}
@@ -79,8 +84,7 @@ class Endpoint(APIRoute):
             values[field.name] = default if sent is None else _checked(field, sent, at=(field.alias,))
         if self.body_field is not None:
             values[self.body_field.name] = await _body_of(request, self.body_field)
-        reply: ASGIApp = await self.endpoint(**values)
-        return reply
+        return values
 
     def _check_query(self, request: Request) -> None:
         """Raises InvalidInput for an unknown query parameter."""

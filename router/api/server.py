@@ -5,18 +5,18 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Awaitable
 from functools import partial
 from operator import itemgetter
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ragbandit.router.api.app import operators_app
+from ragbandit.router.api.app import Service, operators_app
 from ragbandit.router.api.security.gate import PEER
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.requirements import bound
@@ -29,16 +29,15 @@ _FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
 _name: Final = itemgetter(0)
 
 
-def _with_peer(app: FastAPI) -> ASGIApp:
+def _with_peer(app: Service) -> ASGIApp:
     """Let uvicorn apply proxy headers. scope[PEER] keeps the address of the connection, which may be a proxy's."""
     behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # another ASGI type
 
-    async def app_with_peer(scope: Scope, receive: Receive, send: Send) -> None:
+    def app_with_peer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         scope[PEER] = scope.get("client")
         if _FORWARDED.isdisjoint(map(_name, scope.get("headers", ()))):
-            await app(scope, receive, send)
-        else:
-            await behind(scope, receive, send)  # type: ignore[arg-type]
+            return app.served(scope, receive, send)
+        return behind(scope, receive, send)  # type: ignore[arg-type]
 
     return app_with_peer
 
@@ -63,7 +62,7 @@ class HttpServer(uvicorn.Server):
 
     def __init__(
         self,
-        app: FastAPI,
+        app: Service,
         *,
         settings: ServerSettings,
         loop: str,
@@ -72,6 +71,7 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             _with_peer(app),
+            interface="asgi3",
             host=settings.host,
             port=settings.port,
             limit_concurrency=None if app.state.port == "operators" else settings.max_connections,
@@ -112,7 +112,7 @@ class HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:
+def make_server(app: Service, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:
     """Make the server of an app. loop: uvicorn's setting. Raises OSError if server.admin_port is in use."""
     operators, listener = None, None
     if settings.admin_port is not None:

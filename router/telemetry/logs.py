@@ -62,16 +62,20 @@ class TextLines(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        super().__init__()
 
     def format(self, record: logging.LogRecord) -> str:
         """The line and its traceback, without secrets, since errors of libraries may contain URLs and headers."""
         return without_secrets(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        line = super().formatMessage(record)
-        facts = " ".join(f"{k}={v!r}" if _SPACE.search(str(v)) else f"{k}={v}" for k, v in _facts(record).items())
-        return f"{line} {facts}" if facts else line
+        parts = [f"{record.asctime} {record.levelname} {record.name}: {record.message}"]
+        for name, value in _facts(record).items():
+            parts.append(f"{name}={value!r}" if _SPACE.search(str(value)) else f"{name}={value}")
+        return " ".join(parts)
+
+    def usesTime(self) -> bool:  # noqa: N802 - logging's own name
+        return True
 
 
 class JsonLines(logging.Formatter):
@@ -116,6 +120,9 @@ def set_up_log(level: str = "WARNING") -> None:
 def set_service_log(form: Literal["text", "json"]) -> None:
     """Log what a service does, from INFO on, in the format of the setting `log.format`."""
     logging.getLogger("ragbandit").setLevel("INFO")
+    # No line names its file, thread or process, so logging need not find them (its documentation, "Optimization").
+    logging._srcfile = None  # noqa: SLF001 - as documented
+    logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, TextLines | JsonLines):
             handler.setFormatter(JsonLines() if form == "json" else TextLines())

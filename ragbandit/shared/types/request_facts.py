@@ -5,7 +5,7 @@ release may be of another type, so readers that depend on a type check it.
 """
 
 from collections.abc import Mapping
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from ragbandit.shared.types.names import Json
 
@@ -91,4 +91,6 @@ class RequestFacts(TypedDict, total=False):
 
 def facts_of(entries: Mapping[str, Json]) -> RequestFacts:
     """The entries that say something: neither null nor empty."""
-    return cast(RequestFacts, {name: value for name, value in entries.items() if value not in (None, [], {})})
+    facts: Any = {name: value for name, value in entries.items() if value not in (None, [], {})}
+    said: RequestFacts = facts
+    return said

@@ -23,6 +23,9 @@ from ragbandit.shared.types import MAX_TEXT, Json, Message
 OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", *BOUNDS})
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
+#: parameters that may not be empty lists, and parameters that say nothing without tools
+_LISTS: Final = ("stop", *_TOOLS)
+_CHOICES: Final = (*_TOOLS, *_TOOLS.values(), "parallel_tool_calls")
 
 
 def message_schema(*, roles: Sequence[str], texts: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -82,19 +85,7 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
-    limits = {name: token_limit(sent[name], field=name) for name in TOKEN_LIMITS if name in sent}
-    # Servers refuse empty lists of stop strings or tools, and a choice without tools.
-    left_out = [name for name in ("stop", *_TOOLS) if sent.get(name) == []]
-    if not any(map(sent.get, _TOOLS)):
-        choices = (*_TOOLS, *_TOOLS.values(), "parallel_tool_calls")
-        left_out += [name for name in choices if sent.get(name) in ("auto", "none", True, False, None)]
-    left_out += [name for name, limit in limits.items() if limit is None and sent[name] is not None]
-    left_out += OWN
-    whole = {
-        _repaired(name): storable(value, field=at if name == "messages" else name)
-        for name, value in {**sent, **limits}.items()
-        if name not in left_out
-    }
+    whole = _storable_fields(sent, at=at)
     messages, needs = whole["messages"], _needs(whole)
     reader = _Reader(needs=needs)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
@@ -105,10 +96,11 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
     to_question, is_last = _to_question(texts)
     if passed or results:
         texts = to_question
-    question = next((turn.text for turn in reversed(texts) if turn.role == "user"), "")
+    asked = [turn for turn in texts if turn.role == "user"]
+    question = asked[-1].text if asked else ""
     if passed and (reader.faults or len(question) > MAX_TEXT or not (is_last or results)):
         needs.add(CHAT)
-    clipped = sum(len(turn.text) > MAX_TEXT for turn in texts if passed)
+    clipped = sum([len(turn.text) > MAX_TEXT for turn in texts]) if passed else 0
     if clipped:
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
     offered = any(whole.get(tools) and whole.get(choice) != "none" for tools, choice in _TOOLS.items())
@@ -124,9 +116,23 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
     return Chat(turns=tuple(texts), sent=whole, facts=facts)
 
 
+def _storable_fields(sent: Mapping[str, Any], *, at: str) -> dict[str, Any]:
+    """The fields for the model. Servers refuse empty lists of stop strings or tools, and a choice without tools."""
+    has_tools, whole = any(map(sent.get, _TOOLS)), dict[str, Any]()
+    for name, value in sent.items():
+        says_nothing = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)
+        if name in OWN or says_nothing or (name in _LISTS and value == []):
+            continue
+        if name not in TOKEN_LIMITS:
+            whole[_repaired(name)] = storable(value, field=at if name == "messages" else name)
+        elif (limit := token_limit(value, field=name)) is not None or value is None:
+            whole[name] = limit
+    return whole
+
+
 def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
     """Returns (texts up to the question, whether a user wrote the question and only system messages follow it)."""
-    last = max((place for place, turn in enumerate(texts) if turn.role == "user"), default=None)
+    last = max([place for place, turn in enumerate(texts) if turn.role == "user"], default=None)
     if last is None:
         return list(texts[:-1]) + [replace(turn, role="user") for turn in texts[-1:]], False
     following = texts[last + 1 :]
@@ -159,7 +165,7 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
     form = passed.get("response_format")
     needs = {
         "tools": any(passed.get(choice) not in (None, "none", "auto") for choice in _TOOLS.values()),
-        "json": isinstance(form, Mapping) and form.get("type") != "text",
+        "json": isinstance(form, dict) and form.get("type") != "text",
         "logprobs": passed.get("logprobs") or passed.get("top_logprobs"),
         CHAT: passed.get("audio") or passed.get("modalities") not in (None, [], ["text"]),
     }

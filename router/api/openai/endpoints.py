@@ -75,9 +75,15 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     """
     question = await read_body(request, requests.completion_question, request, body, key=idempotency_key)
     include_usage = bool((body.stream_options or {}).get("include_usage"))
-    open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
-    stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=open_webui)
+    stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=_by_open_webui(request))
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
+
+
+def _by_open_webui(request: Request) -> bool:
+    for name, _ in request.scope["headers"]:  # noqa: SIM110 - a generator is called for each header
+        if name.startswith(b"x-openwebui-"):
+            return True
+    return False
 
 
 @endpoints.post(

@@ -192,7 +192,7 @@ class OpenAIBody(BaseModel):
     def sent_fields(self) -> dict[str, Any]:
         """The fields that the client sent, declared or not."""
         sent = self.model_fields_set
-        return {name: value for name, value in self if name in sent}
+        return {name: value for name, value in self.__dict__.items() if name in sent} | (self.__pydantic_extra__ or {})
 
 
 class ChatBody(OpenAIBody):
@@ -200,20 +200,21 @@ class ChatBody(OpenAIBody):
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
 
-    _ignored: list[Json] = PrivateAttr(default_factory=list)
+    _ignored: tuple[Json, ...] = PrivateAttr(default=())
 
     @model_validator(mode="wrap")
     @classmethod
     def _of_other_forms(cls, body: object, made: ModelWrapValidatorHandler[Self]) -> Self:
         completion, ignored = as_completion(body)
         chat = made(completion)
-        chat._ignored = short_names(ignored)  # noqa: SLF001 - its own class
+        if ignored:
+            chat._ignored = tuple(short_names(ignored))  # noqa: SLF001 - its own class
         return chat
 
     @property
     def ignored(self) -> list[Json]:
         """Names of what the body had in the form of another interface, and a chat completion lacks."""
-        return self._ignored
+        return list(self._ignored)
 
     # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]

@@ -24,9 +24,11 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
     answer; None if there is none, or if results of tools end the messages).
     """
     answers = [(at, calls) for at, calls in continued(messages) if at >= start]
-    turns = [at for at, message in enumerate(messages) if message.get("role") not in _SYSTEM]
-    lead = turns[0] if turns else len(messages)
-    kept = [message if at < lead or message.get("role") not in _SYSTEM else {} for at, message in enumerate(messages)]
+    kept, has_turn = list[Any](), False
+    for message in messages:
+        is_turn = message.get("role") not in _SYSTEM
+        kept.append({} if has_turn and not is_turn else message)
+        has_turn = has_turn or is_turn
     keys, state, at = list[str | None](), begin, start
     for caller, calls in reversed(answers):
         state, at = _folded(kept[at:caller], state=state), caller
@@ -37,7 +39,7 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
         if places:
             answered, at = _folded(kept[at : places[-1] + 1], state=state), places[-1] + 1
             state = answered
-    return _folded(kept[at:], state=state), tuple(key for key in keys if key is not None), answered
+    return _folded(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
 
 
 def continued(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
@@ -68,6 +70,8 @@ def results_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ids of the calls whose results end the messages, last one first; "" for a result without an id. Reminders may
     follow the results.
     """
+    if not messages or messages[-1].get("role") not in ("tool", *_SYSTEM):
+        return []
     last = takewhile(lambda message: message.get("role") in ("tool", *_SYSTEM), reversed(messages))
     return [_text(message.get("tool_call_id")) for message in last if message.get("role") == "tool"]
 
@@ -90,20 +94,23 @@ def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
 
 def _comparable(message: Mapping[str, Any]) -> list[str]:
     role, content = str(message.get("role")), _without_space(message.get("content"))
-    calls = _call_ids(message)
+    calls = _call_ids(message) if "tool_calls" in message else []
     if role == "assistant" and calls:
         return [role, *sorted(calls)]
     if role == "tool":
         return [role, _text(message.get("tool_call_id")), content]
-    return ["system" if role == "developer" else role, content and _text(message.get("name")), content]
+    name = _text(message["name"]) if content and "name" in message else ""
+    return ["system" if role == "developer" else role, name, content]
 
 
 def _without_space(content: object) -> str:
     """The text of a content without whitespace; images, audio and files are replaced by the hash of their data."""
+    if isinstance(content, str):
+        return "".join(content.split())
     if isinstance(content, list):
         return "".join(map(_without_space, content))
     if not isinstance(content, Mapping):
-        return "".join(_text(content).split())
+        return ""
     texts = [content[key] for key in ("text", "refusal") if isinstance(content.get(key), str)]
     data = content.get(_text(content.get("type")))
     if isinstance(data, Mapping):

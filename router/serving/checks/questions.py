@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import UnionType
 from typing import Final
 
@@ -109,7 +109,9 @@ def checked_query(
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)
     # Sorted as in the log, so that a policy sees the same context in a replay.
-    context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
+    context: Mapping[str, Json] = {}
+    if query.context:
+        context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
     return replace(query, id=query.id or new_id(), context=context)
 
 
@@ -152,9 +154,9 @@ def _check_budget(budget: Budget) -> None:
 
 def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
     caps = {}
-    for cap in fields(Budget):
-        both = (getattr(budget, cap.name), getattr(limits, cap.name))
-        caps[cap.name] = min((value for value in both if value is not None), default=None)
+    for cap in Budget.__slots__:
+        wanted, limit = getattr(budget, cap), getattr(limits, cap)
+        caps[cap] = limit if wanted is None else wanted if limit is None else min(wanted, limit)
     return Budget(**caps)
 
 

@@ -7,7 +7,7 @@ that changes or removes something must first copy its former definition to this 
 from typing import Final
 
 from alembic import op
-from sqlalchemy import Column, String
+from sqlalchemy import Column, String, text
 
 from ragbandit.router.storage.sql.tables import tables_of
 
@@ -29,10 +29,18 @@ _APPEND_ONLY: Final = {
         FOR EACH STATEMENT EXECUTE FUNCTION audit_log_refuse()""",
     ],
 }
+#: (name, table, columns, condition) of the indexes that 1005 replaced
+_REPLACED: Final = (
+    ("waiting_ready", "waiting", ["policy", "has_feedback", "has_outcome", "has_reward", "decided_at"], None),
+    ("jobs_made_at", "jobs", ["kind", "made_at"], None),
+    ("jobs_tenant", "jobs", ["kind", "tenant", "turn"], text("tenant IS NOT NULL")),
+)
 
 
 def upgrade() -> None:
     tables_of(revision).create_all(op.get_bind())
+    for name, table, columns, condition in _REPLACED:
+        op.create_index(name, table, columns, sqlite_where=condition, postgresql_where=condition)
     for statement in _APPEND_ONLY[op.get_bind().dialect.name]:
         op.execute(statement)
     # A column added to Alembic's table: the largest `oldest_code` of the migrations that ran. Older code must not run.

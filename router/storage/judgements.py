@@ -233,7 +233,11 @@ def expire(database: Database, *, kind: ScoreKind, before: float, now: float) ->
     with database.read() as connection:
         if not kept(connection, label=ALL)[f"{kind}_due"]:
             return 0
-    old = select(jobs.c.decision_id).where(jobs.c.kind == kind, jobs.c.made_at <= before).limit(500)
+    old = (
+        select(jobs.c.decision_id)
+        .where(jobs.c.kind == kind, jobs.c.made_at <= before, jobs.c.tenant.is_(None))
+        .limit(500)
+    )
     with counting(database) as (connection, moves):
         if kind == "judge":
             move_day(connection, now=now)  # locks the day's row first, as judges do

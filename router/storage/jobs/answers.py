@@ -4,8 +4,9 @@ The transaction that stores a decision inserts its job. The transaction that sto
 deletes the job. So no decision is lost or answered twice. Worker processes claim the job with the lowest turn.
 
 Tenants take turns, by start-time fair queueing with one unit per decision (Goyal, Vin and Cheng 1997): a new decision
-gets the turn that is next in the queue, or the turn after its tenant's last decision if that is later. So a tenant with
-a thousand decisions delays the first decision of another tenant by one. Every step reads a few rows of an index.
+gets the turn that is next in the queue, or the turn after its tenant's last waiting decision if that is later. So a
+tenant with a thousand decisions delays the first decision of another tenant by one. Every step reads a few rows of an
+index.
 """
 
 import json
@@ -37,7 +38,7 @@ _HAS_RUN: Final = jobs.c.tries > 0
 #: turn of decisions that were moved to the front; other decisions have turns above it
 _FRONT: Final = 0
 #: dialect -> query for the time and two turns. upcoming: lowest turn of a waiting decision, else highest turn of a
-#: claimed one, else 1. last: highest turn of the given tenant's decisions, else 0
+#: claimed one, else 1. last: highest turn of the given tenant's waiting decisions, else 0
 _TURNS: Final = {
     dialect: f"""
     SELECT {now} AS now, coalesce(
@@ -45,7 +46,7 @@ _TURNS: Final = {
         (SELECT max(turn) FROM jobs WHERE kind = 'answer' AND claimed_by IS NOT NULL),
         1
     ) AS upcoming,
-    coalesce((SELECT max(turn) FROM jobs WHERE kind = 'answer' AND tenant = ?), 0) AS last
+    coalesce((SELECT max(turn) FROM jobs WHERE kind = 'answer' AND tenant = ? AND claimed_by IS NULL), 0) AS last
 """  # noqa: S608 # a number of ours
     for dialect, now in CLOCK.items()
 }

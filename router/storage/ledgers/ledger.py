@@ -97,7 +97,7 @@ class Ledger:
         self, connection: Connection, condition: ColumnElement[bool], *, limit: int, after: tuple[float, str]
     ) -> set[tuple[float, str]]:
         """(decided_at, id) of the oldest rows, at least `limit`. Rows with the same time are returned together."""
-        # Sorted by time only, like the index waiting_ready: to sort by id too, SQLite would read all rows.
+        # Sorted by time only, like the index waiting_rated: to sort by id too, SQLite would read all rows.
         at, key = waiting.c.decided_at, waiting.c.decision_id
         query = select(at, key).where(waiting.c.policy == self.label, condition, at >= after[0])
         query = query.where((at > after[0]) | (key > after[1])).order_by(at)

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
     text,
 )
 from sqlalchemy.schema import SchemaItem
@@ -30,7 +31,7 @@ from sqlalchemy.schema import SchemaItem
 #: migration of the first release; revisions have four digits, so that they compare as text
 FIRST_REVISION = "1001"
 #: newest migration of this release
-SCHEMA_REVISION = "1004"
+SCHEMA_REVISION = "1005"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
 OLDEST_REVISION = "1004"
@@ -40,6 +41,10 @@ metadata = MetaData()
 
 def _table(name: str, *items: SchemaItem, comment: str, **options: Any) -> Table:
     return Table(name, metadata, *items, comment=comment, **options)
+
+
+def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **options: Any) -> None:
+    Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
 
 
 ID = String(64)
@@ -79,9 +84,17 @@ waiting = _table(
     Column("has_feedback", Boolean, nullable=False),
     Column("has_reward", Boolean, nullable=False, comment="whether the feedback includes a raw reward"),
     Column("open_until", Double, comment="end of its unit, if that is a task; NULL: one turn", info={"since": "1004"}),
-    Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
     Index("waiting_age", "policy", "decided_at", "decision_id"),
     comment="decisions that a ledger has not learned or closed yet; the row is deleted when it does",
+)
+
+# Most decisions get no feedback, and then have no entry in this index. The conditions are those of queries.
+Index(
+    "waiting_rated",
+    *waiting.c["policy", "has_outcome", "has_reward", "decided_at"],
+    sqlite_where=text("has_feedback = 1"),
+    postgresql_where=text("has_feedback"),
+    info={"since": "1005"},
 )
 
 updates = _table(
@@ -244,10 +257,6 @@ policy_control = _table(
 )
 
 
-def _partial_index(name: str, *columns: Column[Any], where: ColumnElement[bool], **options: Any) -> None:
-    Index(name, *columns, sqlite_where=where, postgresql_where=where, **options)
-
-
 decisions = _table(
     "decisions",
     Column("id", ID, primary_key=True),
@@ -320,7 +329,6 @@ jobs = _table(
         comment="answer: its estimated cost, which budgets count until the outcome is stored, billionths of a dollar",
         info={"since": "1002"},
     ),
-    Index("jobs_made_at", "kind", "made_at"),
     comment="decisions that wait for an answer, the judge, a check or a label; the row is deleted with the result",
 )
 _partial_index("jobs_next", *jobs.c["kind", "turn", "due_at"], where=jobs.c.claimed_by.is_(None))
@@ -331,7 +339,14 @@ _partial_index(
     where=jobs.c.reserved.is_not(None),
     info={"since": "1002"},
 )
-_partial_index("jobs_tenant", *jobs.c["kind", "tenant", "turn"], where=jobs.c.tenant.is_not(None))
+# A job that is claimed when it is inserted has no entry in these.
+_partial_index(
+    "jobs_of_tenant",
+    *jobs.c["kind", "tenant", "turn"],
+    where=and_(jobs.c.tenant.is_not(None), jobs.c.claimed_by.is_(None)),
+    info={"since": "1005"},
+)
+_partial_index("jobs_age", *jobs.c["kind", "made_at"], where=jobs.c.tenant.is_(None), info={"since": "1005"})
 
 outcomes = _table(
     "outcomes",

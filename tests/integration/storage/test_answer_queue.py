@@ -17,10 +17,12 @@ from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.cancellations import cancel
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import this_process
 from ragbandit.shared.types import Conversation, DecisionId, Query
+from tests.conftest import on_sqlite
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
 
@@ -230,6 +232,18 @@ def test_cost_does_not_grow(ask, database, queue):
     slow = whole + 20 * read
     assert best(lambda _: queue.claim()) < max(slow, 0.05)
     assert best(lambda number: ask(f"new-{number}")) < max(slow, 0.05)
+
+
+@on_sqlite  # PostgreSQL's plans for few rows depend on chance
+def test_the_next_turn_is_read_in_indexes(database):
+    """A new decision's turn is found in indexes of waiting and of claimed jobs, however many jobs there are."""
+    with database.read() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {answers._TURNS['sqlite']}", ("tenant",)).all()
+    assert {row[3].split(" INDEX ")[1].split(" ")[0] for row in plan if " INDEX " in row[3]} == {
+        "jobs_next",
+        "jobs_claimed",
+        "jobs_of_tenant",
+    }
 
 
 def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decision):

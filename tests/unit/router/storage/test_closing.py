@@ -117,7 +117,7 @@ def test_times_do_not_round_apart(wait_s):
 
 
 def test_the_next_decisions_are_ranges_of_an_index():
-    """What is learned next is found by the four flags in the index, not by walking over all that waits."""
+    """What is learned next is found by the flags in the index, not by walking over all that waits."""
     with engine().connect() as connection:
         for part in ClosingRule(wait_s=0.0, expire_s=1.0).complete_ranges(now=9.0):
             query = select(waiting.c.decision_id).where(waiting.c.policy == "main", part)
@@ -128,4 +128,4 @@ def test_the_next_decisions_are_ranges_of_an_index():
             )
             (plan, *more) = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked}").all()
             assert more == []  # nothing is sorted
-            assert "waiting_ready (policy=? AND has_feedback=? AND has_outcome=? AND has_reward=?)" in plan.detail
+            assert "waiting_rated (policy=? AND has_outcome=? AND has_reward=?)" in plan.detail

@@ -1,0 +1,17 @@
+"""Indexes of part of `waiting` and `jobs`: an answer without feedback, and a job that is claimed at once, skip them."""
+
+from alembic import op
+
+from ragbandit.router.storage.sql.tables import jobs, waiting
+
+revision = "1005"
+down_revision = "1004"
+oldest_code = "1004"
+
+
+def upgrade() -> None:
+    for name, table in (("waiting_ready", "waiting"), ("jobs_made_at", "jobs"), ("jobs_tenant", "jobs")):
+        op.drop_index(name, table)
+    for index in (*waiting.indexes, *jobs.indexes):
+        if index.info.get("since") == revision:
+            index.create(op.get_bind())

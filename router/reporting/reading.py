@@ -99,7 +99,8 @@ class Report:
     advice: str | None = None
     """"fix: always ARM earns as much", with the next command; null if routing pays or it is not known yet."""
     to_rate: int | None = None
-    """Number of unrated answers of the compared arm whose ratings probably settle the verdict; null if not known."""
+    """Number of unrated answers of the compared arm whose ratings probably settle the verdict; null if not known, or if
+    fewer can be labelled."""
     since: float
     """Start of the period, seconds since 1970."""
     until: float

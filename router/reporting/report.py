@@ -22,6 +22,7 @@ from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, Possible, compared
 from ragbandit.router.reporting.paired_comparison import stored_comparison
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
+from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
@@ -67,6 +68,10 @@ def report(
     arm, weight = arm_of(result.total), scope.reward.weight
     before = before_start(database, result.total, label=scope.label, weight=weight)
     result = result if before is None else words.with_before(result, before)
+    if result.to_rate is not None:
+        with database.read() as connection:
+            can_rate = len(unrated_answers(connection, scope, arm=arm)) >= result.to_rate
+        result = replace(result, to_rate=result.to_rate if can_rate else None)
     asked = stored_comparison(database, scope, against=arm, reward=scope.reward)
     return result if asked is None else words.with_asked(result, asked)
 

@@ -147,7 +147,14 @@ def to_rate(report: Report) -> str | None:
         return None
     arm = report.total.second.removeprefix("always ")
     these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
-    return f"rate {these} of {arm} (pages Labels and Decisions): then it is probably known"
+    command = f"ragbandit report --since {_age(report.until - report.since)} --rate"
+    return f"rate {these} of {arm}: then it is probably known; `{command}` puts them on the page Labels"
+
+
+def _age(seconds: float) -> str:
+    """A whole number of days or hours, as an option."""
+    hours = math.ceil(seconds / 3600.0 - 1e-6)
+    return f"{hours // 24}d" if hours % 24 == 0 else f"{hours}h"
 
 
 def _actions(report: Report, lead: Comparison | None) -> Iterator[str]:

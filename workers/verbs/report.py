@@ -9,7 +9,7 @@ import typer
 
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.budget_words import budget_lines
-from ragbandit.router.cli.console import console, print_json
+from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.inspection import serving_policy
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.store import opened, parse_time
@@ -20,9 +20,12 @@ from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import report as report_in_store
+from ragbandit.router.reporting.report import arm_of, report as report_in_store
+from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.explanations.policy_map import policy_map
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.texts.formats import counted
 
 
 def report(
@@ -39,6 +42,9 @@ def report(
     judge: Annotated[
         str | None, typer.Option(help="who scores both answers: judge, check, labels (people), or MODULE:NAME")
     ] = None,
+    rate: Annotated[
+        bool, typer.Option("--rate", help="put the answers whose ratings the verdict lacks on the page Labels")
+    ] = False,
     show_all: AllOption = False,
     label: LabelOption = None,
     config: ConfigOption = None,
@@ -51,6 +57,9 @@ def report(
 
     --decide --budget DOLLARS asks the other arm on stored questions, lets one judge score both answers, and reports the
     difference. It ends when the verdict is known; the next run goes on. Without --budget it only says what it would do.
+
+    --rate chooses as many unrated answers of the compared arm as probably settle the verdict, at random, and lets
+    people label them.
     """
     if html is not None:
         check_page(html, field="html")
@@ -70,6 +79,8 @@ def report(
             return report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
 
         result = made()
+        if rate:
+            errors.say(_queued(ledger.database, result, scope=scope, now=now))
         if decide:
             file = configuration.load(config).file or Path("config.yaml")
             folder = configuration.class_folder(file)
@@ -94,6 +105,14 @@ def report(
         print_json(plain(result))
     else:
         print_assessment(shown, console, show_all=show_all, page=html, option="--html FILE.html")
+
+
+def _queued(database: Database, result: Report, *, scope: ReportScope, now: float) -> str:
+    if result.to_rate is None or result.total is None:
+        return "no answers were put on the page Labels: a verdict is known, or not known how many ratings it takes"
+    arm = arm_of(result.total)
+    count = queue_unrated(database, scope, arm=arm, count=result.to_rate, now=now)
+    return f"{counted(count, 'answer')} of {arm} {'waits' if count == 1 else 'wait'} on the page Labels"
 
 
 def _refuse_alone(**options: object) -> None:

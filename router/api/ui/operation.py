@@ -21,8 +21,9 @@ from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.reporting.report import report
+from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.report import arm_of, report
+from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes
@@ -79,7 +80,12 @@ def _feedback(router: Router) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)
-def _report(router: Router, *, seconds: float, minute: int) -> Assessment:  # noqa: ARG001 - the cache lasts a minute
+def _report(
+    router: Router,
+    *,
+    seconds: float,
+    minute: int,  # noqa: ARG001 - the cache lasts a minute
+) -> tuple[Report, Assessment]:
     """The report of the last `seconds` seconds, at most a minute old. minute: the time in minutes."""
     now, settings = time.time(), router.settings
     scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=settings.reward)
@@ -87,7 +93,7 @@ def _report(router: Router, *, seconds: float, minute: int) -> Assessment:  # no
     mapped = policy_map(
         router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
     )
-    return words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of)
+    return result, words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of)
 
 
 #: largest number of arms in a chart; these are the arms with most decisions
@@ -163,7 +169,7 @@ async def first(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tenants, policy = router.settings.tenants, router.settings.policy
     budgets = partial(budget_lines, router.database, tenants=tenants, policy=policy, now=time.time())
-    read = partial(_report, router, seconds=TIMES[chosen][1], minute=int(time.time() // 60))
+    result, assessment = await _newest_report(request, chosen)
     values |= {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
@@ -171,7 +177,8 @@ async def first(request: Request) -> Response:
         "charts": earned_charts(history),
         "buys": caller_of(request).role in (None, "admin"),
         "paired": await verdicts.newest(request),
-        "shown": shown(await reports_of(request).run(read), sign=values["sign"]),
+        "to_rate": result.to_rate,
+        "shown": shown(assessment, sign=values["sign"]),
     }
     return page(request, "overview.html", title="Overview", **values)
 
@@ -189,6 +196,24 @@ async def decide(request: Request) -> Response:
         sent["since"] = time.time() - TIMES[_time_of(form["time"])][1]
     await verdicts.ask(request, body_of(verdicts.DecideBody, sent))
     return onward(f"/ui?time={_time_of(form['time'])}")
+
+
+@pages.post("/ui/rate", rule=ADMIN)
+async def rate(request: Request) -> Response:
+    """Put the answers whose ratings the shown verdict lacks on the page Labels."""
+    form, router = await form_of(request, "time"), router_of(request)
+    result, _ = await _newest_report(request, _time_of(form["time"]))
+    if result.to_rate is not None and result.total is not None:
+        scope = ReportScope(label=router.ledger.label, since=result.since, until=result.until)
+        options: dict[str, Any] = {"arm": arm_of(result.total), "count": result.to_rate, "now": time.time()}
+        await reads_of(request).run(partial(queue_unrated, router.database, scope, **options))
+    return onward("/ui/labels")
+
+
+async def _newest_report(request: Request, chosen: str) -> tuple[Report, Assessment]:
+    """The report of a period, a name in TIMES, and how it is shown."""
+    minute = int(time.time() // 60)
+    return await reports_of(request).run(partial(_report, router_of(request), seconds=TIMES[chosen][1], minute=minute))
 
 
 @pages.get("/ui/arms", rule=READ_ALL)

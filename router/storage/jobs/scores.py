@@ -7,18 +7,18 @@ job.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import func, select
 
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
-from ragbandit.router.storage.sql.bulk_insert import insert_rows
+from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import ALL, Moves, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs
-from ragbandit.shared.types import CANCELLED, IMPORTED, Json, Outcome, calls_of
+from ragbandit.shared.types import CANCELLED, IMPORTED, DecisionId, Json, Outcome, calls_of
 
 #: maximum number of answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
@@ -27,6 +27,8 @@ CHECK_EXPIRE_S: Final = 2 * 86400.0
 #: maximum number of answers that wait for a person's label, and their longest wait, seconds
 MAX_LABELS: Final = 10_000
 LABEL_EXPIRE_S: Final = 7 * 86400.0
+#: seconds by which a queued answer is older than the one before it, since the newest is shown first
+_ORDER_S: Final = 1e-3
 #: stop reasons of failures that are not caused by the arm
 NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
 
@@ -53,9 +55,8 @@ def add_jobs(
     judgeable = sorted(filter(is_judgeable, group), key=lambda outcome: outcome.decision_id)
     if not judgeable:
         return 0
-    common = {"kind": kind, "turn": 0, "tries": 0, "facts": json.dumps(facts or {})}
     rows = [
-        {"decision_id": outcome.decision_id, "made_at": outcome.made_at, "due_at": outcome.made_at, **common}
+        _row(outcome.decision_id, kind=kind, made_at=outcome.made_at, facts=facts or {})
         for outcome in judgeable[: max(0, room)]
     ]
     insert_rows(connection, jobs, rows)
@@ -75,6 +76,23 @@ def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves
         oldest = oldest.where(jobs.c.kind == "label").order_by(of_tenant.desc(), jobs.c.made_at).limit(excess)
         room += len(drop_jobs(connection, connection.execute(oldest).scalars(), kind="label", moves=moves))
     add_jobs(connection, group, kind="label", room=room, moves=moves)
+
+
+def queue_for_labels(connection: Connection, ids: Sequence[DecisionId], *, now: float, moves: Moves) -> int:
+    """Let stored answers wait for a label, as far as there is room: the page shows them first, in this order.
+
+    Returns how many began to wait. now: seconds since 1970
+    """
+    room = max(MAX_LABELS - kept(connection, label=ALL)["label_due"], 0)
+    rows = [_row(key, kind="label", made_at=now - number * _ORDER_S, facts={}) for number, key in enumerate(ids[:room])]
+    count = sum(insert_new(connection, jobs, rows, key="decision_id"))
+    count_jobs("label", count, moves=moves)
+    return count
+
+
+def _row(key: DecisionId, *, kind: ScoreKind, made_at: float, facts: Mapping[str, Json]) -> dict[str, Any]:
+    common = {"kind": kind, "turn": 0, "tries": 0, "facts": json.dumps(facts)}
+    return {"decision_id": key, "made_at": made_at, "due_at": made_at, **common}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

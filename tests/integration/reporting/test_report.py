@@ -8,14 +8,18 @@ import pytest
 from sqlalchemy import insert
 
 from ragbandit.router.comparison import Difference, compare
-from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
 from ragbandit.router.reporting import reading
 from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.reporting.reading import ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import report
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.reporting.unrated_answers import queue_unrated
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
+from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row
+from ragbandit.router.storage.sql.counters import ALL, kept
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import percent
@@ -109,6 +113,30 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     assert log.sample is None
     assert len(read_log(store.database, replace(SCOPE, tenant="acme")).arm) == 1
     assert len(read_log(store.database, replace(SCOPE, since=EPOCH - 1.5 * HOUR)).arm) == 2
+
+
+def test_unrated_answers_of_an_arm_wait_for_labels(store):
+    """Answers of the arm that may be rated begin to wait in the order of their draws, as many as are wanted in all."""
+    two = {"arms": ("no_retrieval", "single_step"), "pmf": (0.5, 0.5), "propensity": 0.5}
+    open_ones = [store.add(arm="single_step", **two).id for _ in range(9)]
+    store.add(arm="no_retrieval", **two)
+    store.add(arm="single_step", outcome=False, **two)
+    store.add(arm="single_step", query={"tenant": "acme"}, **two)
+    for facts in ({PinnedArm.key: {"arm": "single_step"}}, {LabelRequest.key: {"asked": False}}):
+        store.add(arm="single_step", facts=facts, **two)
+    rated = store.add(arm="single_step", **two).id
+    settings = Settings.model_validate({})
+    good = {"feedback_id": "good", "rating": True, "decision_id": rated, "settings": settings, "now": EPOCH}
+    store.store.add_feedback([made_feedback(**good)])
+    scope, secret = replace(SCOPE, tenant="default"), shared_secret(store.database, name=DRAWS, now=EPOCH)
+    order = sorted(open_ones, key=lambda key: drawn_for("rate", key, secret=secret))
+    for count, expected in ((3, 3), (3, 3), (5, 5), (50, 9)):
+        assert queue_unrated(store.database, scope, arm="single_step", count=count, now=EPOCH + count) == expected
+        with store.database.read() as connection:
+            queued = ids_to_label(connection, tenant=None, limit=50, skip=0)
+            assert kept(connection, label=ALL)["label_due"] == expected
+        assert sorted(queued, key=order.index) == order[:expected]
+    assert queued == [*order[5:], *order[3:5], *order[:3]]
 
 
 def test_a_report_of_a_store(store):

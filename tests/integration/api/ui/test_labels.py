@@ -11,6 +11,7 @@ from tests.integration.api.ui.conftest import answered
 from tests.support.examples import made_paired_answer
 from tests.support.servers.http_service import refused
 
+ARMS = {"no_retrieval": {}, "direct": {"class": "no_retrieval"}}
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -86,6 +87,27 @@ def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
     other.log_in(reader)
     assert "Wrong" not in other.page("/ui/labels")
     assert asking.http.get("/v1/label-queue", headers={"authorization": f"Bearer {reader}"}).status_code == 403
+
+
+def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
+    """A button puts as many answers of the compared arm on the page as the verdict lacks ratings, also twice."""
+    monkeypatch.setattr("ragbandit.router.reporting.report._to_rate", lambda *_, **__: 2)
+    holdback = {"arm": "direct", "share": 0.5}
+    service = serve(arms=ARMS, policy={"name": "uniform", "holdback": holdback})
+
+    def arm(key: str) -> str:
+        return service.http.get(f"/v1/decisions/{key}").json()["arm"]
+
+    arms = [arm(answered(service)) for _ in range(4)]
+    while arms.count("direct") < 3:  # 3 of 4 draws
+        arms.append(arm(answered(service)))
+    browser = visit(service)
+    for _ in range(2):
+        assert "Put 2 unrated answers on the page Labels" in browser.page("/ui?time=week")
+        done = browser.send("/ui/rate", on="/ui?time=week", time="week")
+        assert done.headers["location"] == "/ui/labels"
+        assert "2 answers wait; 0 labels were given today." in browser.page("/ui/labels")
+    assert [arm(key) for key in waiting(service)] == ["direct", "direct"]
 
 
 def test_answers_of_a_paired_comparison(asking, visit, with_keys):

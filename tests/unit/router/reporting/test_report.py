@@ -1,5 +1,6 @@
 """Verdicts and words of a report."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -200,7 +201,9 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     run = made(WORLDS[6], count=2_000, seed=1)
     found = reported(run.log, against="premium")
     shown = words.assessment(found, now=found.until)
-    text = f"rate {found.to_rate} more answers of premium (pages Labels and Decisions): then it is probably known"
+    days = math.ceil((found.until - found.since) / 86_400.0)
+    text = f"rate {found.to_rate} more answers of premium: then it is probably known; `ragbandit report --since {days}d"
+    text += " --rate` puts them on the page Labels"
     assert (found.total.verdict, text in shown.actions) == ("not known yet", True)
     assert [finding.what for finding in of_report(found)] == [text]
     assert any("which holds if nobody chooses what to rate by how good it is" in note for note in shown.notes)

@@ -1,0 +1,67 @@
+"""Unrated answers of the arm that a report compares with: people may label them for a verdict.
+
+A report takes the rated answers of an arm for a random sample of all its answers. So the answers are taken in a random
+order, which follows from the store's secret and their ids: an answer's chance to be labelled depends neither on the
+answer nor on its question. An answer is taken as long as the ledger would learn its label. Left out are rows that no
+comparison reads, and answers for which the label queue or the judge's sample has drawn already, with a probability of
+its own.
+"""
+
+from operator import itemgetter
+
+from sqlalchemy import Text, cast, exists, null, or_, select
+
+from ragbandit.router.reporting.reading import ReportScope, reason_to_leave_out
+from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
+from ragbandit.router.storage.jobs.scores import queue_for_labels
+from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.counters import counting
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes, waiting
+from ragbandit.shared.types import DecisionId, JudgeRequest, LabelRequest
+
+
+def unrated_answers(connection: Connection, scope: ReportScope, *, arm: str) -> dict[DecisionId, bool]:
+    """Answers of the arm that may be labelled -> whether they are in the label queue."""
+    is_queued = exists().where(jobs.c.kind == "label", jobs.c.decision_id == decisions.c.id)
+    is_drawn = or_(has_key(decisions.c.facts, LabelRequest.key), has_key(decisions.c.facts, JudgeRequest.key))
+    query = select(
+        *decisions.c["id", "arms", "facts", "request"],
+        outcomes.c.cost,
+        scope.is_open.label("is_open"),
+        cast(null(), Text).label("source"),
+        is_queued.label("is_queued"),
+    ).where(
+        scope.condition,
+        decisions.c.arm == arm,
+        decisions.c.text != "",
+        waiting.c.policy == scope.label,
+        waiting.c.decision_id == decisions.c.id,
+        ~waiting.c.has_feedback,
+        outcomes.c.decision_id == decisions.c.id,
+        outcomes.c.answer != "",
+        or_(is_queued, ~is_drawn),
+    )
+    rows = connection.execute(query).mappings().all()
+    return {
+        DecisionId(row["id"]): bool(row["is_queued"])
+        for row in rows
+        if reason_to_leave_out(row, arms=[arm, arm]) is None
+    }
+
+
+def queue_unrated(database: Database, scope: ReportScope, *, arm: str, count: int, now: float) -> int:
+    """Let `count` unrated answers of the arm wait on the page Labels, or all if there are fewer.
+
+    Returns how many wait there, with those that waited before. now: seconds since 1970. Raises StoreError.
+    """
+    secret = shared_secret(database, name=DRAWS, now=now)
+    with counting(database) as (connection, moves):
+        known = unrated_answers(connection, scope, arm=arm)
+        queued = sum(known.values())
+        others = sorted(
+            (drawn_for("rate", key, secret=secret), key) for key, is_queued in known.items() if not is_queued
+        )
+        chosen = list(map(itemgetter(1), others[: max(count - queued, 0)]))
+        return queued + queue_for_labels(connection, chosen, now=now, moves=moves)

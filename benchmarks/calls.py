@@ -27,6 +27,7 @@ import httpx
 
 import ragbandit
 from benchmarks.service_process import environment, free_port
+from ragbandit.shared.dialects.messages.requests import messages_of
 
 #: folder of our modules
 _OURS: Final = f"{Path(ragbandit.__file__).parent}{os.sep}"
@@ -42,12 +43,36 @@ def _chat(question: str) -> dict[str, Any]:
     return {"model": "auto", "messages": [{"role": "user", "content": question}]}
 
 
+def _long_chat(question: str) -> dict[str, Any]:
+    """A chat of 100 messages and 200 kB that ends with the question: 33 calls of tools with their results."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are a coding agent. " * 40}]
+    for number in range(33):
+        call = {"name": "read", "arguments": json.dumps({"file": f"{question} {number}", "lines": "1-100"})}
+        calls = [{"id": f"call_{number}", "type": "function", "function": call}]
+        messages += [
+            {"role": "user", "content": "Read the next file, and say what it does. " * 40},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": f"call_{number}", "content": "a line of the file with some words\n" * 115},
+        ]
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in ("file", "lines", "folder")}}
+    names = ("read", "write", "search", "list", "run", "test", "fetch", "ask")
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in names]
+    return {"model": "auto", "messages": [*messages, {"role": "user", "content": question}], "tools": tools}
+
+
+def _long_messages(question: str) -> dict[str, Any]:
+    """`_long_chat` in the form of Messages."""
+    return messages_of(_long_chat(question), max_tokens=100) | {"model": "auto"}
+
+
 #: name of a door -> (path, function from a question to the body of a request)
 DOORS: Final[Mapping[str, tuple[str, _Body]]] = {
     "chat": ("/v1/chat/completions", _chat),
     "messages": ("/v1/messages", lambda question: _chat(question) | {"max_tokens": 100}),
     "responses": ("/v1/responses", lambda question: {"model": "auto", "input": question}),
     "route": ("/v1/route", lambda question: {"question": question}),
+    "long chat": ("/v1/chat/completions", _long_chat),
+    "long messages": ("/v1/messages", _long_messages),
 }
 
 
@@ -169,10 +194,10 @@ def measured(settings: Callable[[str, int], dict[str, Any]], *, environ: Mapping
 def print_calls(found: list[Calls]) -> None:
     """Print one line for each door."""
     print("calls of Python functions in the service's process for an answer, encoder hashing")
-    print(f"{'':18} {'all':>7} {'ours':>7} {'modules':>8}")
+    print(f"{'':23} {'all':>7} {'ours':>7} {'modules':>8}")
     for one in found:
         name = f"{one.door}, {'streamed' if one.streamed else 'whole'}"
-        print(f"{name:18} {one.calls:7,.0f} {one.ours:7,.0f} {one.modules:8}")
+        print(f"{name:23} {one.calls:7,.0f} {one.ours:7,.0f} {one.modules:8}")
 
 
 if __name__ == "__main__":

@@ -135,19 +135,18 @@ class ReadBudget:
 
     def count_members(self, body: object) -> None:
         """Count the values of a parsed body. Raises the error of `refused`."""
-        most, waiting = self._caps["values"].most, [body]
-        count = 0
-        while waiting:
+        most = self._caps["values"].most
+        count, waiting = 0, [body] if isinstance(body, dict | list) else []
+        while waiting and count <= most:
             value = waiting.pop()
+            count += 1
             if isinstance(value, dict):
-                members, count = list(value.values()), count + 1 + len(value)
-            elif isinstance(value, list):
-                members, count = value, count + 1 + sum(isinstance(one, str) for one in value)
-            else:
-                continue
-            if count > most:
-                break
-            waiting += [one for one in members if isinstance(one, dict | list)]
+                count += len(value)
+            for one in value.values() if isinstance(value, dict) else value:
+                if isinstance(one, dict | list):
+                    waiting.append(one)
+                elif isinstance(one, str) and isinstance(value, list):
+                    count += 1
         self.check("values", count)
         if isinstance(body, dict):
             self.check("parameters", len(body))

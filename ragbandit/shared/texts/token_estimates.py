@@ -32,20 +32,16 @@ _MARKS: Final = bytes(code for code in range(0x21, 0x7F) if not chr(code).isalnu
 
 def estimated_tokens(text: str) -> int:
     """Approximate number of tokens of a text in any script, at least as many as its common tokenizers make of prose."""
-    return math.ceil(_tokens(text))
-
-
-def _tokens(text: str) -> float:
     plain = text.encode("ascii", "ignore")
     without_digits = plain.translate(None, _DIGITS)
     letters, digits = len(without_digits.translate(None, _MARKS)), len(plain) - len(without_digits)
     tokens = LETTER * letters + MARK * (len(without_digits) - letters) + DIGIT * digits
     if len(plain) == len(text):
-        return tokens
+        return math.ceil(tokens)
     import numpy as np
 
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")  # (characters,)
-    return tokens + float(_ratios()[codes // _BLOCK].sum())
+    return math.ceil(tokens + float(_ratios()[codes // _BLOCK].sum()))
 
 
 @functools.cache

@@ -227,7 +227,7 @@ class _Reader:
             fault = f'"{at}.content" must be text or a list of parts'
             self.faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
         calls = message.get("tool_calls")
-        self.tokens += estimated_tokens(text + (json.dumps(calls, ensure_ascii=False) if calls else ""))
+        self.tokens += estimated_tokens(text + (_ENCODER.encode(calls) if calls else ""))
         return None if our_role is None else Message(role=our_role, text=text)
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:

@@ -7,7 +7,7 @@ reminders: system messages that follow other messages, which clients add, move a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Any, Final
 
 from ragbandit.router.storage.decisions.turns import loop_key
@@ -80,27 +80,36 @@ def _call_ids(message: Mapping[str, Any]) -> list[str]:
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return []
-    return [_text(call.get("id")) if isinstance(call, Mapping) else "" for call in calls]
+    return [_text(call.get("id")) if isinstance(call, dict) else "" for call in calls]
 
 
 def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
     """The hash of a whole conversation. state: hash of its first messages; messages: those that follow, or {}."""
-    for is_result, group in groupby(filter(None, messages), key=lambda message: message.get("role") == "tool"):
-        rows = [_comparable(message) for message in group]
-        for row in sorted(rows) if is_result else rows:
-            state = body_hash([state, *row]) if any(row[1:]) else state
+    rows, results = list[list[str]](), list[list[str]]()
+    for message in filter(None, messages):
+        row = _comparable(message)
+        if row[0] == "tool":
+            results.append(row)
+            continue
+        if results:  # their order does not count
+            rows += sorted(results)
+            results = []
+        rows.append(row)
+    for row in [*rows, *sorted(results)]:
+        state = body_hash([state, *row]) if any(row[1:]) else state
     return state
 
 
 def _comparable(message: Mapping[str, Any]) -> list[str]:
-    role, content = str(message.get("role")), _without_space(message.get("content"))
-    calls = _call_ids(message) if "tool_calls" in message else []
-    if role == "assistant" and calls:
-        return [role, *sorted(calls)]
+    role, content = str(message.get("role")), message.get("content")
+    text = "".join(content.split()) if isinstance(content, str) else _without_space(content)
     if role == "tool":
-        return [role, _text(message.get("tool_call_id")), content]
-    name = _text(message["name"]) if content and "name" in message else ""
-    return ["system" if role == "developer" else role, name, content]
+        return [role, _text(message.get("tool_call_id")), text]
+    calls = _call_ids(message) if role == "assistant" and message.get("tool_calls") else []
+    if calls:
+        return [role, *sorted(calls)]
+    name = message.get("name") if text else ""
+    return ["system" if role == "developer" else role, name if isinstance(name, str) else "", text]
 
 
 def _without_space(content: object) -> str:
@@ -109,11 +118,11 @@ def _without_space(content: object) -> str:
         return "".join(content.split())
     if isinstance(content, list):
         return "".join(map(_without_space, content))
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         return ""
     texts = [content[key] for key in ("text", "refusal") if isinstance(content.get(key), str)]
     data = content.get(_text(content.get("type")))
-    if isinstance(data, Mapping):
+    if isinstance(data, dict):
         data = data.get("url") or [value for name, value in sorted(data.items()) if value and name != "detail"]
     return _without_space(texts) if texts or not data else f"[{body_hash(data)}]"
 

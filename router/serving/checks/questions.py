@@ -201,10 +201,13 @@ def _check_conversation(query: Query) -> None:
 
 def check_message(message: object) -> None:
     """Raises InvalidInput if a Message cannot be stored. Its text may be blank."""
-    checked_type(message, Message, field="messages", wanted="a list of messages")
+    if not isinstance(message, Message):
+        checked_type(message, Message, field="messages", wanted="a list of messages")
     assert isinstance(message, Message)
     if message.role not in _ROLES:
         remedy = f"use one of {', '.join(_ROLES)}"
         raise InvalidInput(f"a message has the role {message.role!r:.40}", field="messages", remedy=remedy)
-    checked_type(message.text, str, field="messages", wanted="messages of text")
+    text: object = message.text
+    if not isinstance(text, str):
+        checked_type(text, str, field="messages", wanted="messages of text")
     checked_text(message.text, field="messages", blank=True)

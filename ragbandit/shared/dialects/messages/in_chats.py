@@ -25,9 +25,12 @@ def in_chat_form(chat: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if choice.get("type") in ("auto", "any", "none"):
         changed["tool_choice"] = "required" if choice["type"] == "any" else choice["type"]
     messages = chat.get("messages")
-    if isinstance(messages, list) and any(map(_has_blocks, messages)):
-        changed["messages"] = [part for message in messages for part in _messages(message)]
-        ignored = [f"messages.{kind}" for message in messages for kind in _left_out(message)]
+    in_parts = list[Any]()
+    if isinstance(messages, list):
+        in_parts = [one for one in messages if isinstance(one, dict) and isinstance(one.get("content"), list)]
+    if any(map(_has_blocks, in_parts)):
+        changed["messages"] = [part for message in chat["messages"] for part in _messages(message)]
+        ignored = [f"messages.{kind}" for message in chat["messages"] for kind in _left_out(message)]
     return changed, ignored
 
 

@@ -36,7 +36,10 @@ _SHOWN: Final = {"text": "content", "thinking": "reasoning_content"}
 DETAILS: Final = ("stop_details", "container", "context_management")
 #: fields of a message that are read elsewhere
 _PARTS: Final = frozenset({"type", "id", "role", "content", "stop_reason", "stop_sequence", *DETAILS})
-_CALL: Final = ("type", "id", "name", "input")
+#: fields of every block with a call
+CALL_FIELDS: Final = ("type", "id", "name", "input")
+# Shared, since `json.dumps` with options makes an encoder for every call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 class ChatChunks:
@@ -90,7 +93,7 @@ class ChatChunks:
         self._budget.spend("blocks", clean(held)[1])
         self._open[index] = held, {}
         if kind == "tool_use":
-            more = {name: block[name] for name in block if name not in _CALL}
+            more = {name: block[name] for name in block if name not in CALL_FIELDS}
             call = call_of({**block, "input": None}, more=more, empty="")  # `_end` sends an input that is not repeated
             held["index"], self._calls = self._calls, self._calls + 1
             yield _chunk({"tool_calls": [call | {"index": held["index"]}]})
@@ -132,7 +135,7 @@ def _chunk(delta: Mapping[str, Any]) -> dict[str, Any]:
 
 def call_of(block: Mapping[str, Any], *, more: Mapping[str, Any], empty: str) -> dict[str, Any]:
     """The tool call of a block, with more fields. empty: arguments of a call without input."""
-    arguments = json.dumps(block["input"], ensure_ascii=False) if block.get("input") else empty
+    arguments = _ENCODER.encode(block["input"]) if block.get("input") else empty
     function = {"name": block.get("name"), "arguments": arguments}
     return {"id": block.get("id"), "type": "function", "function": function, **more}
 

@@ -1,10 +1,10 @@
 """Requests of Anthropic's Messages as chat completions, and back. Nothing here sends or waits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
-from ragbandit.shared.dialects.messages.replies import THINKING, call_of, content_of
+from ragbandit.shared.dialects.messages.replies import CALL_FIELDS, THINKING, call_of, content_of
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import listed, object_in, words_of
@@ -62,17 +62,20 @@ def unread(body: Mapping[str, Any]) -> list[str]:
     return [name for name in body if name not in read]
 
 
-def blocks_of(content: Any) -> Iterator[dict[str, Any]]:
+def blocks_of(content: Any) -> list[dict[str, Any]]:
     """The blocks of a message; a text is one block, and nothing is none."""
-    for block in content if isinstance(content, list) else [content]:
-        if block not in (None, ""):
-            yield block if isinstance(block, dict) else {"type": "text", "text": block}
+    blocks = content if isinstance(content, list) else [content]
+    return [
+        block if isinstance(block, dict) else {"type": "text", "text": block}
+        for block in blocks
+        if block not in (None, "")
+    ]
 
 
 def _as_text(parts: Sequence[Mapping[str, Any]], *, by: str) -> Any:
     """The texts of the parts, joined; the parts if there are others. Many servers read only texts."""
-    is_text = all(part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts)
-    return by.join(part["text"] for part in parts) if is_text else list(parts)
+    texts = [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
+    return by.join(texts) if len(texts) == len(parts) else list(parts)
 
 
 def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
@@ -82,12 +85,13 @@ def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
         if block.get("type") in THINKING:  # what Anthropic signed is left out: no other model reads it
             thoughts += [words_of(block.get("thinking"))] if is_foreign(block) else []
         elif block.get("type") == "tool_use":
-            calls.append(call_of(block, more=reasoning_in(block), empty="{}"))
+            more = reasoning_in(block) if len(block) > len(CALL_FIELDS) else {}
+            calls.append(call_of(block, more=more, empty="{}"))
         else:
             parts.append(_part(block, foreign=foreign))
     message["content"] = _as_text(parts, by="") if parts else None
-    more = {"tool_calls": calls, "reasoning_content": "\n\n".join(filter(None, thoughts))}
-    return message | {name: value for name, value in more.items() if value}
+    further = {"tool_calls": calls, "reasoning_content": "\n\n".join(filter(None, thoughts))}
+    return message | {name: value for name, value in further.items() if value}
 
 
 def _turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> list[dict[str, Any]]:
@@ -97,7 +101,12 @@ def _turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> lis
         if block.get("type") != "tool_result":
             rest.append(_part(block, foreign=foreign))
             continue
-        parts = [_part(part, foreign=foreign) for part in blocks_of(block.get("content"))]
+        blocks = blocks_of(block.get("content"))
+        content = _as_text(blocks, by="\n")
+        if isinstance(content, str) and not block.get("is_error"):
+            results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
+            continue
+        parts = [_part(part, foreign=foreign) for part in blocks]
         parts = [{"type": "text", "text": "Error:"}, *parts] if block.get("is_error") else parts
         if not joined:  # most servers read only texts of tools
             rest += [part for part in parts if part.get("type") != "text"]
@@ -105,19 +114,21 @@ def _turn(message: Mapping[str, Any], *, joined: bool, foreign: set[str]) -> lis
         content = _as_text(parts, by="\n")
         results.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
     if joined and results:
-        results[-1]["content"] = _as_text([*blocks_of(results[-1]["content"]), *rest], by="\n")
+        if rest:
+            results[-1]["content"] = _as_text([*blocks_of(results[-1]["content"]), *rest], by="\n")
         return results
     return [*results, {**message, "content": _as_text(rest, by="\n\n")}] if rest or not results else results
 
 
 def _part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
     """The part for a block of Messages; the block itself, with its type in `foreign`, if no part expresses it."""
-    kind, source, title = block.get("type"), object_in(block, "source"), words_of(block.get("title"))
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "text": block.get("text")}
+    source, title = object_in(block, "source"), words_of(block.get("title"))
     url, text = source.get("url"), words_of(source.get("data") or source.get("content"))
     if source.get("type") == "base64":
         url = f"data:{source.get('media_type')};base64,{text}"
-    if kind == "text":
-        return {"type": "text", "text": block.get("text")}
     if kind == "image" and isinstance(url, str):
         return {"type": "image_url", "image_url": {"url": url}}
     if kind == "document" and isinstance(url, str):

@@ -28,16 +28,18 @@ def fit_order(body: dict[str, Any], *, fitted: Fitted) -> None:
 def calls_of(message: Mapping[str, Any]) -> list[Any]:
     """The calls of a message; [] if they have another form."""
     calls = message.get("tool_calls")
-    is_list = isinstance(calls, list) and all(isinstance(call, dict) for call in calls)
-    return list(calls) if is_list and calls and message.get("role") == "assistant" else []
+    if not calls or not isinstance(calls, list) or message.get("role") != "assistant":
+        return []
+    objects = [call for call in calls if isinstance(call, dict)]
+    return objects if len(objects) == len(calls) else []
 
 
 def _named(messages: Sequence[Any]) -> list[Any]:
     """The messages with an id for each call and result; a result without one belongs to the next call."""
     named, waiting, number = list[Any](), dict[str, None](), 0
     for message in messages:
-        calls, changed = calls_of(message), message
-        if not all(isinstance(call.get("id"), str) and call["id"] for call in calls):
+        calls, changed = calls_of(message) if message.get("tool_calls") else [], message
+        if calls and [call for call in calls if not (isinstance(call.get("id"), str) and call["id"])]:
             calls = [{**call, "id": words_of(call.get("id")) or f"call_{n}"} for n, call in enumerate(calls, number)]
             changed = {**message, "tool_calls": calls}
         number += len(calls)
@@ -62,7 +64,8 @@ def _is_right(messages: Sequence[Any]) -> bool:
             waiting.discard(message.get("tool_call_id"))
         elif waiting:
             return False
-        elif calls := calls_of(message):
+        elif message.get("tool_calls"):
+            calls = calls_of(message)
             waiting = {call.get("id") for call in calls}
             if len(waiting) < len(calls):
                 return False

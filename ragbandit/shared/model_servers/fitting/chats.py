@@ -55,11 +55,11 @@ def fitting_size(body: Mapping[str, Any]) -> int:
     or object with which more than _MOST_VALUES are counted.
     """
     count = characters = 0
-    waiting: list[Any] = [body]
+    waiting: list[Any] = [dict(body)]
     while waiting and count <= _MOST_VALUES:
         parts = waiting.pop()
         count += len(parts)
-        for value in (parts.values() if isinstance(parts, Mapping) else parts) if count <= _MOST_VALUES else ():
+        for value in (parts.values() if isinstance(parts, dict) else parts) if count <= _MOST_VALUES else ():
             if isinstance(value, str):
                 characters += len(value)
             elif isinstance(value, dict | list):

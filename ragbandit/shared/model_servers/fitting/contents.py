@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
@@ -197,9 +196,10 @@ def _call(call: Any) -> Any:
 
 
 def _is_object(text: str) -> bool:
-    with suppress(ValueError, RecursionError):
+    try:
         return isinstance(json.loads(text), dict)
-    return False
+    except (ValueError, RecursionError):
+        return False
 
 
 def _results_as_text(messages: Sequence[Any], *, fitted: Fitted) -> list[Any]:

@@ -22,16 +22,16 @@ def fit_free_text(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None
     choice = object_in(body, "tool_choice")
     if choice.get("type") == "custom":
         body["tool_choice"] = {"type": "function", "function": {"name": object_in(choice, "custom").get("name")}}
-    if any(map(_has_custom, body["messages"])):
-        body["messages"] = [
-            {**message, "tool_calls": list(map(_called, message["tool_calls"]))} if _has_custom(message) else message
-            for message in body["messages"]
-        ]
+    messages = list(body["messages"])
+    places = [at for at, message in enumerate(messages) if message.get("tool_calls") and _has_custom(message)]
+    for at in places:
+        messages[at] = {**messages[at], "tool_calls": list(map(_called, messages[at]["tool_calls"]))}
+    body["messages"] = messages if places else body["messages"]
 
 
 def _has_custom(message: Mapping[str, Any]) -> bool:
-    calls = message.get("tool_calls")
-    return isinstance(calls, list) and any(call.get("type") == "custom" for call in listed(calls))
+    calls = message["tool_calls"]
+    return isinstance(calls, list) and "custom" in [call.get("type") for call in calls if isinstance(call, dict)]
 
 
 def _function(tool: Any, *, fitted: Fitted) -> Any:

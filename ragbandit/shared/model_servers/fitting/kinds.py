@@ -1,5 +1,6 @@
 """The table of what each kind of model server takes, and how the kind of a server is recognised."""
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping
@@ -28,9 +29,7 @@ class Form:
 
     def fits(self, text: str) -> bool:
         """Whether a text has this form."""
-        is_right = not self.characters or re.fullmatch(f"[{self.characters}]*", text)
-        is_begun = not self.first or re.match(f"[{self.first}]", text)
-        return bool(is_right and is_begun) and self.least <= len(text) <= self.most
+        return self.least <= len(text) <= self.most and bool(_pattern(self.first, self.characters).match(text))
 
     def made(self, text: str, *, number: int = 0) -> str:
         """A text of this form that only this text and number have, for all practical purposes, and always the same."""
@@ -40,6 +39,12 @@ class Form:
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)[: self.most - 9]
         begin = "" if not self.first or re.match(f"[{self.first}]", plain) else "t"
         return f"{begin}{plain}"[: self.most - 9] + f"_{digest[:8]}"
+
+
+@functools.cache
+def _pattern(first: str, characters: str) -> re.Pattern[str]:
+    """The pattern of a whole text. first, characters: see `Form`."""
+    return re.compile((f"(?=[{first}])" if first else "") + (rf"[{characters}]*+\Z" if characters else ""))
 
 
 _PLAIN: Final = "A-Za-z0-9_-"

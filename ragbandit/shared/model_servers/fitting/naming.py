@@ -1,13 +1,15 @@
 """Ids of calls and names of tools, in chats and in Messages. Both are changed back in the answer."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
 from ragbandit.shared.reading.fields import listed, object_in, words_of
 
 Rename = Callable[[str], str]
+#: roles of messages with results of calls
+_RESULTS: Final = ("tool", "function")
 
 
 class CallIds:
@@ -66,7 +68,12 @@ def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
         if isinstance(body.get(name), dict):
             body[name] = fit(body[name], renamed)
     ids = CallIds(takes=takes, fitted=fitted)
-    body["messages"] = [_message(message, ids=ids, renamed=renamed) for message in body["messages"]]
+    body["messages"] = [
+        _message(message, ids=ids, renamed=renamed)
+        if message.get("tool_calls") or message.get("function_call") or message.get("role") in _RESULTS
+        else message
+        for message in body["messages"]
+    ]
 
 
 def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> Any:
@@ -81,7 +88,10 @@ def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> An
         for name, rename in (("tool_call_id", ids.answered), ("name", renamed)):
             if isinstance(message.get(name), str):
                 changed[name] = rename(message[name])
-    return {**message, **changed} if any(message.get(name) != value for name, value in changed.items()) else message
+    for name, value in changed.items():
+        if message.get(name) != value:
+            return {**message, **changed}
+    return message
 
 
 def _drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
@@ -104,9 +114,9 @@ def _with_own_name(fields: Any, renamed: Rename) -> Any:
 
 def _with_name(tool: Any, renamed: Rename) -> Any:
     """A tool, a choice of a tool or a call with the fitted name of its function."""
-    if not isinstance(tool, dict):
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
         return tool
-    function = object_in(tool, "function")
     fitted = _with_text(function, "name", renamed)
     return tool if fitted is function else {**tool, "function": fitted}
 

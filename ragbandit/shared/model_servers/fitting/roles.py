@@ -35,9 +35,10 @@ def fit_roles(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
 
 
 def _placed(messages: list[Any], *, roles: Sequence[Any], takes: Takes) -> list[Any]:
-    if not takes.without_user and all(role in _SYSTEM for role in roles):
+    later_system = [role for role in roles[1:] if role in _SYSTEM]
+    if not takes.without_user and len(later_system) >= len(roles) - 1 and all(role in _SYSTEM for role in roles[:1]):
         messages = [*messages[:-1], *({**message, "role": "user"} for message in messages[-1:])]
-    if takes.system != "anywhere" and (takes.system == "nowhere" or any(role in _SYSTEM for role in roles[1:])):
+    if takes.system != "anywhere" and (takes.system == "nowhere" or later_system):
         messages = _system_first(messages)
         if takes.system == "nowhere" and messages and messages[0].get("role") in _SYSTEM:
             messages = _without_system(messages)

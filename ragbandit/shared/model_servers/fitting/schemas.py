@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
@@ -115,7 +116,7 @@ def _completed(schema: Any, *, is_whole: bool, depth: int = 0) -> Any:
     kept = {name: value for name, value in schema.items() if value is not None or name in _VALUES}
     if not isinstance(kept.get("required", []), list):
         del kept["required"]
-    kept = _within(kept, lambda part: _completed(part, is_whole=is_whole, depth=depth + 1))
+    kept = _within(kept, partial(_completed, is_whole=is_whole, depth=depth + 1))
     kind = kept.get("type")
     kinds: list[Any] = kind if isinstance(kind, list) else [kind]
     if is_whole and "object" in kinds and not isinstance(kept.get("properties"), dict):
@@ -131,7 +132,7 @@ def closed(schema: Any, *, words: frozenset[str], depth: int = 0) -> Any:
         return schema
     moved = {name: value for name, value in schema.items() if name in words and not _is_taken(name, value)}
     kept = {name: value for name, value in schema.items() if name not in moved}
-    kept = _within(kept, lambda part: closed(part, words=words, depth=depth + 1))
+    kept = _within(kept, partial(closed, words=words, depth=depth + 1))
     if kept.get("type") == "object" and kept.get("additionalProperties") is not False:
         kept["additionalProperties"] = False
     return _described(kept, moved) if moved else kept
@@ -145,6 +146,8 @@ def _within(schema: Mapping[str, Any], change: Any) -> dict[str, Any]:
     """The schema with its parts changed."""
     whole = dict(schema)
     for name, value in schema.items():
+        if not isinstance(value, dict | list):
+            continue
         if name in _ONE:
             whole[name] = change(value)
         elif name in _LISTS and isinstance(value, list):

@@ -2,7 +2,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -148,7 +148,7 @@ def made_by(
         **({} if digest is None else {"templates": digest}),
         "generator": generator.name,
         "retriever": retriever.name,
-        "budget": {cap: value for cap, value in asdict(budget).items() if value is not None},
+        "budget": {cap: value for cap in Budget.__slots__ if (value := getattr(budget, cap)) is not None},
     }
 
 

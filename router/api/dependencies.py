@@ -1,8 +1,8 @@
 """Shared by all endpoints: the app's objects, parameters, and ways to wait that do not block the event loop."""
 
 import asyncio
-import contextlib
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +19,8 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.shared.types import Caller
+
+log = logging.getLogger("ragbandit.api")
 
 #: ASGI scope key of the requests that MCP tools make inside the service; its value is "mcp". Rates count only the
 #: agent's own request to /mcp
@@ -138,9 +140,10 @@ class _Connection:
 
     async def _read(self, receive: Receive) -> None:
         try:
-            with contextlib.suppress(HTTPException):  # more than a body came, so nothing that follows can be read
-                while (await receive())["type"] != "http.disconnect":
-                    pass
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except HTTPException as error:  # more than a body came, so nothing that follows can be read
+            log.debug("a connection is read no longer", extra={"action": "api", "reason": str(error)})
         finally:
             self.is_closed = True
             if self.waking is not None:
@@ -182,7 +185,8 @@ class Waiter:
 
     def _wake(self) -> None:
         self._noted, self._is_waking = True, False
-        self._end()
+        if self._wait is not None and not self._wait.done():
+            self._wait.set_result(None)
 
     def _end(self) -> None:
         if self._wait is not None and not self._wait.done():
@@ -239,7 +243,7 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
     """The Future's result. Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception."""
-    if not future.done() and not await all_done(request, [future], limit_s=SERVE_S):
+    if not await all_done(request, [future], limit_s=SERVE_S):
         future.cancel()
         raise _late(what)
     return future.result()

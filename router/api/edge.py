@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import Response
-from starlette.datastructures import Headers, State
+from starlette.datastructures import URL, Headers, State
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -160,6 +160,13 @@ class _Headers(Headers):
         return self._values.get(key.lower(), [])
 
 
+@lru_cache(maxsize=64)
+def _base_url(scheme: str, server: tuple[str, int | None] | None, host: str | None, root: str) -> URL:
+    headers = [] if host is None else [(b"host", host.encode("latin-1"))]
+    scope = {"type": "http", "scheme": scheme, "server": server, "headers": headers, "root_path": root, "path": "/"}
+    return Request(scope).base_url
+
+
 class _Exchange(Request):
     """A request and its reply. Unpacks the body, refuses one that is too large for its path, and counts the reply."""
 
@@ -205,6 +212,12 @@ class _Exchange(Request):
             return self._endpoint
         methods = [] if instead_of(self.path) else self._app.routes.methods(self.path)
         raise HTTPException(405, headers={"Allow": ", ".join(methods)}) if methods else HTTPException(404)
+
+    @property
+    def base_url(self) -> URL:
+        scope, server = self.scope, self.scope.get("server")
+        server = None if server is None else tuple(server)
+        return _base_url(scope["scheme"], server, self.headers.get("host"), scope.get("root_path", ""))
 
     async def body(self) -> bytes:
         """The whole body, unpacked. Raises HTTPException(413), ClientDisconnect, and Malformed."""

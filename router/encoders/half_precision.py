@@ -36,6 +36,6 @@ def rounded(features: FeatureRows) -> FeatureRows:
     """Features rounded to float16 and to multiples of 1/1024, clipped to [-32, 32]; NaN stays NaN."""
     # For numbers below 2, multiples of 1/1024 are coarser than float16; for larger numbers float16 is coarser.
     with np.errstate(under="ignore"):  # a feature that float16 cannot hold is far below 1/1024, so it becomes 0
-        half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
+        half = np.minimum(np.maximum(features, -_MOST), _MOST).astype(np.float16).astype(np.float32)
     multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # no -0.0
     return multiples

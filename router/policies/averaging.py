@@ -165,7 +165,8 @@ class AveragedHeads:
         features: a row of `joined`. The deviations have the shape (arms, samples), in units of reward.
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
-        means = np.array([self._means(name, designs, arms) for name in self._models])
+        new = [index for index, arm in enumerate(arms) if arm not in self._arms]
+        means = np.array([self._means(name, designs, arms, new=new) for name in self._models])
         # as np.tensordot computes it, without its steps for other shapes
         mean = np.array([list(self.weights().values())]).dot(means.reshape(len(means), -1)).reshape(2, -1)
         deviations = self._models[self._sampler].deviations(designs[self._sampler], arms=arms)
@@ -174,10 +175,11 @@ class AveragedHeads:
         samples = np.concatenate([deviations, -deviations])
         return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
-    def _means(self, name: str, designs: Mapping[str, Vector], arms: Sequence[ArmName]) -> Matrix:
-        """Means of quality and cost minus prior means, (2, arms). Only `_shared` predicts arms without rows."""
+    def _means(
+        self, name: str, designs: Mapping[str, Vector], arms: Sequence[ArmName], *, new: Sequence[int]
+    ) -> Matrix:
+        """Means of quality and cost minus prior means, (2, arms). Only `_shared` predicts arms without rows (`new`)."""
         means = self._models[name].means(designs[name], arms=arms)
-        new = [index for index, arm in enumerate(arms) if arm not in self._arms]
         if new and self._shared not in (None, name):
             means[:, new] = self._models[self._shared].means(designs[self._shared], arms=[arms[i] for i in new])
         return means

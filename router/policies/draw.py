@@ -266,7 +266,7 @@ def draw(
 def cold_start_floors(
     seen: Mapping[ArmName, int], *, arms: Sequence[ArmName], share: float, outcomes: int
 ) -> dict[ArmName, float]:
-    return {arm: share for arm in arms if share > 0.0 and seen.get(arm, 0) < outcomes}
+    return {arm: share for arm in arms if seen.get(arm, 0) < outcomes} if share > 0.0 else {}
 
 
 def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:

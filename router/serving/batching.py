@@ -116,7 +116,7 @@ class MicroBatcher(Generic[Item, Result]):
         limits: ServerSettings,
         expire_s: float = SERVE_S,
         clock: Callable[[], float] = time.monotonic,
-        after: Callable[[Sequence[Result | Exception]], object] = lambda _: None,
+        after: Callable[[Sequence[Result | Exception]], object] | None = None,
     ) -> None:
         self._work, self._after = work, after
         self._limit, self._limits = limit, limits
@@ -244,7 +244,7 @@ class MicroBatcher(Generic[Item, Result]):
         if self._closed:  # checked under the lock, so that no item is added after the last batch
             raise NotReady("the service is shutting down")
         waiting = _Waiting(item, Future[Result](), tenant, self._clock() + self._expire_s)
-        self._by_tenant.add(tenant, 1)
+        self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
         self._queue.append(waiting)
         self._changed.notify()
         return waiting.future
@@ -306,7 +306,8 @@ class MicroBatcher(Generic[Item, Result]):
                 waiting.future.set_exception(result)
             else:
                 waiting.future.set_result(result)
-        self._after(results)
+        if self._after is not None:
+            self._after(results)
 
 
 def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str | None = None) -> Overloaded:
@@ -325,8 +326,10 @@ def writes(
     """Make the queue for outcomes or for feedback. wake: called after new items, to wake the learner."""
 
     def notify(results: Sequence[Result | Exception]) -> None:
-        if any(result is True or (isinstance(result, Receipt) and not result.duplicate) for result in results):
-            wake()
+        for result in results:
+            if result is True or (isinstance(result, Receipt) and not result.duplicate):
+                wake()
+                return
 
     return MicroBatcher(write, name=name, limit=500, limits=limits, after=notify)
 

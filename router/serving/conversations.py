@@ -44,9 +44,9 @@ def with_chat(query: Query, messages: Sequence[Message], *, settings: Conversati
         remedy = "end the list with the question, a message of the role user"
         raise InvalidInput(fault, field="messages", remedy=remedy)
     question = checked_text(turns.pop().text, field="messages")
-    system = "\n\n".join(message.text for message in spoken if message.role == "system")
+    system = "\n\n".join([message.text for message in spoken if message.role == "system"])
     history, counts = _trimmed(system, turns, settings=settings)
-    asked = question if any(message.role != "system" for message in history) else None
+    asked = question if history and history[-1].role != "system" else None
     request = {**query.request, "history": counts} if counts else query.request
     return replace(query, text=question, asked=asked, messages=history, request=request)
 

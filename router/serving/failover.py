@@ -65,11 +65,14 @@ def other_arms(
     rules = AppliedRules.of(decision.facts)
     by_rules = worker_arms if rules is None else {arm for arm in worker_arms if arm in rules.arms}
     allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in by_rules]
-    lacking = lacks_of(replace(query, conversation=conversation), arms=allowed, passing=passing) if allowed else {}
+    if query.conversation is not conversation:
+        query = replace(query, conversation=conversation)
+    lacking = lacks_of(query, arms=allowed, passing=passing) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))
     lowest = min(values) - 1.0  # arms that were not offered come last
-    return sorted((arm for arm in allowed if arm not in lacking), key=lambda arm: -value_of.get(arm, lowest))
+    able = [arm for arm in allowed if arm not in lacking]
+    return sorted(able, key=lambda arm: -value_of.get(arm, lowest)) if len(able) > 1 else able
 
 
 def may_hand_over(decision: Decision, outcome: Outcome) -> bool:

@@ -1,8 +1,8 @@
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -50,6 +50,18 @@ class InlineRuns(Protocol):
         """Release the claims, so that another process answers the decisions."""
 
 
+class _Place(AbstractContextManager[None]):
+    """A place of `PendingAnswers.place`, which the end of its block gives back."""
+
+    __slots__ = ("_answers", "_is_new", "_tenant")
+
+    def __init__(self, answers: "PendingAnswers", tenant: str, *, is_new: bool) -> None:
+        self._answers, self._tenant, self._is_new = answers, tenant, is_new
+
+    def __exit__(self, *_: object) -> None:
+        self._answers.leave(self._tenant, is_new=self._is_new)
+
+
 class PendingAnswers:
     """Decisions that workers must answer, and the callers that wait for them. Safe to use from several threads."""
 
@@ -75,8 +87,7 @@ class PendingAnswers:
     def close(self) -> None:
         self._requests.close()
 
-    @contextmanager
-    def place(self, query: Query) -> Iterator[None]:
+    def place(self, query: Query) -> "_Place":
         """Reserve a place for a question while it is decided. Raises Overloaded, TooManyRequests, InvalidInput."""
         checked_type(query, Query, field="question", wanted="a string or a Query")
         tenant = checked_id(query.tenant, field="tenant")
@@ -86,13 +97,14 @@ class PendingAnswers:
             if new:
                 self._check_place(tenant)
             self._deciding += new
-            self._by_tenant.add(tenant, 1)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._deciding -= new
-                self._by_tenant.add(tenant, -1)
+            self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
+        return _Place(self, tenant, is_new=new)
+
+    def leave(self, tenant: str, *, is_new: bool) -> None:
+        """Give a place back."""
+        with self._lock:
+            self._deciding -= is_new
+            self._by_tenant.add(tenant, -1)
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
         """Like `request`, without waiting for the database. Call it inside `place`."""
@@ -111,7 +123,7 @@ class PendingAnswers:
             if decision.id not in self._unanswered:
                 tenant = decision.query.tenant
                 self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
-                self._by_tenant.add(tenant, 1)
+                self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
         return future
 
     def end_waits(self) -> None:

@@ -94,8 +94,10 @@ def templates_digest(arm: object) -> str | None:
     """Digest, 12 hexadecimal digits, of the templates in an arm's attributes; None if the arm has no templates."""
     templates: set[Template] = set()
     for value in getattr(arm, "__dict__", {}).values():
-        parts = value.values() if isinstance(value, Mapping) else (value,)
-        templates.update(part for part in parts if isinstance(part, Template))
+        if isinstance(value, Template):
+            templates.add(value)
+        elif hasattr(value, "values") and isinstance(value, Mapping):
+            templates.update([part for part in value.values() if isinstance(part, Template)])
     return _digest(frozenset(templates)) if templates else None
 
 

@@ -168,15 +168,17 @@ def shown_value(value: object, *, path: Sequence[str]) -> object:
 
 def without_credentials(value: object) -> object:
     """Copy nested values without credentials in URLs: no user, no password, and "[hidden]" for secrets in the query."""
+    if isinstance(value, str):
+        return re.sub(r"\S+", _stored_word, value) if "://" in value else value
+    if value is None or isinstance(value, bool | int | float):
+        return value
     if isinstance(value, Mapping):
         return {without_credentials(key): without_credentials(item) for key, item in value.items()}
     if isinstance(value, list):
         return [without_credentials(item) for item in value]
     if isinstance(value, tuple):
         return tuple(without_credentials(item) for item in value)
-    if not isinstance(value, str) or "://" not in value:
-        return value
-    return re.sub(r"\S+", _stored_word, value)
+    return value
 
 
 def _stored_word(word: re.Match[str]) -> str:

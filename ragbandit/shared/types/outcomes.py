@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types.conversations import NO_CONVERSATION, Conversation
 from ragbandit.shared.types.names import (
     MAX_AMOUNT,
     ArmName,
@@ -21,7 +20,7 @@ from ragbandit.shared.types.names import (
     Role,
     RunBy,
 )
-from ragbandit.shared.types.request_facts import RequestFacts
+from ragbandit.shared.types.requests import NO_CONVERSATION, Conversation, RequestFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +111,7 @@ TraceEvent = Round | Retrieved | Generated | Branch | CallFailed
 
 def count_steps(trace: tuple[TraceEvent, ...]) -> int:
     """The papers' Step: number of rounds (Adaptive-RAG, section 4; MBA-RAG, section 4.1)."""
-    return sum(isinstance(event, Round) for event in trace)
+    return sum([isinstance(event, Round) for event in trace])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

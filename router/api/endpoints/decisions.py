@@ -48,7 +48,7 @@ from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy, facts_of
+from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Message, Query, RunBy, facts_of
 
 MAX_WAIT_S = 600
 #: header of requests, at every interface, that are only previewed
@@ -200,7 +200,7 @@ async def whole_query(request: Request, body: RouteBody, *, key: str | None, run
 
 async def paced(request: Request, query: Query) -> Query:
     """Apply dollar budgets to a query, before anything is paid for it. Raises BudgetSpent, StoreError."""
-    budgets: Budgets = request.app.state.budgets
+    budgets: Budgets = request.scope["app"].state.budgets
     return await budgets.paced(query, caller=caller_of(request))
 
 
@@ -209,11 +209,15 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
+    router = router_of(request)
+    context = dict[str, Json](body.context)
+    if router.settings.context:
+        context = dict(with_headers(context, request=request, schema=router.settings.context))
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text=body.question,
-        context=with_headers(body.context, request=request),
-        arms=permitted_arms(arms, unit=body.unit, tenant=tenant, request=request, run_by=run_by),
+        context=context,
+        arms=permitted_arms(arms, unit=body.unit, tenant=tenant, caller=caller, router=router, run_by=run_by),
         budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
         tenant=tenant,
         session=body.session_id,
@@ -226,7 +230,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
                 "surface": request.scope.get(PART),
                 FAILOVER: False if body.failover is False else None,
                 **{name: getattr(body, name) for name in BOUNDS},
-                **noted_prices(request, tenant=tenant),
+                **noted_prices(caller, tenant=tenant, settings=router.settings),
             }
         ),
     )
@@ -235,7 +239,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         return query
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
     question = Message(role="user", text=checked_text(query.text, field="question"))
-    return router_of(request).conversations.submit([*turns, question], query=query)
+    return router.conversations.submit([*turns, question], query=query)
 
 
 @endpoints.post(

@@ -103,7 +103,7 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
     clipped = sum([len(turn.text) > MAX_TEXT for turn in texts]) if passed else 0
     if clipped:
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
-    offered = any(whole.get(tools) and whole.get(choice) != "none" for tools, choice in _TOOLS.items())
+    offered = [tools for tools, choice in _TOOLS.items() if whole.get(tools) and whole.get(choice) != "none"]
     facts: dict[str, Json] = {NEEDS: list[Json](sorted(needs)), OPTIONAL: [], "clipped": clipped or None}
     if offered and "tools" not in needs:
         facts[OPTIONAL] = ["tools"]
@@ -164,7 +164,7 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
     """Abilities that an arm needs for these parameters. Optional tools need no ability: a model may ignore them."""
     form = passed.get("response_format")
     needs = {
-        "tools": any(passed.get(choice) not in (None, "none", "auto") for choice in _TOOLS.values()),
+        "tools": any(passed[choice] not in (None, "none", "auto") for choice in passed.keys() & _TOOLS.values()),
         "json": isinstance(form, dict) and form.get("type") != "text",
         "logprobs": passed.get("logprobs") or passed.get("top_logprobs"),
         CHAT: passed.get("audio") or passed.get("modalities") not in (None, [], ["text"]),

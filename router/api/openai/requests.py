@@ -282,12 +282,12 @@ def chat_question(
     sent_unit = _sent_unit(sent_headers)
     interface = str((facts or {}).get("surface", "openai"))
     arms = permitted_arms(
-        forced_arm, unit=sent_unit, interface=interface, tenant=tenant, request=request, run_by="worker"
+        forced_arm, unit=sent_unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
     )
     unit = unit_of(caller, given=sent_unit)
     if sent_unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
         unit = "turn"
-    prices = noted_prices(request, tenant=tenant)
+    prices = noted_prices(caller, tenant=tenant, settings=router.settings)
     schema, sent = router.settings.context, dict(chat.sent)
     context, metadata = _context_of(sent.get("metadata") or {}, schema=schema)
     if context:  # these keys are for this service
@@ -306,7 +306,7 @@ def chat_question(
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text="",
-        context=with_headers(context, request=request),
+        context=with_headers(context, request=request, schema=schema) if schema else context,
         arms=arms,
         forced=model.arm is not None,
         cost_weight=_price(body, model=model),

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from fastapi import Request
 
-from ragbandit.router.api.dependencies import router_of
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json
@@ -13,12 +12,14 @@ from ragbandit.shared.types import Json
 _LONGEST = 512
 
 
-def with_headers(context: Mapping[str, Json], *, request: Request) -> Mapping[str, Json]:
+def with_headers(
+    context: Mapping[str, Json], *, request: Request, schema: Mapping[str, ContextKey]
+) -> Mapping[str, Json]:
     """The context with the keys that headers set. A caller cannot send these keys in a body: raises InvalidInput.
 
     A header that was sent twice does not count, since a client may send one before the proxy adds its own.
     """
-    keyed = {key: declared for key, declared in router_of(request).settings.context.items() if declared.header}
+    keyed = {key: declared for key, declared in schema.items() if declared.header}
     if not keyed:
         return context
     is_proxy = request.app.state.gate.is_proxy(request.scope.get("client"))

@@ -6,9 +6,10 @@ from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.security.budgets import budgets_of
-from ragbandit.router.config.settings import TenantSettings
+from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps.prices import TERMS, price_terms
+from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
 from ragbandit.shared.types import ArmName, Caller, DecisionUnit, Json, RunBy
@@ -30,20 +31,20 @@ def permitted_arms(
     unit: DecisionUnit | None = None,
     interface: str = "route",
     tenant: str,
-    request: Request,
+    caller: Caller,
+    router: Router,
     run_by: RunBy,
 ) -> tuple[ArmName, ...] | None:
     """The arms that may be drawn for a question; None for all. Raises Forbidden. unit: what the request wants to be
     decided by one draw; None for the key's unit, or the settings of this interface.
     """
-    caller, router = caller_of(request), router_of(request)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
     if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
         allowed = caller.scopes.get("arms")
         all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
         caller_arms = all_arms - set(router.service.worker_arms)  # arms that only the caller's own code runs
         chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
-        _check_unforced(chooses=chooses, unit=unit, configured=_configured_unit(request, interface=interface))
+        _check_unforced(chooses=chooses, unit=unit, configured=_configured_unit(caller, router, interface=interface))
     return _narrowed(arms, caller=caller, offered=offered)
 
 
@@ -66,9 +67,9 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
     return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
 
 
-def _configured_unit(request: Request, *, interface: str) -> DecisionUnit:
-    key_unit = unit_of(caller_of(request), given=None)
-    return router_of(request).settings.conversation.unit_of(interface) if key_unit is None else key_unit
+def _configured_unit(caller: Caller, router: Router, *, interface: str) -> DecisionUnit:
+    key_unit = unit_of(caller, given=None)
+    return router.settings.conversation.unit_of(interface) if key_unit is None else key_unit
 
 
 def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: DecisionUnit) -> None:
@@ -106,10 +107,9 @@ def _narrowed(
     return arms
 
 
-def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
+def noted_prices(caller: Caller, *, tenant: str, settings: Settings) -> dict[str, Json]:
     """Entry of a question's `request`: the cost weights of the caller's key and tenant. {} if they have none."""
-    settings = router_of(request).settings
-    terms = price_terms(caller_of(request).scopes, tenant=settings.tenant(tenant), named=settings.cost_weights)
+    terms = price_terms(caller.scopes, tenant=settings.tenant(tenant), named=settings.cost_weights)
     return {TERMS: terms} if terms else {}
 
 

@@ -103,7 +103,8 @@ def checked_query(
     if query.context:
         query = replace(query, context={key: plain(value) for key, value in query.context.items()})
         _check_context(query.context, most_bytes=most_bytes)
-    check_declared(query.context, schema=schema)
+    if query.context or schema:
+        check_declared(query.context, schema=schema)
     if query.budget != _NO_BUDGET:
         _check_budget(query.budget)
     if query.session is not None or query.asked is not None or query.messages != ():

@@ -48,10 +48,6 @@ class RouteService:
         self.glance: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         self.steps = tuple(step(store.database) for step in STEPS)
         self._by_class: dict[type[Step], Step] = {type(step): step for step in self.steps}
-        self._checks = _overridden(self.steps, Step.check)
-        self._befores = _overridden(self.steps, Step.before)
-        self._afters = _overridden(self.steps, Step.after)[::-1]
-        self._notes = _overridden(self.steps, Step.note_committed)
         self.take_over(served)
         #: secret of the store, from which draws are seeded; None before `start`
         self.secret: bytes | None = None
@@ -123,6 +119,11 @@ class RouteService:
         self.store.label = PolicyLabel(settings.policy.label)
         for step in self.steps:
             step.configure(served)
+        steps = [step for step in self.steps if step.is_on]
+        self._checks = _overridden(steps, Step.check)
+        self._befores = _overridden(steps, Step.before)
+        self._afters = _overridden(steps, Step.after)[::-1]
+        self._notes = _overridden(steps, Step.note_committed)
 
     def question(self, query: Query | str, *, run_by: RunBy) -> Question:
         """Check a query. Raises InvalidInput, or Forbidden for a cost weight that the API key forbids."""
@@ -212,7 +213,7 @@ class RouteService:
         try:
             committed = self.store.add_decisions(decisions, claims=claims, revision=revision)
         finally:
-            new = {id(decision) for decision in committed}
+            new = set(map(id, committed))
             self.inline.unclaim([decision.id for decision in decisions if id(decision) not in new])
         return committed
 

@@ -130,7 +130,7 @@ class CircuitBreaker:
                 tenant = None if tenants is None else tenants[number]
                 offered = []
                 for arm in arms:
-                    source = self._source(arm, tenant=tenant)
+                    source = (arm, tenant) if (arm, tenant) in self._past else (arm, None)
                     if source not in seen:
                         seen[source] = self._health(source, now=now)
                     health, circuit = seen[source]
@@ -144,7 +144,8 @@ class CircuitBreaker:
     def record_probe(self, arm: ArmName, *, decision_id: DecisionId, now: float, tenant: str | None = None) -> None:
         """Record that a decision drew this arm, as the probe if the arm is half open."""
         with self._lock:
-            health, circuit = self._health(self._source(arm, tenant=tenant), now=now)
+            source = (arm, tenant) if (arm, tenant) in self._past else (arm, None)
+            health, circuit = self._health(source, now=now)
             if health.state == "half_open" and health.offered:
                 self._probes[circuit] = (decision_id, now)
 
@@ -167,9 +168,6 @@ class CircuitBreaker:
         """Tenant that reported outcomes -> state of the arm for it; None -> state by our workers' outcomes, if any."""
         sources = sorted((source for source in self._past if source[0] == arm), key=lambda source: source[1] is None)
         return {source[1]: self._health(source, now=now)[0] for source in sources or [(arm, None)]}
-
-    def _source(self, arm: ArmName, *, tenant: str | None) -> _Source:
-        return (arm, tenant) if (arm, tenant) in self._past else (arm, None)
 
     def _failing(self, source: _Source, *, now: float) -> list[_Past]:
         """The failures since the last success, newest first, from our workers and the tenant together."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.serving.deciding.steps.step import Batch, Step
+from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
@@ -49,8 +49,13 @@ class Breaker(Step):
 
     def before(self, batch: Batch) -> None:
         """Questions of which the kill switch has chosen the arm stay as they are."""
-        breaker, questions = self.poller.breaker, [q for q in batch.questions if q.certain_arm is None]
-        wanted, tenants = [q.allowed for q in questions], [q.query.tenant for q in questions]
+        breaker, questions = self.poller.breaker, list[Question]()
+        wanted, tenants = list[tuple[ArmName, ...]](), list[str]()
+        for question in batch.questions:
+            if question.certain_arm is None:
+                questions.append(question)
+                wanted.append(question.allowed)
+                tenants.append(question.query.tenant)
         healthy = breaker.healthy(wanted, now=batch.now, tenants=tenants)
         for question, arms in zip(questions, healthy, strict=True):
             if arms == question.allowed:

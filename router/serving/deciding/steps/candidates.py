@@ -44,7 +44,7 @@ class Candidates(Step):
         self._requests: list[_Request] = []
 
     def before(self, batch: Batch) -> None:
-        if not batch.live.asks:
+        if not (batch.live.candidates and batch.live.asks):
             return
         rows = [row for row, question in enumerate(batch.questions) if question.is_drawn]
         questions, features = [batch.questions[row] for row in rows], batch.features[rows]
@@ -53,7 +53,7 @@ class Candidates(Step):
 
     def after(self, batch: Batch) -> None:
         """Record the candidates' pmfs in the decisions."""
-        for request in self._requests if batch.live.asks else ():
+        for request in self._requests if batch.live.candidates and batch.live.asks else ():
             for question, arms, drawn in zip(request.questions, request.arms, _draws_of(request), strict=True):
                 if question.is_drawn:  # a turn that keeps an arm for its cached prompt is no draw
                     note = _note(question, drawn, candidate=request.candidate, arms=arms)

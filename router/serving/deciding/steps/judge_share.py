@@ -44,9 +44,10 @@ class JudgeShare(Step):
             self._scale = 0.0
         self._share, self._first, self._against = settings.judge.share, settings.judge.first, against
         self._label = str(settings.policy.label)
+        self.is_on = against is not None and 0.0 < self._share < 1.0
 
     def after(self, batch: Batch) -> None:
-        if self._against is None or batch.secret is None or not 0.0 < self._share < 1.0:
+        if batch.secret is None or self._against is None:
             return
         share, scale = self._share, self._scale
         for question in batch.questions:
@@ -64,7 +65,7 @@ class JudgeShare(Step):
 
     def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
         del arms, now
-        if self._against is None or not 0.0 < self._share < 1.0:
+        if not self.is_on:
             return
         scale = 0.0
         with self.database.read() as connection:

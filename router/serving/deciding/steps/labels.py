@@ -62,10 +62,11 @@ class Labels(Step):
         if (self._per_day, self._against) != (learning.labels_per_day, against):
             self._per_day, self._against = learning.labels_per_day, against
             self._reset()
+        self.is_on = self._per_day > 0
 
     def after(self, batch: Batch) -> None:
         """Request a label for each drawn decision whose random `draw` is below q."""
-        if not self._per_day or batch.secret is None:
+        if batch.secret is None:
             return
         share, (learning, estimate) = self.share, self._scales
         for question, output in zip(batch.questions, batch.outputs, strict=True):

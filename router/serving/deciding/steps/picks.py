@@ -41,6 +41,8 @@ class Picks(Step):
 
         The policy that decides comes first, then versions in shadow, the oldest first.
         """
+        if not live.candidates and "pick" not in self._served.policy.needs:
+            return None
         is_drawn = len(question.allowed) > 1 and not question.query.forced and TOOL_TURN not in question.query.request
         if not is_drawn or PICK in question.query.request or live.control.killed == "arm":
             return None

@@ -97,6 +97,8 @@ def price_terms(scopes: Mapping[str, Json], *, tenant: TenantSettings, named: Ma
 
     named: name of a cost weight -> its number (setting `cost_weights`)
     """
+    if not scopes and tenant.cost_weight is None and tenant.cost_weights is None:
+        return {}
     terms = {name: scopes.get(name, getattr(tenant, name)) for name in ("cost_weight", "cost_weights")}
     if terms["cost_weights"] is not None:
         terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
@@ -120,8 +122,10 @@ def _price(query: Query) -> Json:
 
 def price_name(query: Query) -> str | None:
     """The name of the cost weight at which the query was decided; None if it has no name."""
+    if query.aim or (query.cost_weight is None and TERMS not in query.request):
+        return None
     price = _price(query)
-    return price if isinstance(price, str) and not query.aim else None
+    return price if isinstance(price, str) else None
 
 
 def served_weight(
@@ -139,9 +143,14 @@ def served_weight(
     is refused. frontier: turns an aim into a weight. Raises InvalidInput for a weight that the policy or the tenant
     forbids, Forbidden if the API key forbids it.
     """
+    if (
+        query.cost_weight is None
+        and not query.aim
+        and TERMS not in query.request
+        and BUDGET_FACTOR not in query.request
+    ):
+        return None  # as nearly always
     terms, factor = terms_of(query), budget_factor(query)
-    if query.cost_weight is None and not query.aim and not terms and factor == 1.0:
-        return None
     default, price = reward.weight, _price(query)
     if query.aim:
         aimed = _aimed_weight(query.aim, frontier=frontier, prices=reward.cost)

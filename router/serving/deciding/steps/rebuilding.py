@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
+from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.types import Decision, Rebuilding
 
 
 class RebuildingStep(Step):
+    def configure(self, served: ServedPolicy) -> None:
+        self.is_on = served.rebuilding
+
     def after(self, batch: Batch) -> None:
         if batch.served.rebuilding and batch.policy is batch.served.policy:  # the kill switch asks another policy
             for question in batch.questions:

@@ -12,6 +12,7 @@ from ragbandit.shared.types import AppliedRules, ArmName, Decision
 class Rules(Step):
     def configure(self, served: ServedPolicy) -> None:
         self._rules = named(served.settings.rules)
+        self.is_on = bool(self._rules)
 
     def check(self, question: Question) -> None:
         applied = [(name, rule) for name, rule in self._rules if rule.applies_to(question.query)]

@@ -38,7 +38,8 @@ class Question(Offer):
     @property
     def served(self) -> Query:
         """The query with the cost weight at which it is decided."""
-        return replace(self.query, cost_weight=self.cost_weight)
+        weight, query = self.cost_weight, self.query
+        return query if query.cost_weight is weight else replace(query, cost_weight=weight)
 
     @property
     def is_drawn(self) -> bool:
@@ -57,8 +58,10 @@ class Question(Offer):
     def finished(self) -> Decision:
         """The decision with the facts of all steps."""
         assert self.decision is not None
+        if not self.facts:
+            return self.decision
         facts = {fact.key: fact.stored for fact in self.facts.values()}
-        return replace(self.decision, facts={**self.decision.facts, **facts}) if facts else self.decision
+        return replace(self.decision, facts={**self.decision.facts, **facts})
 
     def begin_again(self) -> None:
         """Forget what the steps after `check` have chosen."""
@@ -95,6 +98,9 @@ class Step:
     `check` runs on the caller's thread, `refresh` on the polling thread, `before`, `after` and `note_committed` on the
     deciding thread. A step reads the store at most once per batch.
     """
+
+    #: whether the settings give the step something to do, set by `configure`; questions skip the others
+    is_on: bool = True
 
     def __init__(self, database: Database) -> None:
         self.database = database

@@ -7,7 +7,7 @@ import threading
 import pytest
 from fastapi import Request
 
-from ragbandit.router.api.reading import body_value, read_body
+from ragbandit.router.api.routes import body_value, read_body
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.reading.budget import BODY
 from ragbandit.shared.reading.thread import LARGE

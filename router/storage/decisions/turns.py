@@ -144,9 +144,12 @@ def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> 
 
 def take_results(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
     """Mark the calls whose results new turns bring. Deletes turns whose calls were taken; returns turn -> error."""
-    turns = {decision.id: decision.query.request.get(TOOL_TURN) for decision in new}
-    # A fixed order prevents deadlocks between writers.
-    ordered = sorted((str(turn["previous"]), key) for key, turn in turns.items() if isinstance(turn, Mapping))
+    ordered = list[tuple[str, DecisionId]]()
+    for decision in new:
+        turn = decision.query.request.get(TOOL_TURN)
+        if isinstance(turn, Mapping):
+            ordered.append((str(turn["previous"]), decision.id))
+    ordered.sort()  # a fixed order prevents deadlocks between writers
     errors = dict[DecisionId, RagBanditError]()
     for previous, key in ordered:
         take = update(outcomes).where(outcomes.c.decision_id == previous, outcomes.c.taken_by.is_(None))

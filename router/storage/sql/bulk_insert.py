@@ -73,9 +73,8 @@ def send_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: 
     key_of = itemgetter(key)
     first = dict(zip(map(key_of, reversed(rows)), reversed(rows), strict=True))
     # The order of keys prevents deadlocks between writers.
-    inserted = _insert(
-        connection, table, list(map(first.get, sorted(first))), end=f" ON CONFLICT DO NOTHING RETURNING {key}"
-    )
+    ordered = list(map(first.__getitem__, sorted(first)))
+    inserted = insert_rows(connection, table, ordered, end=f" ON CONFLICT DO NOTHING RETURNING {key}")
 
     def are_new() -> list[bool]:
         new = set(map(key_of, inserted()))
@@ -84,14 +83,13 @@ def send_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: 
     return are_new
 
 
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, end: str = "") -> None:
-    """Insert rows with the same columns, as by `send`; a missing column is NULL. end: last clause of the statement."""
-    if rows:
-        _insert(connection, table, rows, end=end)
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, end: str = "") -> Rows:
+    """Insert rows with the same columns, as by `send`; a missing column is NULL. end: last clause of the statement.
 
-
-def _insert(connection: Connection, table: Table, rows: Sequence[Any], *, end: str) -> Rows:
-    """PostgreSQL gets one JSON text, which takes its driver less time than a value or an array for each column."""
+    PostgreSQL gets one JSON text, which takes its driver less time than a value or an array for each column.
+    """
+    if not rows:
+        return list
     statement, names = _insertion(table, tuple(rows[0]), end=end, is_sqlite=connection.is_sqlite)
     values = map(itemgetter(*names), rows)  # every row has several columns
     if not connection.is_sqlite:

@@ -28,8 +28,8 @@ class Connection(sqlalchemy.Connection):
         super().__init__(engine)
         self.driver: Any = self.connection.dbapi_connection
         self.is_sqlite = engine.dialect.name == "sqlite"
-        #: value of PRAGMA foreign_keys in SQLite
-        self.foreign_keys = False
+        #: values of PRAGMA foreign_keys and secure_delete in SQLite
+        self.foreign_keys = self.overwrites = False
         #: number of `Connections.close` calls before it was opened
         self.generation = generation
 

@@ -172,30 +172,30 @@ class Use:
 
     def __enter__(self) -> Connection:
         database = self._database
-        if not self._writes:
-            database.check_file(every_s=LOOK_S)
+        if database.file is not None and not self._writes:
+            database.file.check(every_s=LOOK_S)
         try:
             connection = self._connection = database.connections.take()
-            if self._begin is not None:
-                try:
-                    self._begin_at(connection)
-                except BaseException:
-                    database.connections.discard(connection)
-                    raise
+            try:
+                if self._begin is not None:
+                    if not connection.is_sqlite:
+                        connection.driver.send(self._begin)
+                    elif self._writes:
+                        self._begin_writing(connection)
+                    else:
+                        connection.driver.execute("BEGIN")
+            except BaseException:
+                database.connections.discard(connection)
+                raise
         except database.errors as error:
             raise database.failure(error, writes=self._writes) from error
         return connection
 
-    def _begin_at(self, connection: Connection) -> None:
-        if not connection.is_sqlite:
-            connection.driver.send(self._begin)
-        elif not self._writes:
-            connection.driver.execute("BEGIN")
-        else:
-            if connection.foreign_keys != self._foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
-                connection.driver.execute(f"PRAGMA foreign_keys={'ON' if self._foreign_keys else 'OFF'}")
-                connection.foreign_keys = self._foreign_keys
-            _wait_for_lock(connection.driver, "BEGIN IMMEDIATE")
+    def _begin_writing(self, connection: Connection) -> None:
+        if connection.foreign_keys != self._foreign_keys:  # this PRAGMA lets SQLite prepare all statements again
+            connection.driver.execute(f"PRAGMA foreign_keys={'ON' if self._foreign_keys else 'OFF'}")
+            connection.foreign_keys = self._foreign_keys
+        _wait_for_lock(connection.driver, "BEGIN IMMEDIATE")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         database, connection = self._database, self._connection
@@ -203,8 +203,8 @@ class Use:
             if error is not None or self._begin is None:
                 connection.cancel()
             else:
-                if self._writes:
-                    database.check_file()  # before the commit: rows in a deleted or moved file would be lost
+                if database.file is not None and self._writes:
+                    database.file.check()  # before the commit: rows in a deleted or moved file would be lost
                 connection.end()
         except BaseException as failed:
             database.connections.discard(connection)  # whatever was not committed is rolled back
@@ -220,7 +220,8 @@ class Use:
 
 def overwrite_freed(connection: Connection) -> None:
     """Let SQLite overwrite everything that this transaction deletes, so that no text stays in the file's free pages."""
-    if connection.is_sqlite:
+    if connection.is_sqlite and not connection.overwrites:
+        connection.overwrites = True
         connection.driver.execute("PRAGMA secure_delete=ON")
 
 

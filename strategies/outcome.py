@@ -141,10 +141,10 @@ def made_by(
     "params" has no secrets, because outcomes are stored and exported. "templates" is a digest of the templates' texts.
     named: the arm's generator and retriever in the settings; they are added to "params".
     """
-    kind, digest = type(strategy), templates_digest(strategy)
+    kind, digest, params = type(strategy), templates_digest(strategy), {**strategy.params, **named}
     return {
         "arm": registered_name(kind),
-        "params": without_credentials({**strategy.params, **named}),
+        "params": without_credentials(params) if "://" in repr(params) else params,
         **({} if digest is None else {"templates": digest}),
         "generator": generator.name,
         "retriever": retriever.name,

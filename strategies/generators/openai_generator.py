@@ -121,15 +121,20 @@ class OpenAiGenerator(Generator):
         remaining_s = seconds_until(reply.request.deadline)
         if remaining_s == 0.0:
             return True
+        clock = asyncio.get_running_loop().time
+        ends = None if remaining_s is None else clock() + remaining_s
         try:
-            async with asyncio.timeout(remaining_s) as limit, self._free:
+            async with asyncio.timeout_at(ends) as limit, self._free:
                 reply.was_sent = True
-                async with asyncio.timeout(self._first_piece_s(reply.request)) as silence:
-                    await self._read(reply, silence=silence)
+                first_piece_s = self._first_piece_s(reply.request)
+                if first_piece_s is not None:
+                    limit.reschedule(_earlier(clock() + first_piece_s, ends))
+                await self._read(reply, limit=limit, ends=ends)
         except RagBanditError:
             raise
         except Exception as error:
-            if reply.finish is None and isinstance(error, TimeoutError) and limit.expired():
+            is_late = isinstance(error, TimeoutError) and limit.expired() and limit.when() == ends
+            if reply.finish is None and is_late:
                 return True
             if reply.finish is None:
                 raise
@@ -142,14 +147,16 @@ class OpenAiGenerator(Generator):
             return options.first_piece_s
         return remaining_s / 2 if is_streamed(request, options=options) else None
 
-    async def _read(self, reply: "PartialReply", *, silence: asyncio.Timeout) -> None:
-        """Read a reply, and repeat failed attempts. silence: timeout of the first piece, later of the token usage."""
+    async def _read(self, reply: "PartialReply", *, limit: asyncio.Timeout, ends: float | None) -> None:
+        """Read a reply, and repeat failed attempts. limit: the earlier of the deadline, which is at `ends`, and the end
+        of the wait for the first piece, later for the token usage.
+        """
         clock = asyncio.get_running_loop().time
         began = clock()
         fields, reply.ignored, reply.fitted = await self._fitted(reply.request)
         known = [name for name in fields if name in reply.request.unsupported]
         fields, reply.ignored = {name: fields[name] for name in fields if name not in known}, reply.ignored + known
-        is_limited = silence.when() is not None
+        is_limited = limit.when() != ends
         while True:
             reply.attempts += 1
             try:
@@ -159,7 +166,7 @@ class OpenAiGenerator(Generator):
                             reply.first_s = clock() - began
                         if (reply.finish is not None or is_limited) and reply.has_begun:
                             is_limited = False
-                            silence.reschedule(None if reply.finish is None else clock() + _LATE_USAGE_S)
+                            limit.reschedule(ends if reply.finish is None else _earlier(clock() + _LATE_USAGE_S, ends))
                         if pieces:
                             await _pass_on(reply, pieces)
                         if reply.has_enough:
@@ -170,7 +177,7 @@ class OpenAiGenerator(Generator):
                 if again is not None:
                     fields = again
                     continue
-                pause = self._pause(error, reply=reply, silence=silence)
+                pause = self._pause(error, reply=reply, ends=limit.when())
                 if pause is None:
                     raise
                 self._note_loss(error, reply=reply)
@@ -236,16 +243,14 @@ class OpenAiGenerator(Generator):
             )
         return self._server
 
-    def _pause(self, error: Exception, *, reply: "PartialReply", silence: asyncio.Timeout) -> float | None:
-        """Seconds until the next attempt; None for no further attempt."""
+    def _pause(self, error: Exception, *, reply: "PartialReply", ends: float | None) -> float | None:
+        """Seconds until the next attempt; None for no further attempt. ends: end of the call, by the loop's clock."""
         failure, response = failure_of_error(error), getattr(error, "response", None)
         is_final = response is not None and response.headers.get("x-should-retry") == "false"
         is_last = reply.request.has_successor or reply.attempts > self._options.retries
         if reply.values or is_final or is_last or not failure.may_pass:
             return None
-        ends, now = silence.when(), asyncio.get_running_loop().time()
-        limits = [seconds_until(reply.request.deadline), None if ends is None else ends - now]
-        left_s = min((seconds for seconds in limits if seconds is not None), default=None)
+        left_s = None if ends is None else ends - asyncio.get_running_loop().time()
         retry_s = failure.retry_after_s or 0.0
         return retry_pause(reply.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=retry_s, left_s=left_s)
 
@@ -345,6 +350,10 @@ class OpenAiGenerator(Generator):
             403: f"put a key with this permission into the environment variable {variable}",
             404: "check generator.model, generator.openai.base_url and generator.openai.api",
         }.get(failure.status or 0)
+
+
+def _earlier(at: float, ends: float | None) -> float:
+    return at if ends is None else min(at, ends)
 
 
 def offered_by(options: OpenAiOptions) -> frozenset[Need]:

@@ -117,6 +117,13 @@ def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
         __slots__ = ()
         begin_http_chunk_receiving = end_http_chunk_receiving = staticmethod(bool)  # type: ignore[assignment]
 
+        def _read_nowait(self, n: int) -> bytes:
+            if n == -1 and len(self._buffer) > 1 and not self._buffer_offset:
+                whole = b"".join(self._buffer)  # otherwise each part takes four calls
+                self._buffer.clear()
+                self._buffer.append(whole)
+            return super()._read_nowait(n)
+
     class Protocol(aiohttp.client_proto.ResponseHandler):
         """Limits the number of replies 1xx: aiohttp reads them without an end."""
 

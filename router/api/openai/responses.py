@@ -326,7 +326,7 @@ class ResponseBody(OpenAIBody):
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
-            SENT: storable(_repeated(dict(self)), field="request"),
+            SENT: storable(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"),
             NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
         }
 

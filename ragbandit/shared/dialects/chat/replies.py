@@ -239,7 +239,8 @@ class ModelReply:
 
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
         """Raise BrokenReply if a reply, a chunk or a choice has an error, unless the answer is already complete."""
-        if self.finish in (None, ERROR):
+        may_fail = "error" in part or part.get("object") == ERROR or part.get("type") == ERROR
+        if may_fail and self.finish in (None, ERROR):
             raise_error(part)
 
     def _take(self, choice: Mapping[str, Any]) -> None:

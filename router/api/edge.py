@@ -281,8 +281,19 @@ class _Exchange(Request):
 
 
 def _check(exchange: _Exchange, *, router: Router) -> None:
-    """Raises an error if the request can be refused without its body. Must be fast: every request is checked."""
-    _check_head(exchange)
+    """Raises an error if the request can be refused without its body. Must be fast: every request is checked.
+
+    Raises Malformed for headers that a proxy may understand differently, and UnknownCoding.
+    """
+    hosts, scope = 0, exchange.scope
+    for name, value in scope["headers"]:
+        hosts += name == b"host"
+        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise Malformed("a body must be sent plain or chunked", field="Transfer-Encoding", remedy="use chunked")
+        if name == b"content-encoding":
+            exchange.codings += codings_of(value.decode("latin-1"))
+    if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
+        raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one Host header")
     if exchange.rule.queue is not None:
         router.process.batchers[exchange.rule.queue].check_admission()
     headers = exchange.headers
@@ -293,19 +304,6 @@ def _check(exchange: _Exchange, *, router: Router) -> None:
         exchange.reply_headers.append((b"connection", b"close"))
         if announced not in ("", "0") or "transfer-encoding" in headers:
             raise NoUpgrade(remedy="leave out the header Upgrade")
-
-
-def _check_head(exchange: _Exchange) -> None:
-    """Raises Malformed for headers that a proxy may understand differently, and UnknownCoding."""
-    hosts, scope = 0, exchange.scope
-    for name, value in scope["headers"]:
-        hosts += name == b"host"
-        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            raise Malformed("a body must be sent plain or chunked", field="Transfer-Encoding", remedy="use chunked")
-        if name == b"content-encoding":
-            exchange.codings += codings_of(value.decode("latin-1"))
-    if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
-        raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one Host header")
 
 
 def reply_to(error: BaseException, *, scope: Scope) -> Response:

@@ -37,6 +37,8 @@ def _plain(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
 
 
 class _OtelSpan(Span):
+    is_recorded = True
+
     def __init__(self, span: trace.Span) -> None:
         self.span = span
 

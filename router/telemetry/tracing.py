@@ -23,6 +23,9 @@ class SpanOptions(TypedDict, total=False):
 
 
 class Span:
+    #: whether the span is recorded, so that it has a trace
+    is_recorded: bool = False
+
     @property
     def carrier(self) -> Mapping[str, str]:
         """W3C headers that pass the trace on; {} without a trace."""

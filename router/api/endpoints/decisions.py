@@ -44,11 +44,23 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS
 from ragbandit.router.serving.explanations.explain import Explanation, explain
+from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Json, Message, Query, RunBy, facts_of
+from ragbandit.shared.types import (
+    ArmName,
+    Budget,
+    Decision,
+    DecisionId,
+    Json,
+    Message,
+    Query,
+    RequestFacts,
+    RunBy,
+    facts_of,
+)
 
 MAX_WAIT_S = 600
 #: header of requests, at every interface, that are only previewed
@@ -153,11 +165,12 @@ async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Fut
 
 def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
     """Add the trace to a query, and the request's id if the caller chose it, or if traces or JSON logs are on."""
-    tracing, settings = tracing_of(request), router_of(request).settings
-    entries = facts_of(span.carrier)
-    if tracing.enabled or settings.log.format == "json" or "x-request-id" in request.headers:
-        entries[REQUEST_ID] = request.scope.get(SCOPE_ID)
-    return replace(query, request={**query.request, **entries}) if entries else query
+    router: Router = request.scope["app"].state.router
+    if not (span.is_recorded or router.settings.log.format == "json" or "x-request-id" in request.headers):
+        return query
+    entries = facts_of(span.carrier) if span.is_recorded else RequestFacts()
+    entries[REQUEST_ID] = request.scope.get(SCOPE_ID)
+    return replace(query, request={**query.request, **entries})
 
 
 def _query_attributes(query: Query) -> dict[str, Attribute | None]:
@@ -183,10 +196,12 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
         preview = await awaited(request, router.preview(query, run_by=run_by), what="decision_id")
         raise Previewed(JsonReply(replies.preview_json(preview)))
     router, began = router_of(request), time.perf_counter()
-    with tracing_of(request).span(names.DECIDE, attributes=_query_attributes(query)) as span:
+    tracing = tracing_of(request)
+    with tracing.span(names.DECIDE, attributes=_query_attributes(query) if tracing.enabled else {}) as span:
         query = _in_trace(request, query, span=span)
         decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
-        span.set(_decision_attributes(decision))
+        if tracing.enabled:
+            span.set(_decision_attributes(decision))
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)
     return decision, seconds

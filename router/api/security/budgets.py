@@ -141,6 +141,8 @@ class Budgets:
         budget stops questions or cannot raise the policy's price.
         """
         tenants = self._router.settings.tenants
+        if not (tenants or caller.scopes):
+            return query
         budgets = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         if not budgets:
             return query

@@ -18,16 +18,15 @@ class Sent:
     """A statement; a call returns its rows, or raises psycopg's errors."""
 
     connection: "PipelinedConnection"
-    cursor: psycopg.Cursor[dict[str, Any]]
     statement: str
     values: Sequence[Any]
+    #: None before the statement was sent
     rows: list[dict[str, Any]] | None = None
 
     def __call__(self) -> list[dict[str, Any]]:
-        if self.cursor.pgresult is None:
-            self.connection.send_all()
         if self.rows is None:
-            self.rows = [] if self.cursor.rownumber is None else self.cursor.fetchall()
+            self.connection.send_all()
+        assert self.rows is not None
         return self.rows
 
 
@@ -37,18 +36,28 @@ class PipelinedConnection(psycopg.Connection[Any]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._waiting: list[Sent] = []
+        #: used again, since psycopg takes longer to make a cursor than to send a short statement
+        self._cursors: list[psycopg.Cursor[dict[str, Any]]] = []
 
     def send(self, statement: str, values: Sequence[Any] = ()) -> Sent:
-        sent = Sent(self, psycopg.Cursor(self, row_factory=dict_row), statement, values)
+        sent = Sent(self, statement, values)
         self._waiting.append(sent)
         return sent
 
     def send_all(self) -> None:
         """Send the statements that wait, and read their results."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
+        cursors, self._cursors = self._cursors, []  # after an error they are not used again
+        while len(cursors) < len(waiting):
+            cursors.append(psycopg.Cursor(self, row_factory=dict_row))
         with self.pipeline() if len(waiting) > 1 else nullcontext():
-            for sent in waiting:
-                sent.cursor.execute(sent.statement, sent.values or None)
+            for sent, cursor in zip(waiting, cursors, strict=False):
+                cursor.execute(sent.statement, sent.values or None)
+        for sent, cursor in zip(waiting, cursors, strict=False):
+            sent.rows = [] if cursor.rownumber is None else cursor.fetchall()
+        self._cursors = cursors
 
     def cursor(self, *args: Any, **options: Any) -> Any:
         self.send_all()

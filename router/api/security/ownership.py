@@ -64,6 +64,8 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
     allowed = caller.scopes.get("forced")
     if isinstance(allowed, bool):
         return allowed
+    if not (tenants or caller.scopes):
+        return True
     return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
 
 

@@ -78,7 +78,7 @@ class RateLimiter:
         self._storage = RedisStorage(url, implementation="redispy", key_prefix=_PREFIX, **options)  # type: ignore[arg-type] # redis-py's
         self._redis = SlidingWindowCounterRateLimiter(self._storage)
         self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._rates = rates
+        self.rates = rates
         #: whether Redis cannot be reached, so that this process counts in its memory
         self.is_lost = False
         self._look_at = 0.0
@@ -87,7 +87,7 @@ class RateLimiter:
 
     async def take(self, caller: Caller) -> Allowance | None:
         """Count a request. Returns the state of the caller's limit, or None without a limit. Raises RateLimited."""
-        item = rate_of(caller, rates=self._rates)
+        item = rate_of(caller, rates=self.rates)
         if item is None:
             return None
         fits, allowance = await self._count(item, caller.key or "open")

@@ -4,6 +4,7 @@ With several callers, the next batch starts up to 3 ms later, so that callers th
 Otherwise the callers split into two groups that take turns, which costs a fifth of the throughput.
 """
 
+import asyncio
 import math
 import threading
 import time
@@ -332,6 +333,26 @@ def writes(
                 return
 
     return MicroBatcher(write, name=name, limit=500, limits=limits, after=notify)
+
+
+async def result_on_loop(future: "Future[Result]") -> Result:
+    """Wait for the result on an event loop. If the waiting task is cancelled, the item stays in its queue."""
+    loop = asyncio.get_running_loop()
+    waiting = loop.create_future()  # `asyncio.wrap_future` takes three times as many calls
+
+    def end() -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    def wake(_: object) -> None:
+        try:  # noqa: SIM105 - `suppress` would take longer than the call
+            loop.call_soon_threadsafe(end)
+        except RuntimeError:  # the event loop is closed already
+            pass
+
+    future.add_done_callback(wake)
+    await waiting
+    return future.result()
 
 
 def reply_of(future: "Future[Result]", *, timeout_s: float) -> Result:

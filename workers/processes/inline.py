@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
-from ragbandit.router.serving.batching import SERVE_S
+from ragbandit.router.serving.batching import SERVE_S, result_on_loop
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
@@ -149,10 +149,11 @@ class _LocalCallers:
             self._process.note_failure()
         is_new = False
         if successor is None:
-            outcome = replace(outcome, answer=storable(outcome.answer))  # callers get the text that is stored
+            answer = storable(outcome.answer)
+            if answer != outcome.answer:  # callers get the text that is stored
+                outcome = replace(outcome, answer=answer)
             try:
-                stored = self._process.batchers["outcomes"].submit(outcome, admitted=True)
-                is_new = await asyncio.wrap_future(stored)
+                is_new = await result_on_loop(self._process.batchers["outcomes"].submit(outcome, admitted=True))
             except RagBanditError:  # the answer was paid for, so it is tried again for a long time
                 is_new = await asyncio.to_thread(partial(job.keep, outcome, successor=None))
             else:

@@ -125,9 +125,12 @@ class AnswerJob:
                 passing=context.passing,
                 attempts=context.settings.server.failover,
             )
+        query = decision.query
+        if query.id != decision.id or query.conversation is not conversation:
+            query = replace(query, id=decision.id, conversation=conversation)
         work = run_strategy(
             arm.strategy,
-            query=replace(decision.query, id=decision.id, conversation=conversation),
+            query=query,
             budget=self._budget,
             retriever=arm.retriever,
             generator=arm.generator,

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, bindparam, func, insert, or_, select, upda
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
+from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
@@ -102,6 +103,10 @@ _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: hash to compare with a secret whose public id is unknown, so that the check takes the same time
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
+_EXIST: Final = (
+    "SELECT EXISTS (SELECT 1 FROM api_keys) AS ever, "
+    "EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL) AS unrevoked"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,12 +209,10 @@ class KeyStore:
 
     def in_force(self, *, now: float) -> KeysInForce:
         query = select(api_keys).where(*_usable(now)).limit(2 * MAX_KEYS)
-        any_key = select(api_keys.c.public_id).limit(1)
-        any_unrevoked = any_key.where(api_keys.c.revoked_at.is_(None))
         with self.database.read() as connection:
-            rows = connection.execute(query).mappings().all()
-            ever = bool(rows) or connection.execute(any_key).first() is not None
-            unrevoked = bool(rows) or connection.execute(any_unrevoked).first() is not None
+            (found,) = run(connection, _EXIST)
+            ever, unrevoked = bool(found["ever"]), bool(found["unrevoked"])
+            rows = connection.execute(query).mappings().all() if unrevoked else []
         keys = {row["public_id"]: _KEYS.value(row) for row in rows}
         hashes = {row["public_id"]: row["secret_sha256"] for row in rows}
         return KeysInForce(keys=keys, hashes=hashes, unrevoked=unrevoked, ever=ever)

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -113,8 +113,8 @@ class AnswerJob:
         error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
         return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
 
-    def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Coroutine[Any, Any, Outcome]:
-        """The run of the arm, traced as a span. reader: receives the answer while it is generated."""
+    async def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Outcome:
+        """Run the arm, traced as a span. reader: receives the answer while it is generated."""
         context, decision = self.context, self.decision
         conversation = self.run.conversation
         if isinstance(arm.strategy, Model | Http):
@@ -128,6 +128,7 @@ class AnswerJob:
         query = decision.query
         if query.id != decision.id or query.conversation is not conversation:
             query = replace(query, id=decision.id, conversation=conversation)
+        tracing = context.tracing
         work = run_strategy(
             arm.strategy,
             query=query,
@@ -138,27 +139,24 @@ class AnswerJob:
             stop=self.run.stop,
             reader=reader,
             source_chars=context.settings.log.source_chars,
-            spans=ArmSpans(context.tracing) if context.tracing.enabled else NO_SPANS,
+            spans=ArmSpans(tracing) if tracing.enabled else NO_SPANS,
             has_successor=bool(self._others) and TOOL_TURN not in decision.query.request,
             unsupported=context.unsupported.of(self._generator, now=time.time()),
             account=self.account,
         )
-        work = self._noting_unsupported(work)
-        return traced_run(context.tracing, work, decision=decision, attempt=self.run.tries + 1)
+        if tracing.enabled:
+            work = traced_run(tracing, work, decision=decision, attempt=self.run.tries + 1)
+        outcome = await work
+        fields: Any = outcome.reply.get("unsupported")
+        if fields:
+            sign = query.tenant, query.api_key, query_hash(decision.query, run_by=decision.run_by)
+            context.unsupported.note(self._generator, fields, sign=sign, now=time.time())
+        return outcome
 
     @property
     def _generator(self) -> str:
         """Name of the arm's generator in the settings."""
         return str(self.context.worker_arms.get(self.decision.arm, {}).get("generator", DEFAULT))
-
-    async def _noting_unsupported(self, work: Awaitable[Outcome]) -> Outcome:
-        """Await the run, and note the parameters that its server reported as not supported."""
-        outcome, query = await work, self.decision.query
-        fields: Any = outcome.reply.get("unsupported")
-        if fields:
-            sign = query.tenant, query.api_key, query_hash(query, run_by=self.decision.run_by)
-            self.context.unsupported.note(self._generator, fields, sign=sign, now=time.time())
-        return outcome
 
     def give_back(self) -> None:
         """Queue the decision again without counting this run, and charge what the run has cost."""

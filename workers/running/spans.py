@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any
 
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Attribute, Tracing, carrier_of
@@ -11,12 +12,12 @@ from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.run import NoteCompletion, NoteHits, Spans, provider_of
 
 
-async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:
+async def traced_run(
+    tracing: Tracing, work: Coroutine[Any, Any, Outcome], *, decision: Decision, attempt: int
+) -> Outcome:
     """Await the run within a span, and return its outcome. attempt: from 1. The first run is a child of the decision's
     span. Later runs begin a new trace with a link to the decision, because the caller's trace may be over.
     """
-    if not tracing.enabled:
-        return await work
     carrier = carrier_of(decision.query.request)
     attributes: dict[str, Attribute | None] = {
         names.OPERATION: "invoke_workflow",

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import delete, select, update
 
 from ragbandit.router.storage.rows.conversion import (
     CHAT_HASH,
@@ -33,6 +33,17 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.model_servers.failures import failure_of, link_of
 from ragbandit.shared.types import DERIVED, ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
+
+_CALLS: Final = (
+    "SELECT d.id, d.arm, d.request, d.turn_of, d.session, o.taken_by FROM outcomes o "
+    "JOIN decisions d ON d.id = o.decision_id WHERE o.call IN ? AND d.made_at > ?{named} "
+    "ORDER BY d.made_at DESC LIMIT ?"
+)
+_REPEATED: Final = (
+    "SELECT d.id, d.request FROM decisions d LEFT JOIN outcomes o ON o.decision_id = d.id "
+    "WHERE d.id IN ? AND d.text != '' AND (coalesce(o.status, '') != 'failed' OR d.id = ?)"
+)
+_TAKE: Final = "UPDATE outcomes SET taken_by = ? WHERE decision_id = ? AND taken_by IS NULL RETURNING decision_id"
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
 #: calls, "turn": number of this turn, from 2, BEGUN_BY, NAMED, PERMITTED}
@@ -106,39 +117,34 @@ def next_turn(
 
     keys: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
     """
-    calls = select(*decisions.c["id", "arm", "request", "turn_of", "session"], outcomes.c.taken_by)
-    calls = calls.join(outcomes, outcomes.c.decision_id == decisions.c.id)
-    calls = calls.where(outcomes.c.call.in_(keys), decisions.c.made_at > since)
-    if previous is not None:
-        calls = calls.where(decisions.c.id == previous)
+    named = "" if previous is None else " AND d.id = ?"
+    values = [list(keys), since, *([] if previous is None else [previous]), _MOST_ALIKE]
     with database.read() as connection:
-        rows = connection.execute(calls.order_by(decisions.c.made_at.desc()).limit(_MOST_ALIKE)).all()
-        waiting = [row for row in rows if row.taken_by is None]
+        rows = run(connection, _CALLS.format(named=named), *values)
+        waiting = [row for row in rows if row["taken_by"] is None]
         if not waiting:
-            return _repeated(connection, [row.taken_by for row in rows], query=query)
-        first = waiting[0].turn_of or waiting[0].id
-        before = _loop_of(connection, waiting[0].request)
-        began_at = connection.execute(select(decisions.c.made_at).where(decisions.c.id == first)).scalar()
-    if len(waiting) > 1 or began_at is None or began_at <= since:
+            return _repeated(connection, [row["taken_by"] for row in rows], query=query)
+        calling = waiting[0]
+        first = calling["turn_of"] or calling["id"]
+        before = _loop_of(connection, calling["request"])
+        began = run(connection, "SELECT made_at FROM decisions WHERE id = ?", first)
+    if len(waiting) > 1 or not began or began[0]["made_at"] <= since:
         return None
     number = int(before.get("turn", 1)) + 1
-    facts = {"first": first, "previous": waiting[0].id, "turn": number}
-    if not before and first != waiting[0].id:
-        facts[BEGUN_BY] = waiting[0].id
+    facts = {"first": first, "previous": calling["id"], "turn": number}
+    if not before and first != calling["id"]:
+        facts[BEGUN_BY] = calling["id"]
     elif BEGUN_BY in before:
         facts[BEGUN_BY] = before[BEGUN_BY]
-    return ToolTurn(arm=waiting[0].arm, number=number, facts=facts, session=waiting[0].session)
+    return ToolTurn(arm=calling["arm"], number=number, facts=facts, session=calling["session"])
 
 
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
     """The stored turn with the same chat as `query`. A failed turn counts only if it has the same id as `query`."""
-    rows = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(turns), decisions.c.text != "")
-    rows = rows.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id)
-    failed = func.coalesce(outcomes.c.status, "") == "failed"
     chat = query.request.get(CHAT_HASH)
-    for row in connection.execute(rows.where(or_(~failed, decisions.c.id == query.id))):
-        if chat is not None and edge_of(row.request).get(CHAT_HASH) == chat:
-            return DecisionId(row.id)
+    for row in run(connection, _REPEATED, list(turns), query.id) if turns and chat is not None else ():
+        if edge_of(row["request"]).get(CHAT_HASH) == chat:
+            return DecisionId(row["id"])
     return None
 
 
@@ -152,8 +158,7 @@ def take_results(connection: Connection, new: Iterable[Decision]) -> dict[Decisi
     ordered.sort()  # a fixed order prevents deadlocks between writers
     errors = dict[DecisionId, RagBanditError]()
     for previous, key in ordered:
-        take = update(outcomes).where(outcomes.c.decision_id == previous, outcomes.c.taken_by.is_(None))
-        if not connection.execute(take.values(taken_by=key)).rowcount:
+        if not run(connection, _TAKE, key, previous):
             message = "another request has already brought the results of these tool calls"
             errors[key] = Conflict(message, field=RESULTS, remedy="send the request again: it gets an arm of its own")
     if errors:
@@ -171,7 +176,8 @@ def _loop_of(connection: Connection, request: str | None) -> Mapping[str, Any]:
     """The value of TOOL_TURN of a turn, or of the turn that it replaces after a failure; {} if it brings no results."""
     edge = edge_of(request)
     if failed := link_of(edge).get("first"):
-        edge = edge_of(connection.execute(select(decisions.c.request).where(decisions.c.id == failed)).scalar())
+        rows = run(connection, "SELECT request FROM decisions WHERE id = ?", failed)
+        edge = edge_of(rows[0]["request"] if rows else None)
     loop = edge.get(TOOL_TURN)
     return loop if isinstance(loop, Mapping) else {}
 

@@ -158,7 +158,7 @@ class Router(AbstractContextManager["Router"]):
         return asyncio.run_coroutine_threadsafe(self._decided(question, asking=asking), event_loop())
 
     async def _decided(self, question: Question, *, asking: ServedPolicy) -> Decision:
-        named = question.query.id if NAMED_ID in question.query.request else None
+        named = question.query.id if question.query.request.get(NAMED_ID) else None
         if named is None or not await asyncio.to_thread(self.store.decisions_by_id, [DecisionId(named)]):
             question = await self.service.step(Picks).picked(question, asking=asking)
         return await asyncio.wrap_future(self.service.submit(question))

@@ -61,7 +61,8 @@ class ResponseStream:
             elif item["type"] == FREE_TEXT_CALL:
                 events.append(self._event(f"{FREE_TEXT_CALL}_input.done", **where, input=item["input"]))
             elif "content" in item:
-                item["content"].sort(key=lambda part: self._content_index(part["type"]))
+                begun = self._items[item["id"]]
+                item["content"].sort(key=lambda part: begun.index(part["type"]))
                 events += [event for part in item["content"] for event in self._end_part(part)]
             events.append(self._event("output_item.done", output_index=where["output_index"], item=item))
         reply["output"].sort(key=lambda item: self._index(item["id"]))
@@ -124,15 +125,12 @@ class ResponseStream:
         self._items[key].append(kind)
         return [*events, self._in_part("content_part.added", of=kind, part=responses.item_part(kind, ""))]
 
-    def _content_index(self, kind: str) -> int:
-        return self._items[responses.item_id(self.decision, part=kind)].index(kind)
-
     def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _in_part(self, event: str, *, of: str, **fields: Any) -> bytes:
-        where = self._where(responses.item_id(self.decision, part=of))
-        return self._event(event, **where, content_index=self._content_index(of), **fields)
+        key = responses.item_id(self.decision, part=of)
+        return self._event(event, **self._where(key), content_index=self._items[key].index(of), **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         name, number = f"response.{kind}", self._number

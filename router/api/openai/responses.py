@@ -236,8 +236,8 @@ def _flat(annotation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def item_id(decision: Decision, *, part: str) -> str:
-    prefix = "rs" if part == "reasoning_text" else "msg"
-    return f"{prefix}_{_item_key(decision)}"
+    """Id of the item with the text; it begins with the kind, as OpenAI's ids do."""
+    return f"{'rs' if part == 'reasoning_text' else 'msg'}_{decision.id.removeprefix(ID_PREFIX)}"
 
 
 def _item_key(decision: Decision) -> str:

@@ -157,7 +157,7 @@ class RouteService:
         for question in batch:
             if question.is_preview:
                 previews.append(question)
-            if NAMED_ID in question.query.request:
+            if question.query.request.get(NAMED_ID):  # an id that the service chose is new
                 named.append(DecisionId(str(question.query.id)))
         if previews:
             wanted = iter(self._previews(previews))

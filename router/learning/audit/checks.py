@@ -270,7 +270,7 @@ class DeepCheck:
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], versions: Sequence[tuple[int, str]]) -> None:
         """Let a policy learn the ledger, and compare it with each version. versions: sorted (last update, name)."""
-        if is_of_another_release(algorithm, params=params):
+        if is_of_another_release(algorithm, params=params) and not _has_its_rule(algorithm, params=params):
             stored = [version for _, version in versions if version in self.snapshots]
             self.verdict.not_compared += len(stored)
             self._skip(stored, why=f"{algorithm} had other params in the release that made them")
@@ -374,6 +374,18 @@ def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool
         return False
     has_same_names = params.keys() - _OPTIONAL == present.keys() - _OPTIONAL
     return not has_same_names or params.get("revision") != present.get("revision")
+
+
+def _has_its_rule(algorithm: str, *, params: Mapping[str, Json]) -> bool:
+    """Whether this release can still decide as a policy of a former revision did."""
+    inner = params.get("params")
+    if isinstance(inner, Mapping) and is_of_another_release(str(params["policy"]), params=inner):
+        return False
+    try:
+        policy = make_policy(algorithm, params=params)
+    except RagBanditError:
+        return False
+    return policy.params.keys() - _OPTIONAL == params.keys() - _OPTIONAL
 
 
 def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:

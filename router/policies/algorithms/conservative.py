@@ -13,8 +13,10 @@ Moradipari et al. 2020) require (1 - harm) of the incumbent's reward for every s
 
   credit is half of harm * the incumbent's mean reward. The loss of an arm is the incumbent's score minus the arm's
   score, which is reduced by its doubt, and at least 0. noise = NOISE * variance / slack: as the slack shrinks, the
-  other arms' share of the draw approaches 0, whatever the scores are. The reserve grows with the decisions that are not
-  learned yet. So the allowance is spent early, where the loss can hardly be large, and not kept for ever.
+  other arms' share of the draw approaches 0, whatever the scores are. The variance is that of the other arms' rewards.
+  PRIOR_ROWS more rows vary as much as rewards can, since the first outcomes of an arm may be equal by chance. The
+  reserve grows with the decisions that are not learned yet. So the allowance is spent early, where the loss can hardly
+  be large, and not kept for ever.
 - The slack is computed without the policy's scores, so it shrinks and restrains the policy if the scores are wrong. A
   row of another arm loses the incumbent's mean reward minus the row's reward. A row of the incumbent loses (reward -
   mean reward) * (1 / propensity - 1), because the policy selects the questions that the incumbent gets.
@@ -73,15 +75,25 @@ _MEMORY: Final = 1000.0
 _MOST_WEIGHT: Final = 10.0
 #: slack that is not spent if every decision is learned, in rewards
 _RESERVE: Final = 4.0
+#: number of prior rows, see the module, and the largest variance of rewards whose quality is a share (Popoviciu's
+#: inequality)
+_PRIOR_ROWS: Final = 10
+_MOST_VARIANCE: Final = 0.25
+#: the first revision with _PRIOR_ROWS. The former one estimates the variance from the rows of all arms
+_WITH_PRIOR: Final = 8
 #: attributes of a Shortfall that are stored in a state, in this order
 _NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squares _quality _cost _price"
 
 
 class Shortfall:
-    """Reward lost against always playing the incumbent. harm: share of the incumbent's reward that may be lost."""
+    """Reward lost against always playing the incumbent.
 
-    def __init__(self, incumbent: ArmName, *, harm: float) -> None:
+    harm: share of the incumbent's reward that may be lost. revision: of the policy
+    """
+
+    def __init__(self, incumbent: ArmName, *, harm: float, revision: int = _WITH_PRIOR) -> None:
         self.incumbent, self.harm = incumbent, harm
+        self._has_prior = revision >= _WITH_PRIOR
         self.rows: dict[ArmName, int] = {}  #: arm -> number of its rows
         self._sums: dict[ArmName, float] = {}  #: arm -> sum of its rewards
         #: sums over rows that were not imported: number, lost reward, and number of other arms' rows (old rows fade)
@@ -94,7 +106,10 @@ class Shortfall:
         self._quality = self._cost = self._price = 0.0
         #: number of the incumbent's rows before its last restart
         self.before = 0
+        #: sum of squared rewards over the rows of which `variance` is
         self._all_squares = 0.0
+        #: whether the quality of every reward is known and in [0, 1]
+        self.is_share = True
 
     @property
     def known(self) -> bool:
@@ -117,12 +132,26 @@ class Shortfall:
 
     @property
     def variance(self) -> float:
-        """Variance of rewards around the mean of their arm, over all rows."""
-        rows = sum(self.rows.values())
+        """Variance of the other arms' rewards around the mean of their arm; see the module for the prior rows."""
+        arms = [arm for arm in self.rows if self._varies(arm)]
+        prior = _PRIOR_ROWS if self._has_prior else 0
+        rows = sum(self.rows[arm] for arm in arms) + prior
         if rows == 0:
             return 0.0
-        explained = math.fsum(self._sums[arm] * self._sums[arm] / count for arm, count in self.rows.items())
-        return max((self._all_squares - explained) / rows, 0.0)
+        explained = math.fsum(self._sums[arm] * self._sums[arm] / self.rows[arm] for arm in arms)
+        return (max(self._all_squares - explained, 0.0) + prior * self._most_variance) / rows
+
+    def _varies(self, arm: ArmName) -> bool:
+        """Whether `variance` counts the rows of this arm."""
+        return arm != self.incumbent or not self._has_prior
+
+    @property
+    def _most_variance(self) -> float:
+        """Variance of a prior row: that of the incumbent's rewards if rewards have no known bounds."""
+        if self.is_share or self._weight == 0.0:
+            return _MOST_VARIANCE
+        mean = self._rewards / self._weight
+        return max(self._squares / self._weight - mean * mean, 0.0)
 
     @property
     def slack(self) -> float:
@@ -177,7 +206,8 @@ class Shortfall:
             self._cost = fade * self._cost + weight * cost
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
-        self._all_squares += reward * reward
+        self._all_squares += reward * reward if self._varies(arm) else 0.0
+        self.is_share = self.is_share and update.reward.has_parts and 0.0 <= quality <= 1.0
         # The surplus is limited to MOST allowances, and the debt, which late feedback can cause, to FROM allowances.
         allowed, allowance = self._allowed, self.allowance()
         if allowance > 0.0:  # it is 0 from a restart of the incumbent until its mean reward is known
@@ -267,7 +297,7 @@ class ConservativeParams(PolicyParams):
     #: the setting `context`; recorded among the params of the inner policy
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
-    revision: Annotated[int, Field(ge=7, le=7)] = 7
+    revision: Annotated[int, Field(ge=7, le=8)] = 8
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
@@ -291,7 +321,7 @@ class ConservativePolicy(HasParams):
         self.inner = _inner_policy(settings.policy, params=settings.params or {}, context=settings.context)
         self.incumbent, self.harm = settings.incumbent, settings.harm
         self._revision = settings.revision
-        self.shortfall = Shortfall(self.incumbent, harm=self.harm)
+        self.shortfall = Shortfall(self.incumbent, harm=self.harm, revision=settings.revision)
         self.gains = PairedGains(self.incumbent)
 
     @property
@@ -371,13 +401,15 @@ class ConservativePolicy(HasParams):
         arrays, facts = self.inner.state()
         whole = {f"{_INNER}{name}": array for name, array in arrays.items()} | self.shortfall.state()
         before: dict[str, Json] = {"incumbent_before": self.shortfall.before} if self.shortfall.before else {}
+        bounds: dict[str, Json] = {} if self.shortfall.is_share else {"is_share": False}
         counts = {"updates": facts["updates"], "seen": facts["seen"]}
-        return whole, {**counts, "inner": facts, "paired_gains": self.gains.state(), **before}
+        return whole, {**counts, "inner": facts, "paired_gains": self.gains.state(), **before, **bounds}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         shortfall = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
         inner = {name.removeprefix(_INNER): array for name, array in arrays.items() if name not in shortfall}
         self.shortfall.restore(shortfall, seen=restored_counts(facts))
         self.shortfall.before = facts.get("incumbent_before", 0)
+        self.shortfall.is_share = facts.get("is_share", True)
         self.gains.restore(facts["paired_gains"])
         self.inner.restore(inner, facts["inner"])

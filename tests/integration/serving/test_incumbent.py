@@ -3,6 +3,7 @@
 import shutil
 
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.policies.algorithms.conservative import ConservativeParams
 from ragbandit.router.serving.explanations.explain import explain
 
 INCUMBENT = "single_step"
@@ -36,6 +37,21 @@ def test_it_starts_with_the_incumbent_alone(make_world):
     assert verified.ok
     assert verified.deep_decisions == len(decisions)
     assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+
+
+def test_decisions_of_a_former_revision_are_made_again(make_world, tmp_path, monkeypatch):
+    """A ledger of revision 7 is learned again; `verify --deep` recomputes its decisions by the rule of revision 7."""
+    monkeypatch.setitem(ConservativeParams.__init__.__kwdefaults__, "revision", 7)
+    former = make_world(data_dir=str(tmp_path), **SAFE)
+    decisions = taught(former)
+    assert former.router.service.serving.policy.params["revision"] == 7
+    former.router.close()
+    monkeypatch.undo()
+    present = make_world(data_dir=str(tmp_path), **SAFE)
+    present.learn()
+    assert present.router.service.serving.policy.params["revision"] == 8
+    verified = present.router.verify(deep=True)
+    assert (verified.ok, verified.deep_decisions, verified.not_checkable) == (True, len(decisions), 0)
 
 
 def test_rows_with_the_least_share_are_made_again(make_world):

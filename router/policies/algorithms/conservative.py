@@ -147,7 +147,7 @@ class Shortfall:
 
     @property
     def _most_variance(self) -> float:
-        """Variance of a prior row: that of the incumbent's rewards if rewards have no known bounds."""
+        """Variance of prior rows. Without known bounds of rewards it is the variance of the incumbent's rewards."""
         if self.is_share or self._weight == 0.0:
             return _MOST_VARIANCE
         mean = self._rewards / self._weight

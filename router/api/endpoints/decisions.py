@@ -245,7 +245,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
                 "surface": request.scope.get(PART),
                 FAILOVER: False if body.failover is False else None,
                 **{name: getattr(body, name) for name in BOUNDS},
-                **noted_prices(caller, tenant=tenant, settings=router.settings),
+                **noted_prices(caller, tenant=tenant, router=router),
             }
         ),
     )

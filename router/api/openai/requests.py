@@ -287,7 +287,7 @@ def chat_question(
     unit = unit_of(caller, given=sent_unit)
     if sent_unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
         unit = "turn"
-    prices = noted_prices(caller, tenant=tenant, settings=router.settings)
+    prices = noted_prices(caller, tenant=tenant, router=router)
     schema, sent = router.settings.context, dict(chat.sent)
     context, metadata = _context_of(sent.get("metadata") or {}, schema=schema)
     if context:  # these keys are for this service

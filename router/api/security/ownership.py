@@ -6,7 +6,7 @@ from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.security.budgets import budgets_of
-from ragbandit.router.config.settings import Settings, TenantSettings
+from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps.prices import TERMS, price_terms
 from ragbandit.router.serving.router import Router
@@ -109,8 +109,9 @@ def _narrowed(
     return arms
 
 
-def noted_prices(caller: Caller, *, tenant: str, settings: Settings) -> dict[str, Json]:
+def noted_prices(caller: Caller, *, tenant: str, router: Router) -> dict[str, Json]:
     """Entry of a question's `request`: the cost weights of the caller's key and tenant. {} if they have none."""
+    settings = router.settings
     terms = price_terms(caller.scopes, tenant=settings.tenant(tenant), named=settings.cost_weights)
     return {TERMS: terms} if terms else {}
 

@@ -59,7 +59,7 @@ class RouteService:
         self.batcher: MicroBatcher[Question, Decision] = make_queue(self._route_batch, name="ragbandit-route")
         #: queue in front of `batcher` for texts that need a forward pass, so that other questions do not wait for it;
         #: None if the encoder takes no time or caches nothing
-        self._encoding: MicroBatcher[Question, Future[Decision]] | None = None
+        self._encoding: MicroBatcher[Question, Decision] | None = None
         if isinstance(encoder, CachingEncoder) and not encoder.is_immediate:
             self._encoding = make_queue(self._encoded, name="ragbandit-encode")
 
@@ -73,11 +73,11 @@ class RouteService:
             batcher.close()
 
     @property
-    def _batchers(self) -> Sequence[MicroBatcher[Question, Any]]:
+    def _batchers(self) -> Sequence[MicroBatcher[Question, Decision]]:
         return [self.batcher] if self._encoding is None else [self._encoding, self.batcher]
 
     @property
-    def entry(self) -> MicroBatcher[Question, Any]:
+    def entry(self) -> MicroBatcher[Question, Decision]:
         """The queue that new questions enter: it refuses them if the service is overloaded."""
         return self.batcher if self._encoding is None else self._encoding
 
@@ -86,24 +86,24 @@ class RouteService:
 
     def submit(self, question: Question) -> "Future[Decision]":
         """Decide a question. Raises Overloaded, TooManyRequests and NotReady."""
-        tenant = question.query.tenant
-        if self._encoding is None or (
-            isinstance(self.encoder, CachingEncoder) and self.encoder.has(question.query.text)
-        ):
-            return self.batcher.submit(question, tenant=tenant)
-        return _inner(self._encoding.submit(question, tenant=tenant))
+        encoder, batcher = self.encoder, self.entry
+        if isinstance(encoder, CachingEncoder) and encoder.has(question.query.text):
+            batcher = self.batcher
+        return batcher.submit(question, tenant=question.query.tenant)
 
     def submit_each(self, questions: Sequence[Question]) -> "list[Future[Decision]]":
         """Decide questions. The Future of a refused one raises Overloaded. Raises as `MicroBatcher.submit_each`."""
-        tenants = [question.query.tenant for question in questions]
-        if self._encoding is None:
-            return self.batcher.submit_each(questions, tenants=tenants)
-        return [_inner(encoded) for encoded in self._encoding.submit_each(questions, tenants=tenants)]
+        return self.entry.submit_each(questions, tenants=[question.query.tenant for question in questions])
 
-    def _encoded(self, questions: Sequence[Question]) -> "list[Future[Decision]]":
-        """Encode the questions, which caches their features, then submit them. Returns the Futures of the decisions."""
+    def _encoded(self, questions: Sequence[Question]) -> Sequence[Decision | Exception]:
+        """Encode the questions, which caches their features, and wait until they are decided.
+
+        Without this wait, the next texts would be encoded meanwhile, and callers would split into two groups.
+        """
         self.encoder.encode([question.query.text for question in questions])
-        return self.batcher.submit_each(questions, tenants=[one.query.tenant for one in questions], admitted=True)
+        tenants = [question.query.tenant for question in questions]
+        deciding = self.batcher.submit_each(questions, tenants=tenants, admitted=True)
+        return [future.exception() or future.result() for future in deciding]  # type: ignore[misc] # no BaseException
 
     def step(self, kind: type[S]) -> S:
         """The step of this class."""
@@ -280,33 +280,6 @@ class RouteService:
         if self._throttle.lets_pass("fault"):  # a broken policy would fill the log: it fails for every question
             fields = {"action": "fault", "times": self.faults, "reason": reason}
             log.error("the policy broke its contract: the fallback arm decided", extra=fields)
-
-
-def _inner(encoded: "Future[Future[Decision]]") -> "Future[Decision]":
-    """The Future of the decision. If it is cancelled in time, the question is dropped."""
-    decided: Future[Decision] = Future()
-
-    def drop(_: object) -> None:
-        if decided.cancelled() and not encoded.cancel() and encoded.done() and encoded.exception() is None:
-            encoded.result().cancel()
-
-    def end(done: "Future[Any]") -> None:
-        """Called when the question is encoded or refused, and when it is decided."""
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is None and isinstance(result := done.result(), Future):
-            result.add_done_callback(end)
-            drop(done)
-        elif decided.set_running_or_notify_cancel():
-            if error is None:
-                decided.set_result(result)
-            else:
-                decided.set_exception(error)
-
-    decided.add_done_callback(drop)
-    encoded.add_done_callback(end)
-    return decided
 
 
 def _overridden(steps: Sequence[Step], hook: Callable[Concatenate[Step, P], None]) -> tuple[Callable[P, None], ...]:

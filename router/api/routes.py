@@ -1,38 +1,30 @@
 """The door of HTTP: endpoints, which read their own requests, and the table that finds the endpoint of a request.
 
-Small bodies are read on the event loop, large ones one at a time in the reading thread.
-
 FastAPI documents the endpoints. Its own routing, dependencies and body readers are not used: for a small request they
 take longer than a decision.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
+from ragbandit.router.api.reading import body_value, read_body
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.rules import Rule, is_page
-from ragbandit.shared.errors import InvalidInput, NotReady
-from ragbandit.shared.reading.budget import BODY, ReadBudget
-from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
-from ragbandit.shared.texts.json_values import json_value
+from ragbandit.shared.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fastapi._compat import ModelField
 
-_Given = ParamSpec("_Given")
-_Value = TypeVar("_Value")
 _Function = TypeVar("_Function", bound=Callable[..., Awaitable[ASGIApp]])
 
 #: kind of parameter in FastAPI's description of a function -> attribute of a request that has the values
 _SOURCES: Final = {"path_params": "path_params", "query_params": "query_params", "header_params": "headers"}
-#: ASGI scope key: whether the reading thread has got the body already
-_PARSED: Final = "ragbandit.is_parsed"
 #: stands for the default of a parameter that has none
 _REQUIRED: Final = object()
 
@@ -132,38 +124,6 @@ def _parsed(field: "ModelField", body: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise HTTPException(400) from error
     return _checked(field, value, at=())
-
-
-async def read_body(
-    request: Request, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
-) -> _Value:
-    """Call a function that reads the request's body, or a value made of it. Raises what the function raises."""
-    size = len(await request.body())
-    if size < LARGE:
-        return read(*given, **more)
-    # A body that is parsed takes much memory, so its further readers go before bodies that are not parsed yet.
-    is_parsed = request.scope.setdefault(_PARSED, False)
-    request.scope[_PARSED] = True
-    try:
-        return await READING.read(0 if is_parsed else size, read, *given, **more)
-    except UnendedReading as error:
-        raise NotReady(f"the body was not read: {error}", remedy="send a smaller body") from error
-
-
-def body_value(body: bytes) -> Any:
-    """The value of a JSON body. Raises ValueError and RecursionError, and InvalidInput beyond the caps of BODY."""
-    if len(body) < LARGE:
-        return json_value(body)
-    budget = ReadBudget(BODY, refused=_too_large)
-    budget.count_json(body)
-    value = json_value(body)
-    budget.count_members(value)
-    return value
-
-
-def _too_large(words: str) -> InvalidInput:
-    remedy = "send fewer messages, parts, tools or parameters"
-    return InvalidInput(f"the body has {words}", field="body", remedy=remedy)
 
 
 class Endpoints:

@@ -41,6 +41,20 @@ class QueueState:
     dropped: Mapping[str, int]
 
 
+def together(first: QueueState, second: QueueState) -> QueueState:
+    """The state of two queues that a question may wait in."""
+
+    def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+        return {reason: one[reason] + other[reason] for reason in one}
+
+    return QueueState(
+        waiting=first.waiting + second.waiting,
+        expected_wait_s=max(first.expected_wait_s, second.expected_wait_s),
+        refused=sums(first.refused, second.refused),
+        dropped=sums(first.dropped, second.dropped),
+    )
+
+
 class BatchTime:
     """Predicts the seconds of a batch from its size, by weighted least squares on the latest batches.
 

@@ -157,7 +157,8 @@ class RouterProcess:
 
     def queues(self) -> Mapping[str, QueueState]:
         """Name of a queue -> its state, with counts of refused and dropped items since the start."""
-        return {name: batcher.state() for name, batcher in self.batchers.items()} | {"answers": self.answers.state()}
+        states = {name: batcher.state() for name, batcher in self.batchers.items()}
+        return states | {"questions": self.service.state(), "answers": self.answers.state()}
 
     def _redis_fault(self) -> str | None:
         """Why this process cannot use Redis; None if it can use Redis."""

@@ -35,5 +35,6 @@ CHORES: Final[tuple[type[Chore], ...]] = (
 
 def start_chores(context: Context) -> list[Routine]:
     """Start the chores of this process. Close the returned threads before `context`. Raises ConfigError."""
-    chores = [chore for kind in CHORES for chore in kind.of(context)]  # made before the first one starts
+    kinds = [kind for kind in CHORES if context.learner is not None or not kind.of_learner]
+    chores = [chore for kind in kinds for chore in kind.of(context)]  # made before the first one starts
     return [chore.start() for chore in chores]

@@ -13,6 +13,7 @@ log = logging.getLogger("ragbandit.worker")
 class BlockedLoop(Chore):
     title = "watch the event loop"
     every_s = 1.0
+    of_learner = False
 
     @classmethod
     def of(cls, context: Context) -> "Iterable[BlockedLoop]":

@@ -15,7 +15,7 @@ class Chore(ABC):
     every_s: float
     #: log lines of an outage; None for the usual ones
     outage: StoreOutage | None = None
-    #: whether only a process that learns does it, so that a store has few of them
+    #: whether only a process that learns does it, since a store has few of them
     of_learner: ClassVar[bool] = True
 
     def __init__(self, context: Context) -> None:
@@ -24,7 +24,7 @@ class Chore(ABC):
     @classmethod
     def of(cls, context: Context) -> Iterable[Self]:
         """The chores of this class that the process of `context` should do."""
-        return [cls(context)] if context.learner is not None or not cls.of_learner else []
+        return [cls(context)]
 
     @abstractmethod
     def do(self) -> float | None:

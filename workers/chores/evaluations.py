@@ -21,7 +21,7 @@ class GoldenQuestions(Chore):
 
     @classmethod
     def of(cls, context: Context) -> "Iterable[GoldenQuestions]":
-        return [] if context.settings.learning.golden is None or context.learner is None else [cls(context)]
+        return [] if context.settings.learning.golden is None else [cls(context)]
 
     def do(self) -> None:
         from ragbandit.workers.evaluation.golden import ask_golden  # it takes 40 MB

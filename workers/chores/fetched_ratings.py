@@ -1,3 +1,5 @@
+"""The chore that fetches ratings. What it calls loads the command line, so processes without ratings do not."""
+
 from collections.abc import Iterable
 
 from ragbandit.router.config.sections import RatingsSettings
@@ -21,8 +23,7 @@ class FetchedRatings(Chore):
 
     @classmethod
     def of(cls, context: Context) -> "Iterable[FetchedRatings]":
-        sources = {} if context.learner is None else context.settings.ratings
-        return [cls(context, name=name, source=source) for name, source in sources.items()]
+        return [cls(context, name=name, source=source) for name, source in context.settings.ratings.items()]
 
     def do(self) -> None:
         self._poller.poll()

@@ -21,7 +21,7 @@ class RewardChecks(Chore):
 
     @classmethod
     def of(cls, context: Context) -> "Iterable[RewardChecks]":
-        return [] if context.settings.reward.check is None or context.learner is None else [cls(context)]
+        return [] if context.settings.reward.check is None else [cls(context)]
 
     def do(self) -> None:
         check_answers(self.context, self._checking)

@@ -38,7 +38,7 @@ class OldDecisions(Chore):
     @classmethod
     def of(cls, context: Context) -> "Iterable[OldDecisions]":
         days = context.settings.retention.days
-        return [] if days is None or context.learner is None else [cls(context, days=days)]
+        return [] if days is None else [cls(context, days=days)]
 
     def do(self) -> float | None:
         return self._retention.step()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types.conversations import NO_CONVERSATION, Conversation
 from ragbandit.shared.types.names import (
     MAX_AMOUNT,
     ArmName,
@@ -20,7 +21,7 @@ from ragbandit.shared.types.names import (
     Role,
     RunBy,
 )
-from ragbandit.shared.types.requests import NO_CONVERSATION, Conversation, RequestFacts
+from ragbandit.shared.types.request_facts import RequestFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,8 @@ from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable
 from ragbandit.router.api.openai.requests import ChatQuestion, OpenAIBody, chat_question, configured
-from ragbandit.router.api.routes import Endpoints, read_body
+from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, Rule, roles

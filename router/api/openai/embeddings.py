@@ -17,7 +17,7 @@ from ragbandit.router.api.endpoints.decisions import paced
 from ragbandit.router.api.openai.chats import storable
 from ragbandit.router.api.openai.errors import ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
-from ragbandit.router.api.routes import read_body
+from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.config.named_sections import errors_of

@@ -12,7 +12,8 @@ from ragbandit.router.api.openai.embeddings import EmbeddingsBody, embedded
 from ragbandit.router.api.openai.response_stream import ResponseStream, undecided_failure
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
-from ragbandit.router.api.routes import Endpoints, read_body
+from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
 from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, described

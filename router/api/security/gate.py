@@ -6,33 +6,23 @@ password of HTTP Basic.
 
 import base64
 import ipaddress
-import logging
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from ragbandit.router.api.dependencies import SharedRead
+from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.rules import Rule
 from ragbandit.router.api.security.sites import check_host, check_site, signs_in
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback, is_open
-from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known
-from ragbandit.shared.errors import Forbidden, NotReady, StoreError, Unauthorized
+from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, is_known
+from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role
 
-log = logging.getLogger("ragbandit.api")
-
-#: largest age of a process's copy of the keys, seconds
-MAX_AGE_S: Final = 1.0
-WAIT_S: Final = 2.0
-#: shortest time between two writes of the last use of a key, seconds
-NOTE_S: Final = 60.0
 #: largest age of the keys for /metrics, seconds. Metrics must be readable while the database is down.
 STALE_S: Final = 900.0
 #: ASGI scope key of (address, port) from which the connection comes, whatever proxy headers contain
@@ -43,60 +33,6 @@ _METRICS: Final = "/metrics"
 _IN_QUERY: Final = re.compile(rb"rb(?:_|%5[Ff])[0-9A-Za-z]{10}(?:_|%5[Ff])")
 _ANYBODY: Final = Caller()
 _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys create makes a key'
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
-    keys: KeysInForce
-    #: time.monotonic() when the read of the copy began
-    at: float
-
-
-class KeyRing:
-    """A copy of the keys. Only code on one event loop may call `in_force` and `note_use`."""
-
-    def __init__(self, store: KeyStore) -> None:
-        self._store = store
-        # Reads and writes have a thread each, so a slow database blocks no other work.
-        self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
-        self._noted: dict[str, float] = {}
-        self.known: Known | None = None
-
-    async def in_force(self) -> KeysInForce:
-        """The keys, at most MAX_AGE_S old. Raises NotReady if the database cannot be read."""
-        copy = self.known
-        if copy is None or time.monotonic() - copy.at > MAX_AGE_S:
-            try:
-                self.known = copy = await self._reading.value()
-            except (StoreError, NotReady) as error:
-                remedy = "try again; /ready says whether the database is there"
-                raise NotReady(f"API keys cannot be checked: {error.message}", remedy=remedy) from error
-        return copy.keys
-
-    def note_use(self, public_id: str) -> None:
-        """Store that the key is used now, on another thread, at most once in NOTE_S seconds."""
-        now = time.time()
-        if now - self._noted.get(public_id, 0.0) < NOTE_S:
-            return
-        if self.known is not None and len(self._noted) > len(self.known.keys.keys):
-            self._noted = {key: at for key, at in self._noted.items() if key in self.known.keys.keys}
-        self._noted[public_id] = now
-        self._writer.submit(self._note, public_id, now)
-
-    def close(self) -> None:
-        self._reading.close()
-        self._writer.shutdown(wait=False, cancel_futures=True)
-
-    def _read(self) -> Known:
-        at = time.monotonic()
-        return Known(keys=self._store.in_force(now=time.time()), at=at)
-
-    def _note(self, public_id: str, at: float) -> None:
-        try:
-            self._store.note_uses({public_id: at})
-        except StoreError as error:
-            log.warning("the use of an API key is not noted", extra={"action": "keys", "reason": error.message})
 
 
 class Gate:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
-from ragbandit.router.serving.batching import MicroBatcher
+from ragbandit.router.serving.batching import MicroBatcher, QueueState, together
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
@@ -81,6 +81,11 @@ class RouteService:
         """The queue that new questions enter: it refuses them if the service is overloaded."""
         return self.batcher if self._encoding is None else self._encoding
 
+    def state(self) -> QueueState:
+        """State of the questions that wait to be encoded or decided."""
+        state = self.batcher.state()
+        return state if self._encoding is None else together(self._encoding.state(), state)
+
     def alive(self) -> bool:
         return all(batcher.alive() for batcher in self._batchers)
 
@@ -107,9 +112,7 @@ class RouteService:
 
     def step(self, kind: type[S]) -> S:
         """The step of this class."""
-        found: Any = self._by_class[kind]
-        step: S = found
-        return step
+        return cast(S, self._by_class[kind])
 
     def take_over(self, served: ServedPolicy) -> None:
         """Decide with this policy, and learn in its ledger, from the next batch on."""

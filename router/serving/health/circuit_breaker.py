@@ -14,7 +14,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from heapq import merge
 from itertools import islice, takewhile
 from threading import Lock
@@ -208,7 +208,7 @@ class CircuitBreaker:
         return ArmHealth(arm=arm, state=state, offered=offered, failures=len(failing), since=since), circuit
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _closed(arm: ArmName) -> ArmHealth:
     return ArmHealth(arm=arm, state="closed", offered=True, failures=0, since=None)
 

@@ -75,6 +75,8 @@ def test_a_failing_encoder_and_an_overload_reach_the_caller(held):
     waiting = [router.submit(f"waits {number}") for number in range(8)]
     with pytest.raises(Overloaded):
         router.submit("refused")
+    state = router.process.queues()["questions"]
+    assert (state.waiting, state.refused["count"]) == (8, 1)
     encoder.free.set()
     with pytest.raises(RagBanditError, match="the encoder failed"):
         broken.result(20)

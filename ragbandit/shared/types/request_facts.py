@@ -1,40 +1,13 @@
-"""What a request has besides its question: a conversation for a model, and facts that are stored (`Query.request`).
+"""Facts about a request that are stored with its question, in `Query.request`. Every key is here, with its writer.
 
-A key of the facts is absent if there is nothing to say; every key is here, with its writer. The stored JSON has the
-same names. A value from the store of another release may be of another type, so readers that depend on a type check
-it.
+A key is absent if there is nothing to say. The stored JSON has the same names. A value from the store of another
+release may be of another type, so readers that depend on a type check it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self, TypedDict
+from typing import TypedDict, cast
 
 from ragbandit.shared.types.names import Json
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Conversation:
-    """What a client sent for a model, for arms that pass it on. It is false if the client sent nothing for a model.
-
-    fields: messages and parameters as they came, without those of this service
-    dialect: form of the fields: the name of a folder in ragbandit/shared/dialects
-    headers: headers of the client for servers of the same dialect
-    """
-
-    fields: Mapping[str, Json] = field(default_factory=dict)
-    dialect: str = "chat"
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.fields)
-
-    def having(self, fields: Mapping[str, Json]) -> Self:
-        """The same conversation with these fields."""
-        return type(self)(fields=fields, dialect=self.dialect, headers=self.headers)
-
-
-#: the conversation of a question that came without one
-NO_CONVERSATION = Conversation()
 
 
 class RequestFacts(TypedDict, total=False):
@@ -118,6 +91,4 @@ class RequestFacts(TypedDict, total=False):
 
 def facts_of(entries: Mapping[str, Json]) -> RequestFacts:
     """The entries that say something: neither null nor empty."""
-    facts: Any = {name: value for name, value in entries.items() if value not in (None, [], {})}
-    said: RequestFacts = facts
-    return said
+    return cast(RequestFacts, {name: value for name, value in entries.items() if value not in (None, [], {})})

@@ -1,0 +1,30 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from ragbandit.shared.types.names import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversation:
+    """What a client sent for a model, for arms that pass it on. It is false if the client sent nothing for a model.
+
+    fields: messages and parameters as they came, without those of this service
+    dialect: form of the fields: the name of a folder in ragbandit/shared/dialects
+    headers: headers of the client for servers of the same dialect
+    """
+
+    fields: Mapping[str, Json] = field(default_factory=dict)
+    dialect: str = "chat"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.fields)
+
+    def having(self, fields: Mapping[str, Json]) -> Self:
+        """The same conversation with these fields."""
+        return type(self)(fields=fields, dialect=self.dialect, headers=self.headers)
+
+
+#: the conversation of a question that came without one
+NO_CONVERSATION = Conversation()

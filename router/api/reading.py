@@ -1,0 +1,49 @@
+"""Reads the bodies of requests: small ones on the event loop, large ones one at a time in the reading thread."""
+
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from fastapi import Request
+
+from ragbandit.shared.errors import InvalidInput, NotReady
+from ragbandit.shared.reading.budget import BODY, ReadBudget
+from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
+from ragbandit.shared.texts.json_values import json_value
+
+_Given = ParamSpec("_Given")
+_Value = TypeVar("_Value")
+
+#: ASGI scope key: whether the reading thread has got the body already
+_PARSED: Final = "ragbandit.is_parsed"
+
+
+async def read_body(
+    request: Request, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
+) -> _Value:
+    """Call a function that reads the request's body, or a value made of it. Raises what the function raises."""
+    size = len(await request.body())
+    if size < LARGE:
+        return read(*given, **more)
+    # A body that is parsed takes much memory, so its further readers go before bodies that are not parsed yet.
+    is_parsed = request.scope.setdefault(_PARSED, False)
+    request.scope[_PARSED] = True
+    try:
+        return await READING.read(0 if is_parsed else size, read, *given, **more)
+    except UnendedReading as error:
+        raise NotReady(f"the body was not read: {error}", remedy="send a smaller body") from error
+
+
+def body_value(body: bytes) -> Any:
+    """The value of a JSON body. Raises ValueError and RecursionError, and InvalidInput beyond the caps of BODY."""
+    if len(body) < LARGE:
+        return json_value(body)
+    budget = ReadBudget(BODY, refused=_too_large)
+    budget.count_json(body)
+    value = json_value(body)
+    budget.count_members(value)
+    return value
+
+
+def _too_large(words: str) -> InvalidInput:
+    remedy = "send fewer messages, parts, tools or parameters"
+    return InvalidInput(f"the body has {words}", field="body", remedy=remedy)

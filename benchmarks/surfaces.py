@@ -274,7 +274,7 @@ class Life:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the faults of every world, and how many worlds have each kind."""
+    """Print the faults of every world, how many worlds have each kind, and in how many a verdict is known."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.surfaces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -286,6 +286,7 @@ def main(arguments: Sequence[str]) -> None:
         for fault in life.faults():
             print(f"    {fault}", flush=True)
         counts.update({"worlds", *(fault.split(":")[0] for fault in life.faults())})
+        counts["known"] += any(one.verdict != NOT_KNOWN for one in life.said if one.first == "served")
     print(dict(counts))
 
 

@@ -111,37 +111,18 @@ def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
     import aiohttp
     import aiohttp.client_proto
 
-    class Body(aiohttp.StreamReader):
-        """The body of a reply, without the ends of its chunks: nobody reads them, and they take two calls a chunk."""
-
-        __slots__ = ()
-        begin_http_chunk_receiving = end_http_chunk_receiving = staticmethod(bool)  # type: ignore[assignment]
-
-        def _read_nowait(self, n: int) -> bytes:
-            if n == -1 and len(self._buffer) > 1 and not self._buffer_offset:
-                whole = b"".join(self._buffer)  # otherwise each part takes four calls
-                self._buffer.clear()
-                self._buffer.append(whole)
-            return super()._read_nowait(n)
-
     class Protocol(aiohttp.client_proto.ResponseHandler):
         """Limits the number of replies 1xx: aiohttp reads them without an end."""
 
         interim = 0
 
         def feed_data(self, data: Any, size: int = 0) -> None:
-            if type(data[1]) is aiohttp.StreamReader:
-                data[1].__class__ = Body
             self.interim = self.interim + 1 if 100 <= data[0].code < 200 else 0
             if self.interim > _MOST_INTERIM:
                 self.abort()
                 self.set_exception(aiohttp.ClientPayloadError(f"more than {_MOST_INTERIM} replies 1xx"))
             else:
                 super().feed_data(data, size)
-
-        def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - aiohttp's signature
-            if self._reading_paused or self._buffer_paused:  # called for each part of a body that is read
-                super().resume_reading(resume_parser)
 
     return Protocol
 

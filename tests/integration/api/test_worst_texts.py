@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from fastapi import Request
 
-from ragbandit.router.api import routes
+from ragbandit.router.api import reading
 from ragbandit.router.api.anthropic.endpoints import MessagesBody, message_question
 from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
 from ragbandit.router.api.openai import replies
@@ -20,7 +20,7 @@ from ragbandit.router.api.openai.requests import ChatBody, completion_question
 from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, response
 from ragbandit.router.api.openai.stored_responses import response_question
-from ragbandit.router.api.routes import body_value
+from ragbandit.router.api.reading import body_value
 from ragbandit.router.api.schemas import replies as schemas
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
@@ -166,7 +166,7 @@ PROMPT = base.Prompt(instructions="", body="q")
 
 def asked(service, body, *, door, monkeypatch):
     """Read a request at a door, and write it for both kinds of servers."""
-    monkeypatch.setattr(routes, "LARGE", 0)  # the values of small bodies are counted too
+    monkeypatch.setattr(reading, "LARGE", 0)  # the values of small bodies are counted too
     request = Request(
         {"type": "http", "method": "POST", "headers": [], "app": service.app, "path": "/", "query_string": b""}
     )
@@ -341,7 +341,7 @@ def test_every_shape_takes_linear_work(service, monkeypatch, size):
         lambda values: [values.count(one) for one in values],
         lambda values: [json.dumps(values) for _ in values],
         lambda values: [values + values for _ in values],
-        lambda values: [routes.json_value(b"[" + b"1," * len(values) + b"1]") for _ in values],
+        lambda values: [json_values.json_value(b"[" + b"1," * len(values) + b"1]") for _ in values],
     ],
     ids=["names in a list", "objects in a list", "written again", "copied again", "parsed again"],
 )
@@ -352,5 +352,5 @@ def test_work_that_is_not_linear_is_seen(monkeypatch, read):
     def shape(number):
         return json.dumps([f"name {one}" for one in range(number)]).encode()
 
-    assert not is_linear(growth(work, lambda body: read(routes.json_value(body)), shape, size=100))
-    assert is_linear(growth(work, routes.json_value, shape, size=100))
+    assert not is_linear(growth(work, lambda body: read(json_values.json_value(body)), shape, size=100))
+    assert is_linear(growth(work, json_values.json_value, shape, size=100))

@@ -83,8 +83,8 @@ def made(seed: int) -> World:
     return World(setup=setup, seed=seed, questions=questions, rated=rated, policy=policy, **given)
 
 
-class Said(NamedTuple):
-    """What a surface says: a verdict on the first way of answering against the second, and the interval behind it."""
+class Claim(NamedTuple):
+    """What a surface claims: a verdict on the first way of answering against the second, and the interval behind it."""
 
     surface: str
     first: str
@@ -101,7 +101,7 @@ class Said(NamedTuple):
         missed = self.low is not None and self.high is not None and not self.low - slack <= truth <= self.high + slack
         return "missed" if missed else None
 
-    def contradicts(self, other: "Said") -> bool:
+    def contradicts(self, other: "Claim") -> bool:
         """Whether both cannot be true of the same two ways. "as good" may also be better, but not worse."""
         theirs = other.verdict
         if self.first == other.second:
@@ -111,10 +111,10 @@ class Said(NamedTuple):
 
 
 class Life:
-    """A world that was served: what is true of it, and what every surface said."""
+    """A world that was served: what is true of it, and what every surface claimed."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.truth, self.said = world, dict[tuple[str, str], float](), list[Said]()
+        self.world, self.truth, self.claims = world, dict[tuple[str, str], float](), list[Claim]()
         self.fixes = list[str]()  #: "SURFACE: fix: always ARM"
         self.state: str | None = None  #: as the report has it
         self.arms = tuple(map(ArmName, ("fast", "full", "slow", "wide")[: len(world.steps)]))
@@ -223,7 +223,7 @@ class Life:
             words = re.sub(r"\s+", " ", html.unescape(text))
             self.fixes += [f"{surface}: {fix}" for fix in re.findall(r"fix: always \w+", words)[:1]]
             for is_open, verdict, way in _SENTENCE.findall(words):
-                self.said.append(Said(surface, "served", way, NOT_KNOWN if is_open else verdict))
+                self.claims.append(Claim(surface, "served", way, NOT_KNOWN if is_open else verdict))
         self._ask("replay", "replay")
         if self.world.policy != "uniform":
             self._ask("replay --policy", "replay", "--policy", f"{self.world.policy},{best}", "--baseline", best)
@@ -255,14 +255,14 @@ class Life:
         def keep(part: dict[str, Any]) -> dict[str, Any]:
             if {"first", "second", "verdict", "design"} <= part.keys():
                 ends = part["reward"]["low"], part["reward"]["high"]
-                self.said.append(Said(surface, way(part["first"]), way(part["second"]), part["verdict"], *ends))
+                self.claims.append(Claim(surface, way(part["first"]), way(part["second"]), part["verdict"], *ends))
             return part
 
         return json.loads(text, object_hook=keep)
 
     def faults(self) -> list[str]:
         """What is wrong, each beginning with its kind in `FAULTS`."""
-        once, now = list(dict.fromkeys(self.said)), [fix for fix in self.fixes if "--table" not in fix]
+        once, now = list(dict.fromkeys(self.claims)), [fix for fix in self.fixes if "--table" not in fix]
         known = [(one, self.truth[one[1:3]]) for one in once if one[1:3] in self.truth]
         faults = [f"{one.fault(truth)}: {tuple(one)}, truth {truth:+.3f}" for one, truth in known if one.fault(truth)]
         pairs = combinations(once, 2)
@@ -286,7 +286,9 @@ def main(arguments: Sequence[str]) -> None:
         for fault in life.faults():
             print(f"    {fault}", flush=True)
         counts.update({"worlds", *(fault.split(":")[0] for fault in life.faults())})
-        counts["known"] += any(one.verdict != NOT_KNOWN for one in life.said if one.first == "served")
+        known = {one.first for one in life.claims if one.verdict != NOT_KNOWN}
+        counts["with a verdict"] += bool(known)
+        counts["with a verdict on what was served"] += "served" in known
     print(dict(counts))
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.comparison import FARTHEST, MARGIN
+from ragbandit.router.comparison import FARTHEST, NOT_KNOWN, verdict_of
 from ragbandit.shared.confidence_sequences import asymptotic_width
 from ragbandit.shared.types import Vector
 
@@ -72,6 +72,6 @@ def outlook(drawn: tuple[Ends, Ends] | None, *, best: Ends | None, worst: Ends |
             low, high = (ends.after(multiple, heavier=heavier)[place] for place, ends in enumerate(drawn))
         low = low if best is None else max(low, best.after(multiple, heavier=1.0)[0])
         high = high if worst is None else min(high, worst.after(multiple, heavier=1.0)[1])
-        if low > -MARGIN or high < 0.0:
+        if verdict_of(low, high) != NOT_KNOWN:
             return float(multiple)
     return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.surfaces import FAULTS, Life, Said, World, made
+from benchmarks.surfaces import FAULTS, Claim, Life, World, made
 from tests.support.two_pipelines import CHANCES, STEPS, WEIGHT
 
 pytestmark = pytest.mark.timeout(900)  # four services, on cores that other tests share
@@ -36,12 +36,12 @@ def test_the_same_true_verdict_everywhere(newcomers):
 
 def test_every_surface_is_heard(newcomers):
     """Each surface compares what can be compared, and in some worlds it is known which way is better."""
-    surfaces = {(life.world.setup, one.surface) for life in newcomers for one in life.said}
+    surfaces = {(life.world.setup, one.surface) for life in newcomers for one in life.claims}
     everywhere = ("report", "/v1/report", "status", "overview", "replay")
     expected = {(setup, surface) for setup in ("cold", "warm") for surface in everywhere}
     expected |= {("cold", "advise"), ("warm", "advise --table")}
     assert expected <= surfaces
-    assert sum(one.verdict == "better" for life in newcomers for one in life.said) >= 1
+    assert sum(one.verdict == "better" for life in newcomers for one in life.claims) >= 1
 
 
 def test_the_state_comes_first(newcomers):
@@ -58,8 +58,8 @@ def test_the_state_comes_first(newcomers):
 )
 def test_a_fault_is_seen(verdict, truth, fault):
     """A verdict that the truth contradicts is false, and an interval without the truth is missed."""
-    assert Said("status", "served", "always fast", verdict, -0.04, 0.2).fault(truth) == fault
-    assert Said("status", "served", "always fast", "better").contradicts(Said("x", "always fast", "served", "better"))
+    assert Claim("status", "served", "always fast", verdict, -0.04, 0.2).fault(truth) == fault
+    assert Claim("status", "served", "always fast", "better").contradicts(Claim("x", "always fast", "served", "better"))
 
 
 @pytest.mark.slow

@@ -21,12 +21,18 @@ def compared(low: float | None, estimate: float | None, high: float | None, **ch
         (-0.2, -0.1, -0.001, "worse"),
         (-0.05, 0.0, 0.05, "as good"),
         (0.0, 0.0, 0.0, "as good"),
+        (-0.036, -0.016, 0.004, "as good"),
+        (-0.039, -0.019, 0.001, "not known yet"),
         (-0.051, 0.1, 0.3, "not known yet"),
         (None, 0.1, None, "not known yet"),
     ],
 )
 def test_the_interval_gives_the_verdict(low, estimate, high, verdict):
-    """An interval without 0 is better or worse, one above minus the margin as good, and any other is not known yet."""
+    """An interval without 0 is better or worse, one above minus the margin as good, and any other is not known yet.
+
+    Nor is it known if 0 is at the very end of an interval above minus the margin: the interval of another design would
+    exclude it.
+    """
     comparison = compared(low, estimate, high)
     assert (comparison.verdict, comparison.missing is None) == (verdict, verdict != "not known yet")
     assert (comparison.progress == 1.0) == (verdict != "not known yet")
@@ -52,6 +58,8 @@ def test_what_is_missing_is_a_range_and_a_time():
     for high in (900.0, float("inf"), float("nan")):
         assert "not known how long: the difference is close" in str(compared(-0.9, 0.0, high).missing)
     assert compared(None, 0.0, None, needed=200).missing == "not known how long: 100 of 200 effective rated questions"
+    near_worse = compared(-0.04, -0.02, 0.001)  # half of .0205 has to become .02
+    assert near_worse.missing == "about 100 to 500 rated questions in all, within about 2 weeks at today's rate"
     assert forecast(0.2) == "about 1 more rated question"
 
 

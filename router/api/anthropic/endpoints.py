@@ -19,7 +19,6 @@ from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, Rule, roles
 from ragbandit.router.serving.checks.questions import MAX_SESSION
 from ragbandit.router.serving.deciding.steps.needs import NEEDS, TOKENS, Needs
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.dialects.messages.requests import DIALECT, NEED, chat_of
 from ragbandit.shared.types import Conversation, Json
 
@@ -50,14 +49,12 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
     """Read a request for a message. key: header Idempotency-Key. Raises as `chat_question`."""
     fields, passed = body.fields(), bool(router_of(request).service.step(Needs).passing)
     sent, foreign = chat_of(fields, joined=True)
-    chat = read_chat(sent, passed=passed)
+    others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
+    chat = read_chat(sent, passed=passed, others=others)
     user: Any = body.user or (body.metadata or {}).get("user_id")
     body.user = user if isinstance(user, str) else None
     needs: Any = chat.facts[NEEDS]
     facts: dict[str, Json] = {"surface": "anthropic", NEEDS: needs + [NEED] * bool(foreign)}
-    if passed:
-        others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
-        facts[CHAT_HASH] = body_hash([chat.sent["messages"], others])
     chat = replace(chat, sent={**chat.sent, "metadata": fields.get("metadata")})
     decision_id, session = id_in_header(key), session_of(body.user or "")
     question = chat_question(request, body, chat=chat, decision_id=decision_id, session=session, facts=facts)

@@ -74,7 +74,14 @@ class Chat:
     facts: Mapping[str, Json]
 
 
-def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, passed: bool) -> Chat:
+def read_chat(
+    sent: Mapping[str, Any],
+    *,
+    at: str = "messages",
+    skip: int = 0,
+    passed: bool,
+    others: Mapping[str, Any] | None = None,
+) -> Chat:
     """Read the messages and parameters of a chat completion, known or not. Raises InvalidInput with the place.
 
     at: name of the parameter that has the messages, for errors.
@@ -82,6 +89,7 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
     passed: whether an arm of this service passes chats on to a model. True: long texts of `turns` are shortened, and a
         chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. False: a chat
         that only a model can read is refused.
+    others: the parameters as the client sent them, by which requests differ, if those of `sent` were converted.
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
@@ -110,9 +118,11 @@ def read_chat(sent: Mapping[str, Any], *, at: str = "messages", skip: int = 0, p
     if passed:
         fields = [value for name, value in whole.items() if name != "messages"]
         facts[TOKENS] = reader.tokens + estimated_tokens(json.dumps(fields, ensure_ascii=False))
-    told = {name: value for name, value in whole.items() if value is not None}
-    if passed and (len(told) > 1 or needs or results):
-        facts[CHAT_HASH] = body_hash(told)  # also differs if only the parameters differ
+        given = {name: value for name, value in whole.items() if value is not None}
+        if others is not None:
+            facts[CHAT_HASH] = body_hash([messages, others])
+        elif len(given) > 1 or needs or results:
+            facts[CHAT_HASH] = body_hash(given)  # also differs if only the parameters differ
     return Chat(turns=tuple(texts), sent=whole, facts=facts)
 
 

@@ -108,7 +108,7 @@ class Shortfall:
         self.before = 0
         #: sum of squared rewards over the rows of which `variance` is
         self._all_squares = 0.0
-        #: whether the quality of every reward is known and in [0, 1]
+        #: whether the quality of every reward is known and in [0, 1]; the former revision does not compute it
         self.is_share = True
 
     @property
@@ -207,7 +207,8 @@ class Shortfall:
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward if self._varies(arm) else 0.0
-        self.is_share = self.is_share and update.reward.has_parts and 0.0 <= quality <= 1.0
+        if self._has_prior:  # states of the former revision have no `is_share`
+            self.is_share = self.is_share and update.reward.has_parts and 0.0 <= quality <= 1.0
         # The surplus is limited to MOST allowances, and the debt, which late feedback can cause, to FROM allowances.
         allowed, allowance = self._allowed, self.allowance()
         if allowance > 0.0:  # it is 0 from a restart of the incumbent until its mean reward is known

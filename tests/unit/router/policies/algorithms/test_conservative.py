@@ -427,6 +427,16 @@ def test_the_first_outcomes_of_an_arm_may_be_luck():
     assert (tally.is_share, tally.variance) == (False, pytest.approx(0.25, rel=1e-3))
 
 
+def test_the_former_revision_keeps_its_state():
+    """The state of revision 7 has no `is_share`, so the sha256 of its released ledgers does not change."""
+    has_bounds = {}
+    for revision in (7, 8):
+        policy, update = conservative(revision=revision), row(INCUMBENT, 0.7)
+        policy.learn(replace(update, reward=replace(update.reward, preset="reward")))
+        has_bounds[revision] = "is_share" in policy.state()[1]
+    assert has_bounds == {7: False, 8: True}
+
+
 def test_proven_pairs_count_as_learned_rows():
     """Unlearned decisions are judged by learned rows and pairs together; without a proven gain pairs add nothing."""
     tally = Shortfall(INCUMBENT, harm=0.05)

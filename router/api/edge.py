@@ -295,7 +295,7 @@ def _check(exchange: _Exchange, *, router: Router) -> None:
     if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
         raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one Host header")
     if exchange.rule.queue is not None:
-        router.process.batchers[exchange.rule.queue].check_admission()
+        router.process.check_admission(exchange.rule.queue)
     headers = exchange.headers
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > exchange.limit:

@@ -100,6 +100,23 @@ class TenantCounts(dict[str, int]):
             del self[tenant]
 
 
+class ActiveTenants:
+    """Records which tenants ask. The queues of one service share it. Thread-safe."""
+
+    def __init__(self) -> None:
+        # (tenant, time) of the latest request, and of the latest request by another tenant
+        self._latest, self._other = ("", -math.inf), ("", -math.inf)
+        self._lock = threading.Lock()
+
+    def note(self, tenant: str, *, now: float) -> bool:
+        """Record a request. Returns whether another tenant has been active during the last TENANT_S."""
+        with self._lock:
+            if tenant != self._latest[0]:
+                self._other = self._latest
+            self._latest = (tenant, now)
+            return now <= self._other[1] + TENANT_S
+
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -119,7 +136,8 @@ class MicroBatcher(Generic[Item, Result]):
     """A thread that calls `work` with batches of items; `submit` returns a Future per item.
 
     work: returns a result or an exception per item, in order; if it raises, every item gets the exception. limit: most
-    items in a batch. after: called with the results of a batch after its callers have them; must not raise.
+    items in a batch. after: called with the results of a batch after its callers have them; must not raise. tenants:
+    shared by the queues of one service.
     """
 
     def __init__(
@@ -132,16 +150,16 @@ class MicroBatcher(Generic[Item, Result]):
         expire_s: float = SERVE_S,
         clock: Callable[[], float] = time.monotonic,
         after: Callable[[Sequence[Result | Exception]], object] | None = None,
+        tenants: ActiveTenants | None = None,
     ) -> None:
         self._work, self._after = work, after
+        self._tenants = tenants or ActiveTenants()
         self._limit, self._limits = limit, limits
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
         self.batch_time = BatchTime()
         self._running: tuple[float, int] | None = None
         self._by_tenant = TenantCounts()
-        # (tenant, time) of the latest request, and of the latest request by another tenant: shows who is active
-        self._latest, self._other = ("", -math.inf), ("", -math.inf)
         self._refused = {"wait": 0, "count": 0, "tenant": 0}
         self._dropped = {"gone": 0, "expired": 0}
         self._closed = False
@@ -158,14 +176,14 @@ class MicroBatcher(Generic[Item, Result]):
         """Submit an item. Raises Overloaded if it is refused (never if `admitted`), and NotReady after `close`."""
         with self._lock:
             if not admitted:
-                self._admit(tenant)
+                self.admit(tenant)
             return self._add(item, tenant=tenant)
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
         """Submit all items if the first one is admitted, otherwise none. Raises as `submit`."""
         with self._lock:
             if not admitted:
-                self._admit(tenant)
+                self.admit(tenant)
             return [self._add(item, tenant=tenant) for item in items]
 
     def submit_each(
@@ -180,7 +198,7 @@ class MicroBatcher(Generic[Item, Result]):
             for item, tenant in zip(items, tenants, strict=True):
                 try:
                     if not admitted:
-                        self._admit(tenant)
+                        self.admit(tenant)
                     futures.append(self._add(item, tenant=tenant))
                 except Overloaded as error:
                     if not futures and not isinstance(error, TooManyRequests):
@@ -189,21 +207,41 @@ class MicroBatcher(Generic[Item, Result]):
                     futures[-1].set_exception(error)
         return futures
 
-    def check_admission(self) -> None:
-        """Raises Overloaded, and counts the refusal, if the queue accepts no further item from any tenant."""
+    def is_full(self) -> bool:
+        """Whether the queue accepts no further item from any tenant."""
         limits = self._limits
         with self._lock:
             waiting = len(self._queue)
             # One item may always wait. Otherwise all items would be refused during a slow batch, even if none waits.
-            if waiting >= limits.max_waiting:
-                wait_s = self._expected_wait_s()
+            return waiting >= limits.max_waiting or (waiting > 0 and self._expected_wait_s() > limits.max_wait_s)
+
+    def check_admission(self) -> None:
+        """Raises Overloaded, and counts the refusal, if the queue is full."""
+        with self._lock:
+            if not self.is_full():
+                return
+            waiting, wait_s = len(self._queue), self._expected_wait_s()
+            if waiting >= self._limits.max_waiting:
                 self._refused["count"] += 1
                 raise _refusal(Overloaded, f"{waiting} requests are waiting already", wait_s=wait_s)
-            if waiting and (wait_s := self._expected_wait_s()) > limits.max_wait_s:
-                self._refused["wait"] += 1
-                bound = f"server.max_wait_s ({limits.max_wait_s:g} s)"
-                message = f"the expected wait is {wait_s:.1f} s, longer than {bound}"
-                raise _refusal(Overloaded, message, wait_s=wait_s)
+            self._refused["wait"] += 1
+            bound = f"server.max_wait_s ({self._limits.max_wait_s:g} s)"
+            message = f"the expected wait is {wait_s:.1f} s, longer than {bound}"
+            raise _refusal(Overloaded, message, wait_s=wait_s)
+
+    def admit(self, tenant: str) -> None:
+        """Raises Overloaded as `check_admission`, or TooManyRequests if the tenant's share of the queue is used up."""
+        with self._lock:
+            self.check_admission()
+            is_shared = self._tenants.note(tenant, now=self._clock())
+            waiting, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
+            if not (waiting and share < 1.0 and is_shared):
+                return
+            wait_s = self._expected_wait_s(waiting)
+            if waiting >= share * self._limits.max_waiting or wait_s > share * self._limits.max_wait_s:
+                self._refused["tenant"] += 1
+                message = f"{waiting} requests of the tenant {tenant!r} are waiting already, its share of the queue"
+                raise _refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
 
     def alive(self) -> bool:
         return self._thread.is_alive()
@@ -226,22 +264,6 @@ class MicroBatcher(Generic[Item, Result]):
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-
-    def _admit(self, tenant: str) -> None:
-        """Raises Overloaded as `check_admission`, or TooManyRequests if the tenant's share of the queue is used up."""
-        self.check_admission()
-        now = self._clock()
-        if tenant != self._latest[0]:
-            self._other = self._latest
-        self._latest = (tenant, now)
-        waiting, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
-        if not waiting or share >= 1.0 or now > self._other[1] + TENANT_S:
-            return
-        wait_s = self._expected_wait_s(waiting)
-        if waiting >= share * self._limits.max_waiting or wait_s > share * self._limits.max_wait_s:
-            self._refused["tenant"] += 1
-            message = f"{waiting} requests of the tenant {tenant!r} are waiting already, its share of the queue"
-            raise _refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
 
     def _expected_wait_s(self, ahead: int | None = None) -> float:
         """Seconds until the batch of a new item begins. ahead: number of queued items before it; None for all."""

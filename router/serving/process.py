@@ -78,7 +78,6 @@ class RouterProcess:
         )
         make_queue = partial(writes, wake=self.learner.wake, limits=settings.server)
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
-            "questions": self.service.entry,
             "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
             "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
         }
@@ -154,6 +153,10 @@ class RouterProcess:
             work=_from_redis(self.jobs.work),
             redis="Redis cannot be reached" if self.jobs.outage.lasts else self._redis_fault() or OK,
         )
+
+    def check_admission(self, queue: Queue) -> None:
+        """Raises Overloaded, and counts the refusal, if the queue accepts no further request from any tenant."""
+        (self.service if queue == "questions" else self.batchers[queue]).check_admission()
 
     def queues(self) -> Mapping[str, QueueState]:
         """Name of a queue -> its state, with counts of refused and dropped items since the start."""

@@ -150,11 +150,11 @@ class Router(AbstractContextManager["Router"]):
         return self.service.submit(question)
 
     def _picked(self, question: Question) -> "Future[Decision] | None":
-        """Ask a model for the arm, then submit the question. None if no model is asked. Raises Overloaded, NotReady."""
+        """Ask a model for the arm, then submit the question. None if no model is asked. Raises as `submit`."""
         asking = self.service.step(Picks).asking(question, live=self.process.versions.live)
         if asking is None:
             return None
-        self.service.entry.check_admission()  # before anything is paid for the question
+        self.service.admit(question)  # before anything is paid for the question
         return asyncio.run_coroutine_threadsafe(self._decided(question, asking=asking), event_loop())
 
     async def _decided(self, question: Question, *, asking: ServedPolicy) -> Decision:

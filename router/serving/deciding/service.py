@@ -11,7 +11,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
-from ragbandit.router.serving.batching import MicroBatcher, QueueState, together
+from ragbandit.router.serving.batching import ActiveTenants, MicroBatcher, QueueState, together
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
@@ -55,7 +55,9 @@ class RouteService:
         self.faults = 0
         self._throttle = Throttle(10.0)  # seconds between two log lines
         self.inline: InlineRuns | None = None
-        make_queue = partial(MicroBatcher, limit=settings.encoder.max_batch, limits=settings.server)
+        make_queue = partial(
+            MicroBatcher, limit=settings.encoder.max_batch, limits=settings.server, tenants=ActiveTenants()
+        )
         self.batcher: MicroBatcher[Question, Decision] = make_queue(self._route_batch, name="ragbandit-route")
         #: queue in front of `batcher` for texts that need a forward pass, so that other questions do not wait for it;
         #: None if the encoder takes no time or caches nothing
@@ -76,11 +78,6 @@ class RouteService:
     def _batchers(self) -> Sequence[MicroBatcher[Question, Decision]]:
         return [self.batcher] if self._encoding is None else [self._encoding, self.batcher]
 
-    @property
-    def entry(self) -> MicroBatcher[Question, Decision]:
-        """The queue that new questions enter: it refuses them if the service is overloaded."""
-        return self.batcher if self._encoding is None else self._encoding
-
     def state(self) -> QueueState:
         """State of the questions that wait to be encoded or decided."""
         state = self.batcher.state()
@@ -91,14 +88,29 @@ class RouteService:
 
     def submit(self, question: Question) -> "Future[Decision]":
         """Decide a question. Raises Overloaded, TooManyRequests and NotReady."""
-        encoder, batcher = self.encoder, self.entry
-        if isinstance(encoder, CachingEncoder) and encoder.has(question.query.text):
-            batcher = self.batcher
-        return batcher.submit(question, tenant=question.query.tenant)
+        return self._queue_of(question).submit(question, tenant=question.query.tenant)
 
     def submit_each(self, questions: Sequence[Question]) -> "list[Future[Decision]]":
         """Decide questions. The Future of a refused one raises Overloaded. Raises as `MicroBatcher.submit_each`."""
-        return self.entry.submit_each(questions, tenants=[question.query.tenant for question in questions])
+        queue = self._encoding or self.batcher
+        return queue.submit_each(questions, tenants=[question.query.tenant for question in questions])
+
+    def check_admission(self) -> None:
+        """Raises Overloaded, and counts the refusal, if the service accepts no further question, whatever its text."""
+        if self._encoding is None:
+            self.batcher.check_admission()
+        elif self.batcher.is_full():
+            self._encoding.check_admission()
+
+    def admit(self, question: Question) -> None:
+        """Raises Overloaded or TooManyRequests if `submit` would refuse the question now."""
+        self._queue_of(question).admit(question.query.tenant)
+
+    def _queue_of(self, question: Question) -> MicroBatcher[Question, Decision]:
+        encoder = self.encoder
+        if self._encoding is None or (isinstance(encoder, CachingEncoder) and encoder.has(question.query.text)):
+            return self.batcher
+        return self._encoding
 
     def _encoded(self, questions: Sequence[Question]) -> Sequence[Decision | Exception]:
         """Encode the questions, which caches their features, and wait until they are decided.

@@ -33,7 +33,7 @@ class HeldEncoder:
 
 def depth(service):
     """How many questions, outcomes and judgements wait for their batch."""
-    return sum(each.depth() for each in service.router.process.batchers.values())
+    return sum(queue.waiting for name, queue in service.router.process.queues().items() if name != "answers")
 
 
 def asked(service, question, *, path="/v1/route"):

@@ -8,7 +8,11 @@ from ragbandit import Router
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.shared.errors import Overloaded, RagBanditError
+from ragbandit.router.serving import router as serving
+from ragbandit.router.serving.deciding.steps.picks import Picks
+from ragbandit.shared.errors import Overloaded, RagBanditError, TooManyRequests
+from ragbandit.shared.types import Query
+from tests.support.servers.http_service import Service, refused, routed
 
 
 class HeldEncoder(HashingEncoder):
@@ -30,15 +34,38 @@ class HeldEncoder(HashingEncoder):
         return super().encode(texts)
 
 
+class HeldStore:
+    """Lets the router store decisions when the test sets `free`."""
+
+    def __init__(self, router):
+        self.begun, self.free = threading.Event(), threading.Event()
+        self._add, router.store.add_decisions = router.store.add_decisions, self
+
+    def __call__(self, *decisions, **more):
+        self.begun.set()
+        assert self.free.wait(20)
+        return self._add(*decisions, **more)
+
+
+SERVER = {"max_waiting": 8, "tenant_share": 0.5}
+
+
 @pytest.fixture
 def held(settings):
     encoder = HeldEncoder()
     with Router.open(
-        settings(server={"max_waiting": 8}), encoder=CachingEncoder(encoder, entries=100), jobs=MemoryJobs()
+        settings(server=SERVER), encoder=CachingEncoder(encoder, entries=100), jobs=MemoryJobs()
     ) as router:
         router.route("known")
         yield encoder, router
         encoder.free.set()
+
+
+def fill(router, encoder):
+    """Fill the queue of texts. Returns the futures of its questions."""
+    first = router.submit("first")
+    assert encoder.begun.wait(20)
+    return [first, *(router.submit(f"waits {number}") for number in range(8))]
 
 
 def test_a_cached_question_does_not_wait_for_a_forward_pass(held):
@@ -81,3 +108,53 @@ def test_a_failing_encoder_and_an_overload_reach_the_caller(held):
     with pytest.raises(RagBanditError, match="the encoder failed"):
         broken.result(20)
     assert all(decided.result(20).query.text for decided in waiting)
+
+
+def test_the_share_of_a_tenant_counts_cached_questions_of_others(held):
+    """A tenant with new texts gets half of their queue while another tenant asks cached questions."""
+    encoder, router = held
+    router.route(Query(text="known", tenant="small"))
+    futures = [router.submit("first")]
+    assert encoder.begun.wait(20)
+    futures += [router.submit(f"waits {number}") for number in range(4)]
+    with pytest.raises(TooManyRequests):
+        router.submit("refused")
+    futures.append(router.submit(Query(text="small", tenant="small")))
+    encoder.free.set()
+    assert all(decided.result(20) for decided in futures)
+
+
+def test_a_cached_question_is_served_by_http_while_the_queue_of_texts_is_full(settings, monkeypatch):
+    """A request is refused before its body only if both queues are full, and it is counted once."""
+    encoder = HeldEncoder()
+    monkeypatch.setattr(serving, "make_encoder", lambda *_, **__: CachingEncoder(encoder, entries=100))
+    service = Service(settings(server=SERVER))
+    try:
+        routed(service.http, question="known")
+        futures = fill(service.router, encoder)
+        routed(service.http, question="known")
+        store = HeldStore(service.router)
+        futures.append(service.router.submit("known"))
+        assert store.begun.wait(20)
+        futures += [service.router.submit("known") for _ in range(8)]
+        refused(service.http.post("/v1/route", content=b"unread"), 503, "OVERLOADED")
+        assert service.router.process.queues()["questions"].refused["count"] == 1
+        store.free.set()
+        encoder.free.set()
+        assert all(decided.result(20) for decided in futures)
+    finally:
+        service.close()
+
+
+def test_no_model_is_paid_for_a_question_that_its_queue_refuses(held):
+    """A cached question is refused before a model is asked for its arm if the queue of decisions is full."""
+    _, router = held
+    store = HeldStore(router)
+    futures = [router.submit("known")]
+    assert store.begun.wait(20)
+    futures += [router.submit("known") for _ in range(8)]
+    router.service.step(Picks).asking = lambda _, **__: router.service.serving
+    with pytest.raises(Overloaded):
+        router.submit("known")
+    store.free.set()
+    assert all(decided.result(20) for decided in futures)

@@ -47,7 +47,8 @@ class EncoderSettings(Section):
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
     #: features per question
     dimension: Annotated[int, Field(ge=8, le=4096)] = 256
-    #: number of questions whose features are cached in memory (least recently used leave first); 0 turns it off
+    #: number of questions whose features are cached in memory (least recently used leave first); 0 turns it off. From
+    #: max_batch on, cached questions do not wait for forward passes of others
     cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000
     #: maximum number of questions per forward pass and per transaction
     max_batch: Annotated[int, Field(ge=1, le=1000)] = 32

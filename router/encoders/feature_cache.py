@@ -23,7 +23,7 @@ class CachingEncoder(EncoderAround):
 
     def __init__(self, encoder: Encoder, *, entries: int) -> None:
         super().__init__(encoder)
-        self._entries = entries
+        self.entries = entries
         self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -52,12 +52,12 @@ class CachingEncoder(EncoderAround):
         return rows
 
     def _add(self, keys: Sequence[bytes], rows: FeatureRows) -> None:
-        first = max(0, len(keys) - self._entries)
+        first = max(0, len(keys) - self.entries)
         with self._lock:
             for key, row in zip(keys[first:], rows[first:], strict=True):
                 self._cached[key] = row.copy()  # a view would keep the whole batch in memory
                 self._cached.move_to_end(key)
-            while len(self._cached) > self._entries:
+            while len(self._cached) > self.entries:
                 self._cached.popitem(last=False)
 
 

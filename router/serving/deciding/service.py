@@ -55,14 +55,13 @@ class RouteService:
         self.faults = 0
         self._throttle = Throttle(10.0)  # seconds between two log lines
         self.inline: InlineRuns | None = None
-        make_queue = partial(
-            MicroBatcher, limit=settings.encoder.max_batch, limits=settings.server, tenants=ActiveTenants()
-        )
+        limit = settings.encoder.max_batch
+        make_queue = partial(MicroBatcher, limit=limit, limits=settings.server, tenants=ActiveTenants())
         self.batcher: MicroBatcher[Question, Decision] = make_queue(self._route_batch, name="ragbandit-route")
         #: queue in front of `batcher` for texts that need a forward pass, so that other questions do not wait for it;
-        #: None if the encoder takes no time or caches nothing
+        #: None if the encoder takes no time or cannot cache a batch, whose texts would be encoded twice
         self._encoding: MicroBatcher[Question, Decision] | None = None
-        if isinstance(encoder, CachingEncoder) and not encoder.is_immediate:
+        if isinstance(encoder, CachingEncoder) and not encoder.is_immediate and encoder.entries >= limit:
             self._encoding = make_queue(self._encoded, name="ragbandit-encode")
 
     def start(self) -> None:

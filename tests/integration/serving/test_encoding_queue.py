@@ -158,3 +158,13 @@ def test_no_model_is_paid_for_a_question_that_its_queue_refuses(held):
         router.submit("known")
     store.free.set()
     assert all(decided.result(20) for decided in futures)
+
+
+def test_a_cache_smaller_than_a_batch_encodes_no_text_twice(settings):
+    """Each new text has one forward pass, also if the cache cannot hold all texts of a batch."""
+    encoder = HeldEncoder()
+    encoder.free.set()
+    with Router.open(settings(), encoder=CachingEncoder(encoder, entries=4), jobs=MemoryJobs()) as router:
+        futures = router.submit_many([f"new {number}" for number in range(32)])
+        assert all(decided.result(20) for decided in futures)
+    assert sum(map(len, encoder.batches)) == 32

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.shared.errors import NotReady, Overloaded, TooManyRequests
@@ -25,6 +25,11 @@ RISE, FALL = 0.5, 0.2
 #: seconds for which a tenant counts as active after a request
 TENANT_S: Final = 60.0
 MAX_RETRY_S: Final = 60.0
+#: time limit of `close` for the items that wait, seconds
+CLOSE_S: Final = 10.0
+#: seconds between two looks of a closed queue at its feeder, which notifies nobody when it ends
+_FEEDER_POLL_S: Final = 0.05
+_CLOSED: Final = "the service is shutting down"
 #: longest wait for the next items of callers that just got results: share of the last batch's duration, and seconds
 GATHER_SHARE, MAX_GATHER_S = 0.05, 0.003
 
@@ -137,7 +142,8 @@ class MicroBatcher(Generic[Item, Result]):
 
     work: returns a result or an exception per item, in order; if it raises, every item gets the exception. limit: most
     items in a batch. after: called with the results of a batch after its callers have them; must not raise. tenants:
-    shared by the queues of one service.
+    shared by the queues of one service. feeder: a queue whose `work` submits admitted items to this queue; `close` lets
+    them in until the feeder's thread ends.
     """
 
     def __init__(
@@ -151,9 +157,10 @@ class MicroBatcher(Generic[Item, Result]):
         clock: Callable[[], float] = time.monotonic,
         after: Callable[[Sequence[Result | Exception]], object] | None = None,
         tenants: ActiveTenants | None = None,
+        feeder: "MicroBatcher[Any, Any] | None" = None,
     ) -> None:
         self._work, self._after = work, after
-        self._tenants = tenants or ActiveTenants()
+        self._tenants, self._feeder = tenants or ActiveTenants(), feeder
         self._limit, self._limits = limit, limits
         self._expire_s, self._clock = expire_s, clock
         self._queue: deque[_Waiting[Item, Result]] = deque()
@@ -230,8 +237,10 @@ class MicroBatcher(Generic[Item, Result]):
             raise _refusal(Overloaded, message, wait_s=wait_s)
 
     def admit(self, tenant: str) -> None:
-        """Raises Overloaded as `check_admission`, or TooManyRequests if the tenant's share of the queue is used up."""
+        """Raises NotReady, Overloaded, or TooManyRequests if the tenant's share of the queue is used up."""
         with self._lock:
+            if self._closed:
+                raise NotReady(_CLOSED)
             self.check_admission()
             is_shared = self._tenants.note(tenant, now=self._clock())
             waiting, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
@@ -258,7 +267,8 @@ class MicroBatcher(Generic[Item, Result]):
                 dropped=dict(self._dropped),
             )
 
-    def close(self, *, timeout_s: float = 10.0) -> None:
+    def close(self, *, timeout_s: float = CLOSE_S) -> None:
+        """Refuse new items, and wait at most `timeout_s` for the end of those that were admitted."""
         with self._lock:
             self._closed = True
             self._changed.notify()
@@ -278,13 +288,17 @@ class MicroBatcher(Generic[Item, Result]):
         return running_s + full_batches * self.batch_time.of(self._limit)
 
     def _add(self, item: Item, *, tenant: str) -> "Future[Result]":
-        if self._closed:  # checked under the lock, so that no item is added after the last batch
-            raise NotReady("the service is shutting down")
+        if self._has_ended():  # checked under the lock, so that no item is added after the last batch
+            raise NotReady(_CLOSED)
         waiting = _Waiting(item, Future[Result](), tenant, self._clock() + self._expire_s)
         self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
         self._queue.append(waiting)
         self._changed.notify()
         return waiting.future
+
+    def _has_ended(self) -> bool:
+        """Whether the queue accepts no further item, not even from its feeder."""
+        return self._closed and (self._feeder is None or not self._feeder.alive())
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
@@ -309,8 +323,8 @@ class MicroBatcher(Generic[Item, Result]):
         batch: list[_Waiting[Item, Result]] = []
         expired: list[_Waiting[Item, Result]] = []
         with self._lock:
-            while not (self._queue or self._closed):
-                self._changed.wait()
+            while not (self._queue or self._has_ended()):
+                self._changed.wait(_FEEDER_POLL_S if self._closed else None)
             if not self._queue:
                 return None
             now = self._clock()

@@ -11,7 +11,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
-from ragbandit.router.serving.batching import ActiveTenants, MicroBatcher, QueueState, together
+from ragbandit.router.serving.batching import CLOSE_S, ActiveTenants, MicroBatcher, QueueState, together
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
@@ -57,12 +57,14 @@ class RouteService:
         self.inline: InlineRuns | None = None
         limit = settings.encoder.max_batch
         make_queue = partial(MicroBatcher, limit=limit, limits=settings.server, tenants=ActiveTenants())
-        self.batcher: MicroBatcher[Question, Decision] = make_queue(self._route_batch, name="ragbandit-route")
         #: queue in front of `batcher` for texts that need a forward pass, so that other questions do not wait for it;
         #: None if the encoder takes no time or cannot cache a batch, whose texts would be encoded twice
         self._encoding: MicroBatcher[Question, Decision] | None = None
         if isinstance(encoder, CachingEncoder) and not encoder.is_immediate and encoder.entries >= limit:
             self._encoding = make_queue(self._encoded, name="ragbandit-encode")
+        self.batcher: MicroBatcher[Question, Decision] = make_queue(
+            self._route_batch, name="ragbandit-route", feeder=self._encoding
+        )
 
     def start(self) -> None:
         self.secret = shared_secret(self.store.database, name=DRAWS, now=time.time())
@@ -70,8 +72,12 @@ class RouteService:
             batcher.start()
 
     def close(self) -> None:
+        """Refuse new questions, and wait at most CLOSE_S until those that were admitted are decided."""
+        until = time.monotonic() + CLOSE_S
         for batcher in self._batchers:
-            batcher.close()
+            batcher.close(timeout_s=0.0)
+        for batcher in self._batchers:
+            batcher.close(timeout_s=max(0.0, until - time.monotonic()))
 
     @property
     def _batchers(self) -> Sequence[MicroBatcher[Question, Decision]]:
@@ -102,7 +108,7 @@ class RouteService:
             self._encoding.check_admission()
 
     def admit(self, question: Question) -> None:
-        """Raises Overloaded or TooManyRequests if `submit` would refuse the question now."""
+        """Raises Overloaded, TooManyRequests or NotReady if `submit` would refuse the question now."""
         self._queue_of(question).admit(question.query.tenant)
 
     def _queue_of(self, question: Question) -> MicroBatcher[Question, Decision]:

@@ -9,8 +9,9 @@ from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving import router as serving
+from ragbandit.router.serving.deciding import service as deciding
 from ragbandit.router.serving.deciding.steps.picks import Picks
-from ragbandit.shared.errors import Overloaded, RagBanditError, TooManyRequests
+from ragbandit.shared.errors import NotReady, Overloaded, RagBanditError, TooManyRequests
 from ragbandit.shared.types import Query
 from tests.support.servers.http_service import Service, refused, routed
 
@@ -168,3 +169,18 @@ def test_a_cache_smaller_than_a_batch_encodes_no_text_twice(settings):
         futures = router.submit_many([f"new {number}" for number in range(32)])
         assert all(decided.result(20) for decided in futures)
     assert sum(map(len, encoder.batches)) == 32
+
+
+def test_closing_drops_no_admitted_question(held, monkeypatch):
+    """A text that waits for its forward pass is decided, even after the time of `close`; later ones are refused."""
+    encoder, router = held
+    futures = fill(router, encoder)
+    monkeypatch.setattr(deciding, "CLOSE_S", 0.0)
+    router.service.close()
+    for text in ("known", "new"):
+        with pytest.raises(NotReady, match="shutting down"):
+            router.submit(text)
+    encoder.free.set()
+    assert all(decided.result(20) for decided in futures)
+    router.service.batcher.close()
+    assert not router.service.batcher.alive()

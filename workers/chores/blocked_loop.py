@@ -22,7 +22,7 @@ class BlockedLoop(Chore):
     def do(self) -> None:
         """Exit if the loop is blocked. A supervisor starts a new process."""
         context, watch = self.context, self.context.watch
-        if watch is None or context.ending.is_set() or watch.answers():
+        if watch is None or context.ending.is_set() or watch.answers() or context.ending.is_set():
             return
         arms = ",".join(dict.fromkeys(context.active_runs.arms()))
         extra = {"action": "blocked", "arms": arms, "at": watch.position()}

@@ -5,6 +5,7 @@ transaction that stores a decision also claims it. If the process dies, the deci
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.router.telemetry.tracing import Tracing
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers.chores import start_chores
 from ragbandit.workers.processes.apart import AnswersApart
@@ -93,9 +94,20 @@ class InlineAnswers:
     def close(self) -> None:
         self._context.ending.set()
         if self._loop is not None and not self._loop.is_closed() and self._loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(CLOSE_S)
+            try:
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(CLOSE_S)
+            except TimeoutError:  # the caller must still close the database
+                log.warning("a part did not close; the process ends all the same", extra={"action": "close"})
+        self._give_back()
         for routine in self._routines:
             routine.close()
+
+    def _give_back(self) -> None:
+        """Queue the decisions again that were claimed and have not begun."""
+        runs = self._context.active_runs
+        for key in set(runs.held()).difference(runs.ids()):
+            with contextlib.suppress(StoreError):  # the claim expires
+                self._context.queue.give_back(key)
 
     async def _end(self) -> None:
         for task in self._tasks:
@@ -155,12 +167,14 @@ class _LocalCallers:
             try:
                 is_new = await result_on_loop(self._process.batchers["outcomes"].submit(outcome, admitted=True))
             except RagBanditError:  # the answer was paid for, so it is tried again for a long time
-                is_new = await asyncio.to_thread(partial(job.keep, outcome, successor=None))
+                is_new = await job.context.step(partial(job.keep, outcome, successor=None))
             else:
                 if is_new:
                     self._process.answers.deliver({outcome.decision_id: outcome})
                     return True
         else:
-            is_new = await asyncio.to_thread(partial(job.keep, outcome, successor=successor))
-        self._process.answers.deliver(await asyncio.to_thread(self._store.outcomes_by_id, [outcome.decision_id]))
+            is_new = await job.context.step(partial(job.keep, outcome, successor=successor))
+        self._process.answers.deliver(
+            await job.context.step(partial(self._store.outcomes_by_id, [outcome.decision_id]))
+        )
         return is_new

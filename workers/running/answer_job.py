@@ -224,6 +224,7 @@ class AnswerJob:
             if context.ending.is_set():
                 with contextlib.suppress(StoreError):
                     context.queue.give_back(key)
+            self.book_lost()
             raise
         context.notifier.attempt(lambda: context.jobs.publish(f"outcome:{key}"))
         if is_new:

@@ -1,11 +1,15 @@
 """Context: the parts that a process has loaded to run arms, score answers and learn."""
 
+import asyncio
+import contextvars
 import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
@@ -32,6 +36,10 @@ log = logging.getLogger("ragbandit.worker")
 
 #: seconds after the time budget of a run at which the loop counts as blocked
 HELD_MORE_S: Final = 10.0
+#: number of threads in which the runs of a process wait for the database and Redis
+THREADS: Final = 16
+
+Reply = TypeVar("Reply")
 
 
 class Scorer(Protocol):
@@ -65,6 +73,10 @@ class Context:
     scorers: list[Scorer] = field(default_factory=list)
     #: sends pieces of unfinished answers to Redis; None except in workers of the queue `answer`
     streams: StreamWriter | None = None
+    #: threads in which runs wait for the database and Redis; not those of the loop, which functions of arms may hold
+    threads: ThreadPoolExecutor = field(
+        default_factory=partial(ThreadPoolExecutor, THREADS, thread_name_prefix="ragbandit-store")
+    )
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     #: set when this process should end; no job begins after that
@@ -108,6 +120,20 @@ class Context:
     def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
         """Returns (queue, active runs from it) for each queue from which this process claims work."""
         return [(self.queue, self.active_runs), *((scorer.queue.claims, scorer.active) for scorer in self.scorers)]
+
+    async def step(self, work: Callable[[], Reply]) -> Reply:
+        """Call `work`, which waits for the database or Redis, in a thread. If this process ends meanwhile, the caller
+        still gets the result, so that no step of a decision is cut off half done.
+        """
+        call = contextvars.copy_context().run
+        step = asyncio.get_running_loop().run_in_executor(self.threads, call, work)
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            if not self.ending.is_set():
+                raise
+            return step.result()
 
     def open_loop(self) -> EventLoop:
         """The event loop of this process, on a thread of its own from the first call on."""

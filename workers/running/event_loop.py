@@ -7,7 +7,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 log = logging.getLogger("ragbandit.worker")
@@ -18,8 +17,6 @@ Reply = TypeVar("Reply")
 CLOSE_S: Final = 5.0
 #: time in which a cancelled coroutine ends, seconds
 END_S: Final = 0.05
-#: threads in which the coroutines of a loop wait for the database
-THREADS: Final = 16
 
 
 class LoopWatch:
@@ -35,9 +32,11 @@ class LoopWatch:
     def answers(self) -> bool:
         """Whether the loop runs a callback in time, or has ended. A stop of this process counts as a tenth of it."""
         answered = threading.Event()
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        try:
             self._loop.call_soon_threadsafe(answered.set)
-        return any(answered.wait(self.held_s / 10) for _ in range(10)) or not self._loop.is_running()
+        except RuntimeError:  # the loop is closed
+            return False
+        return any(answered.wait(self.held_s / 10) for _ in range(10))
 
     def position(self) -> str:
         """The line of code that the loop's thread is running, as "file:line function"."""
@@ -54,7 +53,6 @@ class EventLoop:
     def __init__(self, *, held_s: float = 60.0) -> None:
         """held_s: see `LoopWatch`."""
         self._loop = asyncio.new_event_loop()
-        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="ragbandit-store"))
         self._thread = threading.Thread(target=self._serve, name="ragbandit-loop", daemon=True)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread.start()

@@ -1,6 +1,5 @@
 """The source of a worker: decisions of the queue, whose callers wait in other processes."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -62,11 +61,11 @@ class _RemoteCallers:
             return None
         first = link_of(decision.query.request).get("first")  # the reader waits for the first decision of the chain
         opened = partial(streams.open, first or decision.id, linked=decision.id if first else None)
-        return await asyncio.to_thread(opened)
+        return await job.context.step(opened)
 
     def end(self, writer: AnswerWriter) -> None:
         if self._streams is not None:
             self._streams.end(writer)
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
-        return await asyncio.to_thread(partial(job.keep, outcome, successor=successor))
+        return await job.context.step(partial(job.keep, outcome, successor=successor))

@@ -7,8 +7,10 @@ A source claims decisions for it: the queue in a worker (queued.py), the decisio
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.shared.model_servers.failures import SUCCESSOR
@@ -16,6 +18,7 @@ from ragbandit.shared.types import Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.workers.running.answer_job import AnswerJob, arm_of_version, job_of
 from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import CLOSE_S, END_S
 from ragbandit.workers.running.runs import ActiveRun
 
 log = logging.getLogger("ragbandit.worker")
@@ -29,6 +32,22 @@ class AnswerWriter(AnswerReader, Protocol):
 
 
 Writer = TypeVar("Writer", bound=AnswerWriter)
+
+
+async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Await a run. Raises TimeoutError after `seconds`, also if the arm ignores its cancellation."""
+    run = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([run], timeout=seconds)
+        if done:
+            return run.result()
+    except asyncio.CancelledError:
+        run.cancel()
+        await asyncio.wait([run], timeout=CLOSE_S)  # it counts its cost
+        raise
+    run.cancel()
+    await asyncio.wait([run], timeout=END_S)
+    raise TimeoutError
 
 
 class Callers(Protocol[Writer]):
@@ -60,7 +79,7 @@ class Runner(Generic[Writer]):
         following: ActiveRun | None = run
         while following is not None:
             with self._context.active_runs.ending(following):
-                job = job or await asyncio.to_thread(job_of, self._context, following)
+                job = job or await self._context.step(partial(job_of, self._context, following))
                 if job is None:
                     return
                 with job.bound():
@@ -73,16 +92,18 @@ class Runner(Generic[Writer]):
         try:
             outcome = job.unrun()
             if outcome is None:
+                if context.ending.is_set():  # it was claimed as the process began to end
+                    raise asyncio.CancelledError
                 outcome, writer = await self._work(job, writer=writer)
         except asyncio.CancelledError:
             if not context.ending.is_set():
                 raise  # the arm cancelled itself
-            await asyncio.shield(asyncio.to_thread(job.give_back))
+            await context.step(job.give_back)
             return None, writer
         except TimeoutError:
-            await asyncio.to_thread(job.book_lost)
+            await context.step(job.book_lost)
             raise
-        successor = await asyncio.to_thread(job.successor, outcome) if job.hands_over(outcome) else None
+        successor = await context.step(partial(job.successor, outcome)) if job.hands_over(outcome) else None
         if successor is not None:
             outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
         is_new = await self._callers.keep(job, outcome, successor=successor)
@@ -90,18 +111,17 @@ class Runner(Generic[Writer]):
             log.info("answered", extra=job.log_extra | {"status": outcome.status})
         if successor is None or not is_new:
             return None, writer
-        return await asyncio.to_thread(job.next_run, successor), writer
+        return await context.step(partial(job.next_run, successor)), writer
 
     async def _work(self, job: AnswerJob, *, writer: Writer | None) -> tuple[Outcome, Writer | None]:
         context, decision = self._context, job.decision
-        arm = context.arms.get(decision.arm) or await asyncio.to_thread(arm_of_version, context, decision.arm)
+        arm = context.arms.get(decision.arm) or await context.step(partial(arm_of_version, context, decision.arm))
         if arm is None:  # the arm was removed from the configuration after the draw
             error = f"this worker has no arm {decision.arm!r}"
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error), writer
         writer = await self._callers.begin(job, writer)
         try:
-            async with asyncio.timeout(job.longest_s):
-                return await job.work(arm, reader=writer), writer
+            return await _at_most(job.longest_s, job.work(arm, reader=writer)), writer
         finally:
             if writer is not None:
                 self._callers.end(writer)

@@ -88,7 +88,8 @@ class ActiveRuns:
     def held(self) -> list[DecisionId]:
         """All decisions that this process has claimed, begun or not."""
         with self._lock:
-            return [*self._runs, *self._claimed]
+            oldest = time.monotonic() - self._forget_s
+            return [*self._runs, *(key for key, since in self._claimed.items() if since >= oldest)]
 
     def ids(self) -> list[DecisionId]:
         """The decisions that have begun."""

@@ -40,9 +40,14 @@ def test_claims_that_have_not_begun_are_held():
     assert runs.begin(run_of(D2), if_claimed=True) is None
 
 
-def test_a_claim_whose_caller_is_gone_is_forgotten():
-    """After `forget_s` a claim that has not begun takes no room."""
-    runs = ActiveRuns(forget_s=0.0)
+def test_a_claim_whose_caller_is_gone_is_forgotten(monkeypatch):
+    """After `forget_s` a claim that has not begun takes no room, and is held no longer."""
+    now = [100.0]
+    monkeypatch.setattr("ragbandit.workers.running.runs.time.monotonic", lambda: now[0])
+    runs = ActiveRuns(forget_s=60.0)
     runs.claim([D1], most=1)
+    assert (runs.claim([D2], most=1), runs.held()) == ([], [D1])
+    now[0] += 61.0
+    assert runs.held() == []
     assert runs.claim([D2], most=1) == [D2]
     assert runs.held() == [D2]

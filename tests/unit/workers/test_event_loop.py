@@ -74,6 +74,22 @@ def test_a_blocked_loop_is_found(loop):
     assert loop.watch.answers()
 
 
+def test_a_loop_that_has_ended_counts_as_blocked(loop, monkeypatch):
+    """A library that ends the process from a task of its own ends only the loop: the watch sees it."""
+
+    async def end_the_process():
+        async def call():
+            raise SystemExit(2)
+
+        await asyncio.gather(call(), asyncio.sleep(60))
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    asyncio.run_coroutine_threadsafe(end_the_process(), loop._loop)
+    loop._thread.join(10)
+    assert not loop.watch.answers()
+    assert loop.watch.position() == "its thread has ended"
+
+
 def test_interrupting_twice_lets_a_coroutine_end(loop):
     """A coroutine that is interrupted again while it counts its cost goes on with that, and its caller waits."""
     begun, counted = threading.Event(), []

@@ -27,7 +27,7 @@ from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
-#: number of times that a first turn is decided while others begin its task
+#: number of times that a question is decided again, see `RouteService._committed`
 _TRIES: Final = 3
 
 S = TypeVar("S", bound=Step)
@@ -201,13 +201,14 @@ class RouteService:
 
     def _committed(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
         """Decide and store questions. A first turn whose task another request has meanwhile begun is decided again, as
-        a turn of that task. All are decided again if the store has other versions, or another kill switch.
+        a turn of that task. All are decided again if the store has other versions, or another kill switch; the last try
+        is stored in any case.
         """
         if not questions:
             return []
         live = self.live()
         results = self._commit(self._decide(questions, live=live), revision=live.control.revision)
-        for _ in range(_TRIES):
+        for tries_left in reversed(range(_TRIES)):
             again = []
             for place, result in enumerate(results):
                 if isinstance(result, RagBanditError) and result.field in (TAKEN, OUTDATED):
@@ -216,8 +217,10 @@ class RouteService:
                 break
             for place in again:
                 questions[place].begin_again()
-            decided = self._decide([questions[place] for place in again], live=self.glance())
-            for place, result in zip(again, self._commit(decided), strict=True):
+            live = self.glance()
+            decided = self._decide([questions[place] for place in again], live=live)
+            committed = self._commit(decided, revision=live.control.revision if tries_left else None)
+            for place, result in zip(again, committed, strict=True):
                 results[place] = result
         return results
 

@@ -205,7 +205,6 @@ class DecisionStore:
         self, group: Sequence[Decision], *, claims: Mapping[DecisionId, str], revision: int | None
     ) -> list[Decision | RagBanditError]:
         with counting(self.database) as (connection, moves):
-            stored_revision = None if revision is None else send(connection, _REVISION, self._base)
             reserved = dict(zip(map(_ID, group), map(self.estimate, group), strict=True))
             over = self._reservations.admit(connection, group, estimates=reserved)
             refused, whole = dict[DecisionId, RagBanditError](over), group
@@ -217,6 +216,8 @@ class DecisionStore:
             rows = list(map(self._row, group))
             inserted = send_new(connection, decisions, rows, key="id")
             places = _Places.of(connection, group, label=self.label)
+            # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
+            stored_revision = None if revision is None else send(connection, _REVISION, self._base)
             if stored_revision is not None and _revision_in(stored_revision()) != revision:
                 raise _OutdatedError
             are_new = inserted()

@@ -120,6 +120,20 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert decision.pmf == pytest.approx((1 / 3,) * 3)
 
 
+def test_a_second_switch_holds_for_a_decision_that_is_made_again(world):
+    """The switch is read again with every try, so the decision that is stored has the newest one."""
+    switches, add_decisions = [None, "three"], world.router.store.add_decisions
+
+    def switched(group, **more):
+        if switches:
+            kill(world.database, switches.pop(0))
+        return add_decisions(group, **more)
+
+    world.router.store.add_decisions = switched
+    decision = world.route()
+    assert (decision.arm, decision.facts[PinnedArm.key]["arm"]) == ("three", "three")
+
+
 def test_a_restart_finds_every_state(make_world):
     """A router that opens asks the versions in shadow, and no other."""
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)

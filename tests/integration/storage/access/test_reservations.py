@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.router.storage.access.spending import Spender, spent
-from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.access import reservations
+from ragbandit.router.storage.access.spending import Spender, lock, spent
+from ragbandit.router.storage.decisions.store import OUTDATED, DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
+from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Conflict, TooManyRequests
 from ragbandit.shared.processes.this_process import this_process
@@ -140,3 +142,18 @@ def test_a_second_run_is_charged_and_not_stored(stores):
     results = [store.add_outcomes([one])[0] for one in (first, first, second)]
     assert results == [True, False, False]
     assert sums(store)[0] == (0.75, 0.0)
+
+
+def test_a_switch_that_is_set_during_the_wait_for_a_budget_counts(make_world, postgres_url, monkeypatch):
+    """A decision is outdated if the kill switch is set while its transaction waits for the lock of a budget."""
+    database = make_world(database_url=postgres_url).database
+    store = DecisionStore(database, label="main")
+
+    def locked(connection, spenders):
+        lock(connection, spenders)
+        with database.write() as other:
+            set_switch(other, base=store.label, killed="champion", arm=None, actor="cli:ann", reason="", now=1.0)
+
+    monkeypatch.setattr(reservations, "lock", locked)
+    (result,) = store.add_decisions([question("q1")], revision=0)
+    assert result.field == OUTDATED

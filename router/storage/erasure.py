@@ -26,7 +26,7 @@ from ragbandit.router.storage.rows.conversion import (
     without_texts,
 )
 from ragbandit.router.storage.sql import tables
-from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.bulk_insert import insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
@@ -37,6 +37,8 @@ from ragbandit.shared.types import ERASED, IMPORTED, PICK, Json
 
 #: decisions per transaction
 BATCH: Final = 500
+#: before rows of `waiting`, see `sql/waiting.py`
+_LOCK_OUTCOMES: Final = "SELECT decision_id FROM outcomes WHERE decision_id IN ? ORDER BY decision_id FOR UPDATE"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +138,7 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
         locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
+        send(connection, _LOCK_OUTCOMES, [*ids])
         _close(connection, rows, moves=moves, now=now)
         for kind in get_args(ScoreKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)

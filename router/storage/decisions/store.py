@@ -6,7 +6,7 @@ keys. A repeated id is a duplicate if the body is the same, and a conflict if it
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -49,7 +49,13 @@ from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting, is_
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import key_pattern, object_pattern
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
-from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, waiting_row
+from ragbandit.router.storage.sql.waiting import (
+    WITH_FIRSTS,
+    flag_waiting,
+    labels_in_use,
+    lock_with_firsts,
+    waiting_row,
+)
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
     ERASED,
@@ -123,10 +129,14 @@ _DECISION_ID: Final = itemgetter("decision_id")
 #: query for the columns of decisions that are needed to store their outcomes; asked: whether a label is wanted. Its
 #: locks let one writer at a time add an outcome to a decision, or to a turn of it
 _DECISIONS_OF_OUTCOMES: Final = (
-    "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts LIKE ? AS asked, facts LIKE ? AS is_erased,"
+    "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts LIKE ? AS asked, facts LIKE ? AS is_erased,"  # noqa: S608 # names of ours
     " facts LIKE ? AS is_task, facts LIKE ? AS is_drawn, facts LIKE ? AS is_judged"
-    " FROM decisions WHERE id IN ? OR id IN (SELECT turn_of FROM decisions WHERE id IN ?)"
-    " ORDER BY id FOR NO KEY UPDATE"
+    f" FROM decisions WHERE id {WITH_FIRSTS} ORDER BY id FOR NO KEY UPDATE"
+)
+#: locks the outcomes of decisions for `add_turns`
+_OUTCOMES: Final = (
+    f"SELECT decision_id, body_hash FROM outcomes WHERE decision_id {WITH_FIRSTS}"  # noqa: S608 # names of ours
+    " ORDER BY decision_id FOR UPDATE"
 )
 #: LIKE patterns for `facts`
 _ASKED, _IS_ERASED = object_pattern(LabelRequest.key, first='"asked":true'), key_pattern(ERASED)
@@ -209,9 +219,6 @@ class DecisionStore:
             over = self._reservations.admit(connection, group, estimates=reserved)
             refused, whole = dict[DecisionId, RagBanditError](over), group
             if over:
-                stopped = [item.turn_of for item in group if item.id in over and item.turn_of is not None]
-                if stopped:
-                    tasks.stop_tasks(connection, stopped, moves=moves, now=group[0].made_at)
                 group = [decision for decision in group if decision.id not in over]
             rows = list(map(self._row, group))
             inserted = send_new(connection, decisions, rows, key="id")
@@ -222,6 +229,7 @@ class DecisionStore:
                 raise _OutdatedError
             are_new = inserted()
             new = list(compress(group, are_new))
+            tasks.lock_tasks(connection, new)
             refused.update(take_results(connection, new))
             refused.update(tasks.take_places(connection, [item for item in new if item.id not in refused]))
             accepted = [item for item in new if item.id not in refused]
@@ -229,6 +237,11 @@ class DecisionStore:
             stored = {}
             if not all(are_new):
                 stored = _stored_decisions(connection, map(_ID, compress(group, map(not_, are_new))))
+        stopped = [item.turn_of for item in whole if item.id in over and item.turn_of is not None]
+        if stopped:
+            # In a transaction of its own, since the one above has locked other rows of `units` and `waiting` already.
+            with counting(self.database) as (connection, moves):
+                tasks.stop_tasks(connection, stopped, moves=moves, now=whole[0].made_at)
         hashes = dict(zip(map(id, group), map(itemgetter("body_hash"), rows), strict=True))
         results: list[Decision | RagBanditError] = []
         for decision in whole:
@@ -315,12 +328,12 @@ class DecisionStore:
             rows = [row | _NO_OUTCOME_TEXTS for row in rows]
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
-            if successor is not None and successor.turn_of is not None:
-                tasks.lock_task(connection, successor)
             ids = sorted(set(map(_DECISION_ID, rows)))
             locked = send(connection, _DECISIONS_OF_OUTCOMES, *_PATTERNS, ids, ids)
-            stored = send(connection, "SELECT decision_id, body_hash FROM outcomes WHERE decision_id IN ?", ids)
-            waits = lock_waiting(connection, ids)
+            if successor is not None and successor.turn_of is not None:
+                tasks.lock_task(connection, successor)
+            stored = send(connection, _OUTCOMES, ids, ids)
+            waits = lock_with_firsts(connection, ids)
             counts = ask_kept(connection, label=self.label) if sample is not None or self.check else dict[str, int]
             decided = _by(itemgetter("id"), locked())
             hashes = {row["decision_id"]: row["body_hash"] for row in stored()}
@@ -342,7 +355,13 @@ class DecisionStore:
                 flagged = [row for row in waits() if row["decision_id"] in new]
                 flag_waiting(connection, flagged, moves=moves, has_outcome=True)
                 self._follow_up(
-                    connection, [*new.values()], decided=decided, sample=sample, counts=counts(), moves=moves
+                    connection,
+                    [*new.values()],
+                    decided=decided,
+                    waits=set(map(_DECISION_ID, waits())),
+                    sample=sample,
+                    counts=counts(),
+                    moves=moves,
                 )
                 if successor is not None:
                     insert_rows(connection, decisions, [self._row(successor)])
@@ -363,11 +382,15 @@ class DecisionStore:
         inserted: Sequence[tuple[Outcome, Row]],
         *,
         decided: Mapping[str, Row],
+        waits: Collection[str],
         sample: JudgeSample | None,
         counts: Mapping[str, int],
         moves: Moves,
     ) -> None:
-        """Change the rows that depend on new outcomes: queues, spending, and outcomes with later tool turns."""
+        """Change the rows that depend on new outcomes: queues, spending, and outcomes with later tool turns.
+
+        waits: decisions for which a ledger waits
+        """
         answered, of_tasks = list[str](), list[str]()
         scored, to_label = list[Outcome](), list[Outcome]()
         turns = list[tuple[Outcome, Row, DecisionId]]()
@@ -388,7 +411,6 @@ class DecisionStore:
         count_spending(moves, map(itemgetter(0), inserted), rows=decided)
         turns += earlier_turns(connection, of_tasks) if of_tasks else ()
         if turns:
-            waits = {row["decision_id"] for row in lock_waiting(connection, {first for _, _, first in turns})()}
             scored += add_turns(connection, turns, waits=waits)
         self._await_scores(connection, scored, decided=decided, sample=sample, counts=counts, moves=moves)
         if to_label:

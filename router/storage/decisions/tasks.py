@@ -29,6 +29,8 @@ TAKEN: Final = "unit"
 READ: Final = 200
 #: reason of the closure of a decision whose task a budget ended
 STOPPED: Final = "a budget stopped the task"
+_LOCK: Final = "SELECT key FROM units WHERE {} ORDER BY key FOR UPDATE"
+_LOCK_BY_KEY, _LOCK_BY_FIRST = _LOCK.format("key IN ?"), _LOCK.format("first IN ?")
 _NEWEST: Final = "SELECT key, first, arm, turns, until FROM units WHERE key IN ?"
 
 
@@ -85,9 +87,22 @@ def take_places(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
     return errors
 
 
+def lock_tasks(connection: Connection, new: Iterable[Decision]) -> None:
+    """Lock the tasks of new turns, for `take_places`; see `sql/waiting.py` for the order of locks."""
+    keys = set[str]()
+    for decision in new:
+        fact = None if decision.turn_of is None else TaskTurn.of(decision.facts)
+        if fact is not None:
+            keys.add(fact.unit)
+    if keys:
+        send(connection, _LOCK_BY_KEY, sorted(keys))
+
+
 def lock_task(connection: Connection, successor: Decision) -> None:
-    """Lock the task's row for `move_task`. All writers lock rows of `units` before rows of `waiting`."""
-    connection.execute(select(units.c.first).where(*_task_of(successor)).with_for_update())
+    """Lock the task of a turn, for `move_task`."""
+    key = unit_key(successor.query)
+    if key is not None:
+        send(connection, _LOCK_BY_KEY, [key])
 
 
 def move_task(connection: Connection, successor: Decision) -> None:
@@ -119,6 +134,7 @@ def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
 
 def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> list[str]:
     """End the open tasks of these decisions. Returns those that were open."""
+    send(connection, _LOCK_BY_FIRST, [*firsts])
     ended = update(units).where(units.c.first.in_(firsts), units.c.until > now).values(until=now)
     rows = connection.execute(ended.returning(units.c.first)).scalars().all()
     if rows:

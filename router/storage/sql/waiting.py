@@ -1,4 +1,8 @@
-"""Reads and writes rows of `waiting`: decisions that a ledger has not closed, with three flags each."""
+"""Reads and writes rows of `waiting`: decisions that a ledger has not closed, with three flags each.
+
+One order of locks prevents deadlocks: rows of `decisions`, then of `units`, `outcomes` and `waiting`. A transaction
+locks all its rows of a table at once, in the order of their keys.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -12,10 +16,13 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
+#: condition for a column: ids of decisions and turns, and the decisions of these turns. Takes the ids twice
+WITH_FIRSTS: Final = "IN (? UNION ALL SELECT turn_of FROM decisions WHERE id IN ?)"
 _LOCKED: Final = (
-    f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id IN ?"  # noqa: S608 # names of ours
+    f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id {{}}"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
 )
+_LOCKED_BY_ID, _LOCKED_WITH_FIRSTS = _LOCKED.format("IN ?"), _LOCKED.format(WITH_FIRSTS)
 _HAS_FEEDBACK: Final = exists().where(feedback.c.decision_id == decisions.c.id)
 #: flag -> condition on `decisions` under which it is set; the learner clears flags of feedback that it cannot use
 _STORED: Final = {
@@ -33,7 +40,12 @@ def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMa
 
 def lock_waiting(connection: Connection, ids: Iterable[str]) -> Rows:
     """Lock the rows of `waiting` of these decisions, sent as by `send`. Returns a function that returns the rows."""
-    return send(connection, _LOCKED, sorted({*ids}))
+    return send(connection, _LOCKED_BY_ID, sorted({*ids}))
+
+
+def lock_with_firsts(connection: Connection, ids: list[str]) -> Rows:
+    """Like `lock_waiting`, also for the decisions of turns among `ids`."""
+    return send(connection, _LOCKED_WITH_FIRSTS, ids, ids)
 
 
 def take_out(connection: Connection, *where: ColumnElement[bool], moves: Moves) -> Sequence[RowMapping]:

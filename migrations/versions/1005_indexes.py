@@ -10,8 +10,9 @@ oldest_code = "1004"
 
 
 def upgrade() -> None:
-    for name, table in (("waiting_ready", "waiting"), ("jobs_made_at", "jobs"), ("jobs_tenant", "jobs")):
-        op.drop_index(name, table)
     for index in (*waiting.indexes, *jobs.indexes):
         if index.info.get("since") == revision:
             index.create(op.get_bind())
+    # Last, since PostgreSQL then blocks readers of the table until the end of the transaction.
+    for name, table in (("waiting_ready", "waiting"), ("jobs_made_at", "jobs"), ("jobs_tenant", "jobs")):
+        op.drop_index(name, table)

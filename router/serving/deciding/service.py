@@ -189,6 +189,9 @@ class RouteService:
         new, now = [decision for decision in committed if isinstance(decision, Decision)], self.clock()
         for note_committed in self._notes:
             note_committed(new, now=now)
+        for decision in new:
+            if decision.fault is not None:
+                self._note_fault(decision.fault)
         if not already_decided:
             return committed
         results = iter(committed)
@@ -295,8 +298,6 @@ class RouteService:
         )
         for question, decision, output in zip(questions, decisions, batch.outputs, strict=True):
             question.decision, question.output = decision, output
-            if decision.fault is not None:
-                self._note_fault(decision.fault)
 
     def _note_fault(self, reason: str) -> None:
         self.faults += 1

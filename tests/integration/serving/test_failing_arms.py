@@ -13,12 +13,14 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.deciding.steps.breaker import Breaker, UnhealthyArms
 from ragbandit.router.serving.health import outcome_poller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.process import POLL_S
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.types import ArmName, Budget, Decision, Query
+from ragbandit.shared.types import ArmName, Budget, Decision, PolicyControl, Query
 from tests.conftest import EPOCH, World, on_sqlite
+from tests.support import bad_policies
 from tests.support.waiting import until
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -132,6 +134,16 @@ def test_all_fail(world, caplog):
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))
     assert world.router.verify(deep=True).ok
+
+
+def test_a_decision_that_is_made_again_counts_once(make_world):
+    """Failing arms that are offered and faults of the policy are counted by stored decisions, not by tries."""
+    world = make_world(policy={"name": f"{bad_policies.__name__}:WrongPmf"})
+    broken(world, *ARMS)
+    service = world.router.service
+    faults, service.live = service.faults, lambda: LiveVersions(control=PolicyControl(revision=-1))
+    world.route()
+    assert (service.step(Breaker).fail_opens, service.faults - faults) == (1, 1)
 
 
 def test_outcome_committed_late(world):

@@ -31,7 +31,7 @@ class Breaker(Step):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        #: number of questions that were offered failing arms; only the deciding thread writes it
+        #: number of decisions whose questions were offered failing arms; only the deciding thread writes it
         self.fail_opens = 0
         self._poller: OutcomePoller | None = None
         self._throttle = Throttle(10.0)  # seconds between two log lines
@@ -66,8 +66,6 @@ class Breaker(Step):
             failing = tuple(arm for arm in question.allowed if arm not in arms)
             if failing:
                 question.add(UnhealthyArms(arms=failing, offered=not arms))
-            if not arms:
-                self._note_fail_open(question.allowed)
 
     def _note_fail_open(self, arms: Sequence[ArmName]) -> None:
         self.fail_opens += 1
@@ -79,6 +77,9 @@ class Breaker(Step):
         """Report the first draw of each arm and tenant to the circuit breaker, since this draw may be a probe."""
         first: dict[tuple[ArmName, str], Decision] = {}
         for decision in decisions:
+            unhealthy = UnhealthyArms.of(decision.facts)
+            if unhealthy is not None and unhealthy.offered:
+                self._note_fail_open(unhealthy.arms)
             first.setdefault((decision.arm, decision.query.tenant), decision)
         for (arm, tenant), decision in first.items():
             self.poller.breaker.record_probe(arm, decision_id=decision.id, now=now, tenant=tenant)

@@ -37,7 +37,7 @@ DETAILS: Final = ("stop_details", "container", "context_management")
 #: fields of a message that are read elsewhere
 _PARTS: Final = frozenset({"type", "id", "role", "content", "stop_reason", "stop_sequence", *DETAILS})
 #: fields of every block with a call
-CALL_FIELDS: Final = ("type", "id", "name", "input")
+CALL_FIELDS: Final = frozenset({"type", "id", "name", "input"})
 # Shared, since `json.dumps` with options makes an encoder for every call.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 

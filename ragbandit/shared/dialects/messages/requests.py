@@ -85,7 +85,7 @@ def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
         if block.get("type") in THINKING:  # what Anthropic signed is left out: no other model reads it
             thoughts += [words_of(block.get("thinking"))] if is_foreign(block) else []
         elif block.get("type") == "tool_use":
-            more = reasoning_in(block) if len(block) > len(CALL_FIELDS) else {}
+            more = {} if block.keys() <= CALL_FIELDS else reasoning_in(block)
             calls.append(call_of(block, more=more, empty="{}"))
         else:
             parts.append(_part(block, foreign=foreign))

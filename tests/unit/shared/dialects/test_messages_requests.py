@@ -165,6 +165,14 @@ def refusal(message, status=400):
     return error
 
 
+def test_a_call_without_input_keeps_its_signature():
+    """A signature of a call stays if another field of the call is missing."""
+    more = {"extra_content": {"google": {"thought_signature": "SIG"}}}
+    block = {"type": "tool_use", "id": "t1", "name": "f", **more}
+    chat, _ = chat_of({"messages": [{"role": "assistant", "content": [block]}]})
+    assert chat["messages"][0]["tool_calls"][0]["extra_content"] == more["extra_content"]
+
+
 def test_what_a_server_refuses_is_left_out():
     """A request is repeated without thoughts only if the server's refusal names them."""
     fault, user = refusal("Invalid `signature` in `thinking` block"), {"role": "user", "content": "b"}

@@ -78,7 +78,8 @@ class TextSink:
 
     async def __call__(self, text: str) -> None:
         """Send the new part of the text so far. A second attempt may begin again. Raises as `end`."""
-        settled = _settled(text, stops=self._stops)
+        known = len(self._passed) if self._stops and text.startswith(self._passed) else 0
+        settled = _settled(text, stops=self._stops, known=known)
         if not self._passed.startswith(settled):  # a second attempt that is still shorter than the first
             await self.end(settled)
 
@@ -103,9 +104,9 @@ class TextSink:
             raise ArmFailed(f"the reader of the streamed text failed: {type(error).__name__}: {error}") from error
 
 
-def _settled(text: str, *, stops: tuple[str, ...]) -> str:
-    """The beginning of the text that no further text can change."""
-    end = first_stop(text, stops) if stops else None
+def _settled(text: str, *, stops: tuple[str, ...], known: int) -> str:
+    """The beginning of the text that no further text can change. known: as for `first_stop`."""
+    end = first_stop(text, stops, known=known) if stops else None
     if end is not None:
         return text[:end]
     text = text.rstrip("\ufffd")
@@ -114,9 +115,13 @@ def _settled(text: str, *, stops: tuple[str, ...]) -> str:
     return text[: len(text) - max(_overlap(text, stop) for stop in stops)] if stops else text
 
 
-def first_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Position of the first stop string in the text; None if the text has no stop string."""
-    return min((at for at in map(text.find, filter(None, stops)) if at >= 0), default=None)
+def first_stop(text: str, stops: tuple[str, ...], *, known: int = 0) -> int | None:
+    """Position of the first stop string in the text; None if the text has no stop string.
+
+    known: number of characters at the beginning of the text that have no stop string, so they are not searched again
+    """
+    places = [text.find(stop, max(0, known + 1 - len(stop))) for stop in stops if stop]
+    return min((at for at in places if at >= 0), default=None)
 
 
 def _overlap(text: str, stop: str) -> int:

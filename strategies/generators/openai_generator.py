@@ -1,7 +1,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from functools import partial
@@ -411,6 +411,9 @@ class PartialReply(ModelReply):
         self.is_bare = False  #: True if the thoughts of earlier turns were left out
         #: attempts: number of requests sent. parts: number of values with text
         self.attempts = self.parts = 0
+        #: most parts and characters: for each token of max_tokens, a server may send 4 parts of a stream and 128
+        #: characters
+        self._most, self._longest = 4 * (request.max_tokens + 4), 128 * request.max_tokens
         self.first_s: float | None = None
         self.has_enough = False  #: True if the rest of the stream must not be read
 
@@ -419,18 +422,20 @@ class PartialReply(ModelReply):
         """Whether a piece of the answer has arrived. A chat's first piece with only the role does not count."""
         return self.request.conversation is None or bool(self.text or self.message.has_fields or self.finish)
 
-    def read(self, value: Any) -> tuple[Piece, ...]:
-        """Take a value, or a Repeated, unless the answer has its end. Returns its piece if there is a reader."""
+    def read(self, value: Any) -> Iterable[Piece]:
+        """Take a value, or a Repeated, unless the answer has its end. Returns its pieces if there is a reader."""
         if self.has_enough:
             return ()
         size = len(self.text)
-        self.take(value)
-        if len(self.text) > size:
-            self.parts += len(value.texts) if isinstance(value, Repeated) else 1
-            # For each token of max_tokens, a server may send at most 128 characters and 4 parts of a stream.
-            most, longest = 4 * (self.request.max_tokens + 4), 128 * self.request.max_tokens
-            if self.request.stop or self.parts > most or len(self.text) > longest:
-                self._end_early(most=most, longest=longest)
+        if not isinstance(value, Repeated):
+            self.take(value)
+            if len(self.text) > size:
+                self.parts += 1
+                self._end_early(known=size)
+        elif self._has_room(value.texts) and self.take_texts(value):
+            self.parts += len(value.texts)
+        else:
+            return (piece for event in value.values() for piece in self.read(event))
         has_piece = self._has_reader and (self.delta or len(self.text) != size)
         return ((len(self.text), self.delta),) if has_piece else ()
 
@@ -461,17 +466,27 @@ class PartialReply(ModelReply):
             text, logprob = self.tokens[0]
             self.tokens[0] = text[dropped:], logprob
 
-    def _end_early(self, *, most: int, longest: int) -> None:
+    def _has_room(self, texts: Sequence[str]) -> bool:
+        """Whether the text cannot end within these texts. Otherwise they are read one by one, so that its end does not
+        depend on which events arrive together.
+        """
+        stops, new = self.request.stop, "".join(texts)
+        if self.parts + len(texts) > self._most or len(self.text) + len(new) > self._longest:
+            return False
+        known = min(len(self.text), max(map(len, stops), default=0))
+        return not stops or first_stop(self.text[len(self.text) - known :] + new, stops, known=known) is None
+
+    def _end_early(self, *, known: int) -> None:
         """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens.
 
-        most: largest number of parts. longest: largest number of characters.
+        known: length of the text before its last part
         """
-        end = first_stop(self.text, self.request.stop) if self.request.stop else None
+        end = first_stop(self.text, self.request.stop, known=known) if self.request.stop else None
         if end is not None:
             self.text, self.finish = self.text[:end], "stop"
             self.has_enough = True
-        elif self.parts > most or len(self.text) > longest:
-            self.text, self.finish = self.text[:longest], "length"
+        elif self.parts > self._most or len(self.text) > self._longest:
+            self.text, self.finish = self.text[: self._longest], "length"
             self.has_enough = True
 
 

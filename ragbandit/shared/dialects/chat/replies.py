@@ -166,14 +166,7 @@ class ModelReply:
         self._halves: dict[str | int, str] = {}
 
     def take(self, value: Any) -> None:
-        """Read the next value of the body, which may be a Repeated. Raises BrokenReply."""
-        if not isinstance(value, Repeated):
-            self._take_value(value)
-        elif not self._take_texts(value):
-            for event in value.values():
-                self._take_value(event)
-
-    def _take_value(self, value: Any) -> None:
+        """Read the next value of the body. Raises BrokenReply."""
         self._plain, self.delta, size = None, {}, self.size + self.budget.spent["media"]
         self.is_done, self.values = self.is_done or value == DONE, self.values + 1
         for part in listed(value)[:1]:
@@ -208,7 +201,7 @@ class ModelReply:
                 self._has_choice = True
                 self._take(choice)
 
-    def _take_texts(self, chunks: Repeated) -> bool:
+    def take_texts(self, chunks: Repeated) -> bool:
         """Read chunks that differ from the last one only in their texts. Returns False if they must be read singly."""
         if self._plain is None or plain_parts(chunks.pattern.value) != self._plain:
             return False

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.strategies import answer_stream
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -32,6 +33,23 @@ def grown(*texts, stop=(), end=None):
 
     asyncio.run(run())
     return pieces
+
+
+def test_a_growing_text_is_searched_for_stop_strings_once(monkeypatch):
+    """The sink searches the new part of a text, and sends what it sends after a search of the whole text."""
+    texts, stop = [("ab E\n" * 80 + "END ab E" * 9)[:size] for size in range(450)], ("EN", "\n\n", "ab Eab")
+    known_sizes, find = [], answer_stream.first_stop
+
+    def first_stop(text, stops, *, known=0):
+        known_sizes.append(known)
+        return find(text, stops, known=known)
+
+    monkeypatch.setattr(answer_stream, "first_stop", first_stop)
+    pieces = grown(*texts, stop=stop)
+    assert sum(map(len, texts)) - sum(known_sizes) < 30 * len(texts)
+    monkeypatch.setattr(answer_stream, "first_stop", lambda text, stops, **_: find(text, stops))
+    assert pieces == grown(*texts, stop=stop)
+    assert "".join(pieces) == "ab E\n" * 80
 
 
 @pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check.__name__)

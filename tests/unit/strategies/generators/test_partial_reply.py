@@ -1,0 +1,80 @@
+"""The end of an answer of a server that goes on: the same however the bytes arrive, and found in linear work."""
+
+import json
+import random
+
+import pytest
+
+from ragbandit.shared.model_servers.event_reader import EventReader
+from ragbandit.strategies import answer_stream
+from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators import openai_generator
+from ragbandit.strategies.generators.openai_generator import PartialReply
+
+PROMPT = Prompt(instructions="", body="q")
+
+
+def event(text):
+    return b'data: {"choices":[{"index":0,"delta":{"content":%b}}]}\n\n' % json.dumps(text).encode()
+
+
+def ended(texts, *, together, stop=(), max_tokens=16):
+    """Returns (text, finish reason, parts, last piece) after these texts, some of which arrive together."""
+
+    async def sink(_):
+        return None
+
+    reply = PartialReply(Request(prompt=PROMPT, max_tokens=max_tokens, stop=stop, sink=sink))
+    reader, events, pieces = EventReader(joins=True), list(map(event, texts)), []
+    for at in range(0, len(events), together):
+        for value in reader.feed(b"".join(events[at : at + together])):
+            pieces += reply.read(value)
+    return reply.text, reply.finish, reply.parts, pieces[-1:]
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [("word ", ()), ("word" * 40, ()), ("a", ("aab", "aaaa")), ("<think>", ())],
+    ids=["parts", "characters", "stop", "tag"],
+)
+@pytest.mark.parametrize("together", [2, 7, 1000])
+def test_an_answer_ends_at_the_same_place_however_it_arrives(text, stop, together):
+    """An answer is cut at the same place if each event arrives alone, and if many arrive together."""
+    texts = [text] * 300
+    assert ended(texts, together=together, stop=stop) == ended(texts, together=1, stop=stop)
+
+
+def test_a_stop_string_is_found_as_in_the_whole_text():
+    """A text ends at the stop string that ends first, at any split of the text."""
+    random_ = random.Random(7)
+    for _ in range(300):
+        texts = ["".join(random_.choices("ab", k=random_.randint(1, 3))) for _ in range(12)]
+        stop = tuple("".join(random_.choices("ab", k=random_.randint(1, 6))) for _ in range(2))
+        whole = ""
+        for text in texts:
+            whole += text
+            end = answer_stream.first_stop(whole, stop)
+            if end is not None:
+                whole = whole[:end]
+                break
+        for together in (1, 3, 12):
+            assert ended(texts, together=together, stop=stop)[0] == whole
+
+
+def test_an_answer_is_searched_for_stop_strings_once(monkeypatch):
+    """Each part of an answer is searched for stop strings with the few characters before it, not with all of them."""
+    searched = []
+
+    class Searched(str):
+        __slots__ = ()
+
+        def find(self, part, start=0):
+            searched.append(len(self) - start)
+            return str.find(self, part, start)
+
+    def first_stop(text, stops, *, known=0):
+        return answer_stream.first_stop(Searched(text), stops, known=known)
+
+    monkeypatch.setattr(openai_generator, "first_stop", first_stop)
+    ended(["ab "] * 1000, together=1, stop=("END", "\n\n"), max_tokens=1000)
+    assert sum(searched) < 20_000

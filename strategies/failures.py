@@ -34,7 +34,9 @@ class QuestionTooLong(PromptTooLong):
 
 
 class RequestRefused(ServerFailed):
-    """The server refused a chat that was forwarded unchanged. Other requests may succeed."""
+    """The server refused a chat that was forwarded unchanged, or the chat could not be fitted to the server. Other
+    requests may succeed.
+    """
 
 
 class UnreadableReply(ServerFailed):

@@ -41,7 +41,7 @@ from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import NO_CONVERSATION, Conversation, Cost
 from ragbandit.strategies.answer_stream import first_stop
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
-from ragbandit.strategies.failures import AnswerBlocked, RequestRefused, UnreadableReply
+from ragbandit.strategies.failures import AnswerBlocked, RequestRefused, UnreadableReply, log_exception
 from ragbandit.strategies.generators.parts import TURN_TOKENS, Token, chat_turns, plain_parts
 
 log = logging.getLogger("ragbandit.arms")
@@ -53,6 +53,8 @@ _LONGEST_PAUSE_S: Final = 60.0  #: longest pause before any attempt, seconds
 _TURN: Final = 64
 _LATE_USAGE_S: Final = 2.0  #: longest wait for the token usage after the end of the answer, seconds
 
+#: failure of a request that could not be fitted to the server: another arm may be able to answer it
+_UNFIT: Final = Failure(kind="refused", inability="form")
 #: a piece of a reply: length of the text up to its end, and its fields except the text
 Piece: TypeAlias = tuple[int, Mapping[str, Any]]
 
@@ -125,7 +127,6 @@ class OpenAiGenerator(Generator):
         ends = None if remaining_s is None else clock() + remaining_s
         try:
             async with asyncio.timeout_at(ends) as limit, self._free:
-                reply.was_sent = True
                 first_piece_s = self._first_piece_s(reply.request)
                 if first_piece_s is not None:
                     limit.reschedule(_earlier(clock() + first_piece_s, ends))
@@ -158,6 +159,7 @@ class OpenAiGenerator(Generator):
         fields, reply.ignored = {name: fields[name] for name in fields if name not in known}, reply.ignored + known
         is_limited = limit.when() != ends
         while True:
+            reply.was_sent = True
             reply.attempts += 1
             try:
                 async with aclosing(self._pieces(fields, reply=reply)) as groups:  # type: ignore[type-var] # a generator
@@ -183,7 +185,6 @@ class OpenAiGenerator(Generator):
                 self._note_loss(error, reply=reply)
             reply.was_sent = False
             await asyncio.sleep(pause)
-            reply.was_sent = True
 
     def _acceptable(
         self, fields: Mapping[str, Any], *, error: Exception, reply: "PartialReply"
@@ -206,16 +207,19 @@ class OpenAiGenerator(Generator):
         return bare
 
     async def _fitted(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
-        """`_fields`, in the reading thread if the chat is large."""
-        size = fitting_size(sent_by_client(request).fields)
-        if size < LARGE:
-            return self._fields(request)
+        """`_fields`, in the reading thread if the chat is large. Raises RequestRefused if the chat cannot be fitted."""
         try:
+            size = fitting_size(sent_by_client(request).fields)
+            if size < LARGE:
+                return self._fields(request)
             return await READING.read(size, self._fields, request)
-        except UnendedReading as error:
-            raise ArmFailed(
-                f"{self.name} was not asked: the request could not be fitted to its server: {error}"
-            ) from error
+        except RagBanditError:
+            raise
+        except Exception as error:  # the server has not failed, so the failure must not count against the arm
+            if not isinstance(error, UnendedReading):
+                log_exception(error, of=f"fitting a request to {self.name}", action="fitting_failed")
+            message = f"{self.name} was not asked: the request could not be fitted to its server: {error}"
+            raise RequestRefused(message, failure=_UNFIT) from error
 
     def _fields(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
         """Returns (body of the request, fields of the chat that it lacks, what was changed to fit the server)."""
@@ -467,8 +471,8 @@ class PartialReply(ModelReply):
             self.tokens[0] = text[dropped:], logprob
 
     def _has_room(self, texts: Sequence[str]) -> bool:
-        """Whether the text cannot end within these texts. Otherwise they are read one by one, so that its end does not
-        depend on which events arrive together.
+        """Whether the text cannot end within these texts. If it may, each event is read alone, and the text ends at the
+        same place, however the events arrive.
         """
         stops, new = self.request.stop, "".join(texts)
         if self.parts + len(texts) > self._most or len(self.text) + len(new) > self._longest:

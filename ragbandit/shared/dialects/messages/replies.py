@@ -117,7 +117,7 @@ class ChatChunks:
             if name == "partial_json":
                 block["input"] = input_of("".join(map(words_of, values)))
             elif name == "citation":
-                block["citations"] = [*(block.get("citations") or []), *values]
+                block["citations"] = [*listed(block.get("citations") or []), *values]
             else:
                 block[name] = words_of(block.get(name)) + "".join(map(words_of, values))
         if kind == "tool_use" and block.get("input") and "partial_json" not in pieces:

@@ -29,3 +29,19 @@ def test_pieces_without_a_beginning_are_a_call():
     reply = read(*(chunk for event in [PIECE, STOP, END] for chunk in chunks.of(event)))
     assert [arguments for *_, arguments in calls_of(reply)] == ['{"x": 1}']
     assert "thinking_blocks" not in reply.message.whole
+
+
+def test_citations_of_another_type_do_not_lose_the_answer():
+    """Citations at the beginning of a text that are no list are left out, and the later ones stay."""
+    block = {"type": "text", "text": "A", "citations": 5}
+    citation = {"type": "citations_delta", "citation": {"cited_text": "B"}}
+    events = [
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": citation},
+        STOP,
+        END,
+    ]
+    chunks = ChatChunks()
+    reply = read(*(chunk for event in events for chunk in chunks.of(event)))
+    assert reply.text == "A"
+    assert reply.message.whole["thinking_blocks"][0]["citations"] == [{"cited_text": "B"}]

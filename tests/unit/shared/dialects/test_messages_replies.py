@@ -32,7 +32,7 @@ def test_pieces_without_a_beginning_are_a_call():
 
 
 def test_citations_of_another_type_do_not_lose_the_answer():
-    """Citations at the beginning of a text that are no list are left out, and the later ones stay."""
+    """The first citations of a text are left out if they have another type than a list, and later citations stay."""
     block = {"type": "text", "text": "A", "citations": 5}
     citation = {"type": "citations_delta", "citation": {"cited_text": "B"}}
     events = [

@@ -18,7 +18,7 @@ from swagger_ui_bundle import swagger_ui_path
 from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import Reads, SharedRead
 from ragbandit.router.api.doors import DOORS
-from ragbandit.router.api.edge import Edge, cors
+from ragbandit.router.api.edge import Edge, cors, plain_paths
 from ragbandit.router.api.endpoints import decisions, feedback, operations, paired, policies, sessions, verdicts
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai.embeddings import EmbeddingsServer
@@ -71,7 +71,7 @@ class Service(FastAPI):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.state = _Objects()
-        self._edge = cors(Edge(state=self.state), state=self.state)
+        self._edge = plain_paths(cors(Edge(state=self.state), state=self.state))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.served(scope, receive, send)

@@ -63,9 +63,6 @@ class Edge:
             return send({"type": "websocket.close", "code": 1008})
         if scope["method"] == "HEAD":  # a GET whose body is not sent
             scope, send = {**scope, "method": "GET"}, partial(_send_head, send)
-        plain = "/" + "/".join(filter(None, scope["path"].split("/")))  # clients add slashes to a base URL
-        if plain != scope["path"]:
-            scope = {**scope, "path": plain}
         scope[SCOPE_ID] = request_id_of(scope["headers"])
         return self._answer(_Exchange(scope, receive, send, state=self.state))
 
@@ -118,6 +115,16 @@ class Edge:
 
 async def _send_head(send: Send, message: Message) -> None:
     await send({**message, "body": b""} if "body" in message else message)
+
+
+def plain_paths(app: ASGIApp) -> ASGIApp:
+    """ASGI middleware that removes doubled and last slashes of a path: clients add slashes to a base URL."""
+
+    def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        plain = "/" + "/".join(filter(None, scope["path"].split("/")))
+        return app(scope if plain == scope["path"] else {**scope, "path": plain}, receive, send)
+
+    return serve
 
 
 def cors(app: ASGIApp, *, state: State) -> ASGIApp:

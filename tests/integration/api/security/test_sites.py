@@ -97,6 +97,7 @@ def test_pages_of_other_origins(serve):
     assert allowed(serve().http) is None
     http = serve(server=listed).http
     assert allowed(http) == page["origin"]
+    assert allowed(http, str(http.base_url.join("/")) + path) == page["origin"]
     assert (allowed(http, origin="https://evil.example"), allowed(http, "/ui")) == (None, None)
     reply = http.post("/v1/route", json={"question": "Who?"}, headers=page | {"sec-fetch-site": "cross-site"})
     assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, page["origin"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +9,6 @@ from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 from fastapi import Header, Request
 from fastapi.responses import Response
-from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope
 
 from ragbandit.router.api.schemas.requests import ID
@@ -19,8 +17,6 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.shared.types import Caller
-
-log = logging.getLogger("ragbandit.api")
 
 #: ASGI scope key of the requests that MCP tools make inside the service; its value is "mcp". Rates count only the
 #: agent's own request to /mcp
@@ -134,6 +130,8 @@ class _Connection:
 
     def __init__(self, request: Request) -> None:
         self.is_closed = False
+        #: why the connection cannot be read; None if its caller has closed it
+        self.error: Exception | None = None
         #: called at the end of the connection
         self.waking: Callable[[], None] | None = None
         self.reading = asyncio.get_running_loop().create_task(self._read(request.receive))
@@ -142,8 +140,8 @@ class _Connection:
         try:
             while (await receive())["type"] != "http.disconnect":
                 pass
-        except HTTPException as error:  # more than a body came, so nothing that follows can be read
-            log.debug("a connection is read no longer", extra={"action": "api", "reason": str(error)})
+        except Exception as error:  # the endpoint did not read the body, and it is too large or malformed
+            self.error = error
         finally:
             self.is_closed = True
             if self.waking is not None:
@@ -193,7 +191,9 @@ class Waiter:
             self._wait.set_result(None)
 
     async def wait(self, *, until: float) -> bool:
-        """Returns whether a notification came before `until`, a time on the event loop's clock. Raises CallerGone."""
+        """Returns whether a notification came before `until`, a time on the event loop's clock. Raises CallerGone, and
+        the error of a body that was not read before.
+        """
         connection: _Connection | None = self._request.scope.get(_CONNECTION)
         if connection is None:
             connection = self._request.scope[_CONNECTION] = _Connection(self._request)
@@ -206,7 +206,7 @@ class Waiter:
                 timer.cancel()
                 self._wait = connection.waking = None
         if connection.is_closed:
-            raise CallerGone
+            raise connection.error or CallerGone
         noted, self._noted = self._noted, False
         return noted
 

@@ -51,6 +51,17 @@ class Pairing:
         is_answer = (one for one in answers if one.judge == LABEL_QUEUE and one.status != "failed")
         return self._by_arm(is_answer, has_ended=False)
 
+    def unended(self, answers: Iterable[PairedAnswer]) -> list[PairedAnswer]:
+        """Answers that neither count nor wait: the arm or the judge failed. The next run asks them again."""
+        answers = list(answers)
+        others = (self.of(answers), self.waiting(answers))
+        return [
+            one
+            for one in answers
+            if (one.judge, one.version) == (self.judge, self.versions.get(one.arm))
+            and all(one.arm not in pairs.get(one.decision_id, {}) for pairs in others)
+        ]
+
     def _by_arm(
         self, answers: Iterable[PairedAnswer], *, has_ended: bool
     ) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
@@ -212,9 +223,15 @@ def _missing(result: PairedComparison, *, sample: Sample) -> str:
 
 
 def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str, now: float) -> None:
-    """Store which answers count from now on in reports. rater: name of the judge. Raises StoreError."""
-    position: dict[str, Json] = {"judge": pairing.judge, "versions": dict(pairing.versions), "rater": rater}
+    """Store which answers count from now on in reports. rater: name of the judge. Raises StoreError.
+
+    Arms that an earlier run of this judge asked, and this one does not, keep their versions: their answers still count.
+    """
     with database.write() as connection:
+        stored = position_of(connection, _reader(label))
+        earlier = stored["versions"] if stored and stored["judge"] == pairing.judge else {}
+        versions = {**earlier, **pairing.versions}
+        position: dict[str, Json] = {"judge": pairing.judge, "versions": versions, "rater": rater}
         move_position(connection, _reader(label), position=position, now=now)
 
 

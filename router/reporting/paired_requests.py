@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection
-
 from ragbandit.router.storage.rows.conversion import of_known
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.positions import move_position, position_of
+from ragbandit.router.storage.sql.positions import lock_position, move_position, position_of
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Json
 
@@ -75,6 +74,7 @@ def make_request(database: Database, request: PairedRequest, *, label: str) -> P
     """Let a worker carry out a request. The same request again is the one that is open. Raises Conflict, StoreError."""
     now = time.time()
     with database.write() as connection:
+        lock_position(connection, _reader(label), now=now)
         before = request_of(connection, label=label)
         is_abandoned = before.changed_at is None or before.changed_at < now - _ABANDONED_S
         if before.is_open and not is_abandoned:

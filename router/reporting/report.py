@@ -151,7 +151,7 @@ def _arm_to_compare(
         if against not in log.arms:
             remedy = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer period"
             raise NotFound(f"no question of this period was offered {against!r}", field="against", remedy=remedy)
-        return log.arms.index(against), "as asked"
+        return log.arms.index(against), words.AS_ASKED
     if policy.holdback is not None and policy.holdback.arm in log.arms:
         return log.arms.index(policy.holdback.arm), "the arm of policy.holdback"
     if policy.incumbent in log.arms:

@@ -1,6 +1,7 @@
 """The sentence of a report, and what it shows on a screen and a page."""
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -12,6 +13,8 @@ from ragbandit.shared.texts.formats import counted, duration, moment, money, num
 
 #: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
 _NOW_S: Final = 120.0
+#: `Report.why` of an arm that the reader chose
+AS_ASKED: Final = "as asked"
 
 
 def sentence(report: Report, *, now: float) -> str:
@@ -147,8 +150,16 @@ def to_rate(report: Report) -> str | None:
         return None
     arm = report.total.second.removeprefix("always ")
     these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
-    command = f"ragbandit report --since {_age(report.until - report.since)} --rate"
+    command = f"ragbandit report --since {_age(report.until - report.since)}{_same(report)} --rate"
     return f"rate {these} of {arm}: then it is probably known; `{command}` puts them on the page Labels"
+
+
+def _same(report: Report) -> str:
+    """Options of a command that reads the same questions and compares with the same arm."""
+    options = [] if report.tenant is None else ["--tenant", report.tenant]
+    if report.total is not None and report.why == AS_ASKED:
+        options += ["--against", report.total.second.removeprefix("always ")]
+    return "".join(f" {shlex.quote(option)}" for option in options)
 
 
 def _age(seconds: float) -> str:
@@ -166,7 +177,8 @@ def _actions(report: Report, lead: Comparison | None) -> Iterator[str]:
     elif lead is not None and lead.verdict == NOT_KNOWN:
         if (rating := to_rate(report)) is not None:
             yield rating
-        yield "decide now: `ragbandit report --decide` says how many questions a verdict takes, and for how much"
+        command = f"ragbandit report{_same(report)} --decide"
+        yield f"decide now: `{command}` says how many questions a verdict takes, and for how much"
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

@@ -6,11 +6,11 @@ after EXPIRE_S.
 """
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, update
 
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.jobs.scores import LABEL_EXPIRE_S
@@ -18,12 +18,14 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, paired_answers as table
 from ragbandit.shared.errors import Conflict, NotFound
+from ragbandit.shared.types import ArmName
 
 #: the judge of these rows
 LABEL_QUEUE: Final = "label queue"
 #: maximum number of questions that wait at the same time, and their longest wait, seconds
 MOST_QUESTIONS: Final = 200
 EXPIRE_S: Final = LABEL_EXPIRE_S
+_CHANGED: Final = "its arm has changed"
 _EXPIRED: Final = "no label within 7 days"
 _MARK_DIGITS: Final = 16
 _WAITS: Final[ColumnElement[bool]] = and_(
@@ -89,9 +91,12 @@ def count_items(connection: Connection, *, tenant: str | None) -> int:
     return len(_waiting_rows(connection, tenant=tenant))
 
 
-def count_questions(connection: Connection) -> int:
-    """Number of questions with an answer that waits, also of those whose text was erased."""
-    query = select(func.count(table.c.decision_id.distinct())).where(_WAITS)
+def count_questions(connection: Connection, *, versions: Mapping[ArmName, str]) -> int:
+    """Number of questions with an answer that waits, also of those whose text was erased.
+
+    versions: of arms now; answers of other versions are withdrawn before more are asked
+    """
+    query = select(func.count(table.c.decision_id.distinct())).where(_WAITS, ~_has_changed(versions))
     return int(connection.execute(query).scalar_one())
 
 
@@ -109,23 +114,37 @@ def label_item(database: Database, item_id: str, *, right: bool, rater: str, ten
     """
     quality = 1.0 if right else 0.0
     decision_id = item_id.rpartition(".")[0]
-    query = select(*_KEY, table.c.quality, table.c.unjudged).select_from(_JOINED)
+    query = select(*_KEY).select_from(_JOINED)
     query = query.where(table.c.judge == LABEL_QUEUE, table.c.decision_id == decision_id)
     if tenant is not None:
         query = query.where(decisions.c.tenant == tenant)
     with database.write() as connection:
-        for *key, known, unjudged in connection.execute(query).all():
+        for key in connection.execute(query).all():
             row = _Row(*key)
             if not hmac.compare_digest(row.id(secret).encode(), item_id.encode("utf-8", "surrogatepass")):
                 continue
             changed = update(table).where(row.condition, _WAITS).values(quality=quality, rater=rater)
             if connection.execute(changed).rowcount:
                 return False
+            # Read after the update, since another person may have labelled it meanwhile.
+            known, unjudged = connection.execute(select(table.c.quality, table.c.unjudged).where(row.condition)).one()
             if known == quality:
                 return True
             why = unjudged or "it has the other label already"
             raise Conflict(f"this answer waits for no label: {why}", field="item", remedy="read the next one")
     raise NotFound("no such answer waits for a label", field="item", remedy="read GET /v1/paired-labels again")
+
+
+def _has_changed(versions: Mapping[ArmName, str]) -> ColumnElement[bool]:
+    changed = [and_(table.c.arm == arm, table.c.version != version) for arm, version in versions.items()]
+    return or_(false(), *changed)
+
+
+def withdraw_items(database: Database, *, versions: Mapping[ArmName, str]) -> int:
+    """End the wait of answers that count no more, since their arm has another version now. Returns their number."""
+    changed = and_(_WAITS, _has_changed(versions))
+    with database.write() as connection:
+        return connection.execute(update(table).where(changed).values(unjudged=_CHANGED)).rowcount
 
 
 def expire_items(database: Database, *, before: float) -> int:

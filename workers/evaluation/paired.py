@@ -240,6 +240,7 @@ class PairedRun:
             self._count_failure(outcome, arm=work.arm)
         if not row.answers and self.judge is not None and not is_blank(outcome.answer):
             self.answers.add(outcome, work=work, score=await self._judged(work, outcome, bill=bill))
+            await asyncio.to_thread(self.on_paid, self.spent)
         self._look_at_budget()
 
     async def _run(self, work: Work, *, bill: Account) -> Outcome:

@@ -73,11 +73,21 @@ class StoredQuestions:
         self._faults: dict[str, str] = {}
         #: decision -> arm -> dollars of the answer and of its score so far
         self._costs: dict[DecisionId, dict[ArmName, float]] = {}
+        #: dollars of answers that an earlier run paid, and that are asked again
+        self._lost = {(one.decision_id, one.arm): one.dollars for one in pairing.unended(answers)}
         self._bills: dict[DecisionId, Account] = {}
 
     def rows(self) -> list[LabelledQuestion]:
         """The questions that lack an answer, in their random order. Their texts are read when they are asked."""
+        # What a plan has read may be erased before it is asked.
+        for key in self._records.keys() - self._bills.keys():
+            del self._records[key]
         return [LabelledQuestion(id=one.id, question="") for one in self._questions.values() if not self.is_asked(one)]
+
+    def rows_to_label(self, rows: Sequence[LabelledQuestion], *, room: int) -> list[LabelledQuestion]:
+        """`room` of these questions, and those of which one answer waits for a label already: they need no room."""
+        new = set([row.id for row in rows if row.id not in self.waiting][:room])
+        return [row for row in rows if row.id in self.waiting or row.id in new]
 
     def is_asked(self, question: PairedQuestion) -> bool:
         """Whether both arms have answered; the scores of people may be missing."""
@@ -171,7 +181,7 @@ class StoredQuestions:
             error=None if is_stored else outcome.error,
             quality=quality,
             unjudged=self._faults.get(work.key),
-            dollars=costs[work.arm],
+            dollars=costs[work.arm] + self._lost.get((key, work.arm), 0.0),
             actor=self._actor,
             made_at=self._clock(),
         )

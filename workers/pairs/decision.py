@@ -24,7 +24,7 @@ from ragbandit.router.reporting.paired_questions import PairedQuestions
 from ragbandit.router.reporting.reading import PairedComparison
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.paired_labels import MOST_QUESTIONS
+from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, withdraw_items
 from ragbandit.shared.texts.formats import counted, money
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.evaluation.paired import PairedRun
@@ -136,7 +136,7 @@ class PairedDecision:
         each = statistics.fmean(priced) if priced else 0.0
         payable = None
         if budget is not None:
-            payable = min(len(rows), int(budget / each)) if each else len(rows)
+            payable = int(min(len(rows), budget / each)) if each else len(rows)
             payable = payable if self.room is None else min(payable, self.room)
         sample = paired_sample(questions, self.asking.pairs, setting=self.settings.reward)
         asked = len(askable) - len(rows)
@@ -179,7 +179,10 @@ class PairedDecision:
                 run.ended = run.ended or STOPPED
 
         rows = self.asking.rows()
-        chosen = rows if self.room is None else rows[: self.room]
+        chosen = rows
+        if self.room is not None:
+            withdraw_items(self.ledger.database, versions=self.pairing.versions)
+            chosen = self.asking.rows_to_label(rows, room=self.room)
         run = PairedRun(
             rows=chosen,
             arms=self.arms,

@@ -51,11 +51,14 @@ def _ask(request: PairedRequest, *, settings: Settings, ledger: Ledger, is_stopp
         decision = prepared(ledger, scope, settings=settings, against=against, pipelines={}, judge=request.judge, **who)
     except (StoreError, QueueError):
         raise
-    except RagBanditError as error:
+    except Exception as error:  # else it would be prepared again for ever
+        if not isinstance(error, RagBanditError):
+            keep_request(ledger.database, replace(request, state="ended", ended=f"failed: {error}"), label=ledger.label)
+            raise
         why = f"{error.message}{f' ({error.remedy})' if error.remedy else ''}"
         keep_request(ledger.database, replace(request, state="refused", ended=why), label=ledger.label)
         return
-    known = request
+    known, lock = request, threading.Lock()
     try:
         plan = decision.plan(budget=request.budget)
         known = replace(request, plan=tuple(plan.sentences), against=plan.against)
@@ -66,7 +69,10 @@ def _ask(request: PairedRequest, *, settings: Settings, ledger: Ledger, is_stopp
         before = request.dollars
 
         def paid(dollars: float) -> None:
-            keep_request(ledger.database, replace(known, dollars=before + dollars), label=ledger.label)
+            nonlocal known
+            with lock:  # answers end at the same time, in threads
+                known = replace(known, dollars=max(known.dollars, before + dollars))
+                keep_request(ledger.database, known, label=ledger.label)
 
         left = max(0.0, request.budget - before)
         done = decision.run(budget=left, progress=no_progress, warn=log.warning, on_paid=paid, is_stopping=is_stopping)

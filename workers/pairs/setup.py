@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -106,7 +106,7 @@ def prepared(
         asking=asking,
         prices=prices,
         actor=actor,
-        room=_room(ledger.database) if isinstance(scorer, LabelQueue) else None,
+        room=_room(ledger.database, versions=versions) if isinstance(scorer, LabelQueue) else None,
     )
 
 
@@ -117,10 +117,10 @@ def _arm_of(report: Report) -> str:
     return arm_of(report.total)
 
 
-def _room(database: Database) -> int:
+def _room(database: Database, *, versions: Mapping[ArmName, str]) -> int:
     """Number of questions that may be asked until MOST_QUESTIONS wait for labels."""
     with database.read() as connection:
-        return max(0, MOST_QUESTIONS - count_questions(connection))
+        return max(0, MOST_QUESTIONS - count_questions(connection, versions=versions))
 
 
 def _check_runnable(against: str, *, runnable: Collection[str]) -> None:

@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
-from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import reading_positions
 
 
@@ -21,3 +22,10 @@ def move_position(connection: Connection, reader: str, *, position: Mapping[str,
     insert = insert_into(connection, reading_positions).values(reader=reader, **values)
     new = {name: insert.excluded[name] for name in values}
     connection.execute(insert.on_conflict_do_update(index_elements=["reader"], set_=new))
+
+
+def lock_position(connection: Connection, reader: str, *, now: float) -> None:
+    """Let other transactions that lock this position wait until this one ends. SQLite has one writer anyway."""
+    insert_new(connection, reading_positions, [{"reader": reader, "position": "{}", "moved_at": now}], key="reader")
+    row = select(reading_positions.c.reader).where(reading_positions.c.reader == reader)
+    connection.execute(row.with_for_update())

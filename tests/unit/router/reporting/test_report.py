@@ -203,7 +203,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     shown = words.assessment(found, now=found.until)
     days = math.ceil((found.until - found.since) / 86_400.0)
     text = f"rate {found.to_rate} more answers of premium: then it is probably known; `ragbandit report --since {days}d"
-    text += " --rate` puts them on the page Labels"
+    text += " --against premium --rate` puts them on the page Labels"
     assert (found.total.verdict, text in shown.actions) == ("not known yet", True)
     assert [finding.what for finding in of_report(found)] == [text]
     assert any("which holds if nobody chooses what to rate by how good it is" in note for note in shown.notes)

@@ -1,0 +1,223 @@
+"""`report --decide` when runs fail, are repeated, or come at the same time."""
+
+import contextlib
+import time
+from dataclasses import replace
+from threading import Barrier, BrokenBarrierError, Event, Thread
+from types import SimpleNamespace
+
+import pytest
+
+from ragbandit.router.reporting import paired_requests, words
+from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
+from ragbandit.router.reporting.report import report
+from ragbandit.router.storage import paired_labels
+from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.paired_labels import label_item
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.types import Cost, Query
+from ragbandit.workers.evaluation.scoring import Score
+from ragbandit.workers.pairs import requested
+from ragbandit.workers.pairs.setup import prepared as prepare
+from tests.conftest import on_sqlite
+from tests.integration.reporting import test_decide as decide
+from tests.integration.reporting.test_decide import ACTOR, SECRET, booked, made_small, prepared, run, scope, waiting
+
+arms, world = decide.arms, decide.world
+REQUEST = PairedRequest(since=1.0, until=2.0, budget=1.0, actor="ui:ann", charged="ann")
+
+
+def state(world) -> PairedRequest:
+    with world.database.read() as connection:
+        return request_of(connection, label="main")
+
+
+def at_once(work, names) -> dict:
+    """The results of `work(name)` in threads that begin together."""
+    results = {}
+
+    def collect(name):
+        try:
+            results[name] = work(name)
+        except Conflict as error:
+            results[name] = error
+
+    threads = [Thread(target=collect, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def together(monkeypatch, module, name: str, *, before: bool) -> None:
+    """Let two threads wait for each other before or after a function of a module, if they can."""
+    gate, real = Barrier(2, timeout=1.0), getattr(module, name)
+
+    def meet():
+        with contextlib.suppress(BrokenBarrierError):
+            gate.wait()
+
+    def waits(*args, **more):
+        if before:
+            meet()
+        result = real(*args, **more)
+        if not before:
+            meet()
+        return result
+
+    monkeypatch.setattr(module, name, waits)
+
+
+def test_one_of_two_requests_at_once_is_refused(world, monkeypatch):
+    """Two gateways that ask at the same moment: one request is open, and the other is refused, not forgotten."""
+    together(monkeypatch, paired_requests, "request_of", before=False)
+    results = at_once(
+        lambda name: make_request(world.database, replace(REQUEST, actor=name), label="main"), ["ann", "bob"]
+    )
+    [refused] = [name for name, result in results.items() if isinstance(result, Conflict)]
+    assert state(world).actor != refused
+
+
+def test_the_same_label_at_once_is_a_duplicate(world, arms, monkeypatch):
+    """Two people who give an answer the same label at the same moment: the second label is a duplicate."""
+    run(world, arms, budget=10.0, judge="labels")
+    item = waiting(world)[0].id
+    together(monkeypatch, paired_labels, "update", before=True)
+    common = {"right": True, "tenant": None, "secret": SECRET}
+    results = at_once(lambda name: label_item(world.database, item, rater=name, **common), ["ann", "bob"])
+    assert sorted(results.values()) == [False, True]
+
+
+@on_sqlite
+def test_a_question_erased_after_the_plan_is_not_asked(world, arms):
+    """A text that was read for the plan, and erased before it was asked, is sent to no arm."""
+    decision = prepared(world, arms)
+    decision.plan(budget=10.0)
+    gone = decision.questions.askable[0].id
+    text = world.router.decision(gone).decision.query.text
+    erase(world.database, Selection(decision=gone), features=False, actor=ACTOR, now=world.now)
+    decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+    assert arms.asked
+    assert text not in {asked for _, asked in arms.asked}
+
+
+@on_sqlite
+def test_dollars_of_all_runs_are_shown(world, arms):
+    """Answers that were paid and not scored, since the judge failed, are in the dollars of the comparison."""
+    decision = prepared(world, arms)
+    decision.scorer.score = failing
+    decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+    lost = booked(world)
+    again = run(world, arms, budget=10.0)
+    assert lost > 0.0
+    assert again.result.asked == again.result.differing
+    assert again.result.dollars == pytest.approx(booked(world))
+
+
+async def failing(question, outcome, *, bill):
+    return Score(None, "no network", may_pass=True)
+
+
+@on_sqlite
+def test_dollars_of_scores_are_told_at_once(world, arms):
+    """What a killed run has told last is what it has spent, with its scores: the next one has so much less."""
+    decision, told = prepared(world, arms), []
+
+    async def score(question, outcome, *, bill):
+        bill.cost += Cost(dollars=0.1)
+        return Score(1.0)
+
+    decision.scorer.score = score
+    facts = decision.run(budget=0.5, progress=lambda *_: None, warn=lambda _: None, on_paid=told.append)
+    assert facts["asked"] > 0
+    assert told[-1] == facts["dollars"]
+
+
+@on_sqlite
+def test_a_failed_request_keeps_its_dollars_and_ends(world, monkeypatch):
+    """An unexpected error ends a request with its dollars so far; one before the first question ends it, too."""
+    monkeypatch.setattr(requested, "report", lambda *_, **__: None)
+
+    def asks(*, on_paid, **_):
+        on_paid(0.5)
+        raise RuntimeError("boom")
+
+    plan = SimpleNamespace(sentences=["plan"], against="large")
+    fake = SimpleNamespace(plan=lambda **_: plan, run=asks, close=lambda: None)
+    for made, dollars in ((lambda *_, **__: fake, 0.5), (lambda *_, **__: asks(on_paid=lambda _: None), 0.0)):
+        make_request(world.database, REQUEST, label="main")
+        monkeypatch.setattr(requested, "prepared", made)
+        with pytest.raises(RuntimeError):
+            requested.carry_out(world.settings, ledger=world.ledger, ending=Event())
+        assert (state(world).state, state(world).dollars, state(world).ended) == ("ended", dollars, "failed: boom")
+
+
+@on_sqlite
+def test_a_run_on_other_questions_keeps_the_evidence(make_world, database_url, arms, tmp_path, monkeypatch):
+    """A run for one tenant, whose questions went to other arms, takes no answer of the same judge from the report."""
+    (tmp_path / "own_judge.py").write_text(decide.CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    world = make_world(
+        database_url=database_url,
+        arms={name: {"run_by": "caller"} for name in ("small", "mid", "large")},
+        policy={"name": "uniform"},
+        reward={"weight": 10.0, "cost": {"dollars": 1.0}},
+    )
+    for number in range(40):
+        one = made_small(world, f"q-{number}", Query(text=f"hard {number}", id=f"q-{number}"))
+        world.outcome(one, answer="old", cost={"dollars": 0.001})
+    query = Query(text="easy", id="m-1", tenant="acme", arms=("mid", "large"))
+    one = replace(made_small(world, "m-0", Query(text="easy", id="m-0")), id="m-1", query=query)
+    one = replace(one, arm="mid", arms=("mid", "large"))
+    world.store.add_decisions([one])
+    world.outcome(one, answer="old", cost={"dollars": 0.001})
+    pipelines = {**arms.pipelines, "mid": arms.small}
+    common = {"settings": world.settings, "pipelines": pipelines, "actor": ACTOR, "judge": "own_judge:right"}
+
+    def press(period):
+        decision = prepare(world.ledger, period, against="large", **common)
+        decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+        return report(world.database, scope(world), policy=world.settings.policy, against="large").asked
+
+    before = press(scope(world))
+    after = press(replace(scope(world), tenant="acme"))
+    assert (before.comparison.verdict, after.comparison.verdict) == ("worse", "worse")
+    assert after.asked == before.asked + 1
+
+
+@on_sqlite
+def test_a_budget_without_end_is_planned(world, arms):
+    """`--budget inf` pays all questions."""
+    plan = prepared(world, arms).plan(budget=float("inf"))
+    assert plan.payable == plan.left > 0
+
+
+@on_sqlite
+def test_commands_read_the_same_questions(world):
+    """The commands that a report names have its tenant and its arm."""
+    own = replace(scope(world), tenant="default")
+    made = report(world.database, own, policy=world.settings.policy, against="small")
+    made = replace(made, to_rate=5)
+    options = "--tenant default --against small"
+    assert f"{options} --rate`" in words.to_rate(made)
+    actions = words.assessment(made, now=time.time()).actions
+    assert any(f"`ragbandit report {options} --decide`" in action for action in actions)
+
+
+@on_sqlite
+def test_answers_of_a_changed_arm_wait_for_no_label(world, arms, monkeypatch):
+    """After an arm has changed, its old answers wait no more; it is asked again, and the labels then count."""
+    for module in ("decision", "setup"):
+        monkeypatch.setattr(f"ragbandit.workers.pairs.{module}.MOST_QUESTIONS", 8)
+    run(world, arms, budget=10.0, judge="labels")
+
+    def large(question):
+        return f"yes, {question}", {"dollars": 0.01}
+
+    changed = SimpleNamespace(pipelines={**arms.pipelines, "large": large})
+    assert run(world, changed, budget=10.0, judge="labels").facts["asked"] == 8
+    for item in waiting(world):
+        label_item(world.database, item.id, right=True, rater="ann", tenant=None, secret=SECRET)
+    made = report(world.database, scope(world), policy=world.settings.policy, against="large")
+    assert (made.asked.asked, made.asked.waiting) == (8, 0)

@@ -315,9 +315,12 @@ class Router(AbstractContextManager["Router"]):
         task = Task(router=self, session=session or new_id(), tenant=tenant)
         try:
             yield task
-        finally:
-            with suppress(NotFound):  # nothing was asked
+        except BaseException:
+            with suppress(RagBanditError):  # the block's error counts; the task ends after its idle time
                 self.end_session(task.session, tenant=tenant)
+            raise
+        with suppress(NotFound):  # nothing was asked
+            self.end_session(task.session, tenant=tenant)
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded."""

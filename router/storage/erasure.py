@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
-from sqlalchemy import ColumnElement, RowMapping, Select, Table, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, RowMapping, Select, Table, and_, bindparam, case, delete, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.chains import LINKS, followers
@@ -138,6 +138,8 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
         locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
+        # What comes next in the session must not be a turn of an erased decision, which nobody learns.
+        connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
         send(connection, _LOCK_OUTCOMES, [*ids])
         _close(connection, rows, moves=moves, now=now)
         for kind in get_args(ScoreKind):

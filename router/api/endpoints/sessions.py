@@ -45,7 +45,8 @@ async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -
     session, tenant = checked_text(session_id, field="session_id"), checked_text(tenant, field="tenant")
     feedback_id = None if body.feedback is None else body.feedback.get("feedback_id")
     known_id = feedback_id if isinstance(feedback_id, str) else None
-    find = partial(router.store.decision_of_session, session, tenant=tenant, feedback_id=known_id)
+    key, store = caller_of(request).key, router.store
+    find = partial(store.decision_of_session, session, tenant=tenant, feedback_id=known_id, api_key=key)
     found = await reads_of(request).run(find)
     if found is None:
         remedy = "send the id that the questions had as session_id, and their tenant"
@@ -56,8 +57,8 @@ async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -
         (receipt,) = await stored(request, [feedback_of(request, judged, key=None)])
         if not isinstance(receipt, Receipt):
             raise receipt
-    end_tasks = partial(router.store.end_session, session, tenant=tenant, now=time.time(), begun_until=received_at)
-    ended = await reads_of(request).run(end_tasks)
+    end_tasks = partial(store.end_session, session, tenant=tenant, now=time.time(), begun_until=received_at)
+    ended = await reads_of(request).run(partial(end_tasks, api_key=key))
     router.process.notifier.notify_learner()
     feedback = filled(ReceiptReply, receipt) if isinstance(receipt, Receipt) else None
     reply: SessionEndReply = {"decision_id": decision_id, "ended": ended, "feedback": feedback}

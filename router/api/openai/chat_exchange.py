@@ -152,10 +152,11 @@ class ChatExchange:
         query, router = self.question.query, router_of(self.request)
         if not router.settings.conversation.is_task(query) or query.session is not None or query.forced:
             return query
-        session, key = None, self.question.answered
-        if key is not None:
+        session, answered = None, self.question.answered
+        keys = self.question.calls if answered is None else (answered,)
+        if keys:
             since = time.time() - LONGEST_S
-            session = await reads_of(self.request).run(lambda: session_of_answer(router.database, key, since=since))
+            session = await reads_of(self.request).run(lambda: session_of_answer(router.database, keys, since=since))
         return replace(query, session=session or f"{DERIVED}{new_id()}")
 
     async def _next_turn(self) -> Query | Decision | None:

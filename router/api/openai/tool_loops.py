@@ -20,8 +20,8 @@ _MOST_PARTS: Final = 16
 
 def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, tuple[str, ...], str | None]:
     """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, keys of the tool calls
-    that the conversation may continue, see `continued`; hash up to the last answer, which is the `answer_key` of this
-    answer; None if there is none, or if results of tools end the messages).
+    that the conversation may continue, see `continued`; the `answer_key` of the last answer, which is the hash up to
+    it, or its `loop_key` if it has calls; None if there is none, or if results of tools end the messages).
     """
     answers = [(at, calls) for at, calls in continued(messages) if at >= start]
     kept, has_turn = list[Any](), False
@@ -37,8 +37,10 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
     if not answers:
         places = [place for place, message in enumerate(kept) if message.get("role") == "assistant" and place >= at]
         if places:
-            answered, at = _folded(kept[at : places[-1] + 1], state=state), places[-1] + 1
-            state = answered
+            before = _folded(kept[at : places[-1]], state=state)
+            at, calls = places[-1] + 1, _call_ids(kept[places[-1]])
+            state = _folded(kept[places[-1] : at], state=before)
+            answered = loop_key(before, calls) if calls else state
     return _folded(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
 
 

@@ -48,7 +48,16 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import key_pattern, object_pattern
-from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.sql.tables import (
+    cancellations,
+    closures,
+    decisions,
+    feedback,
+    outcomes,
+    units,
+    updates,
+    waiting,
+)
 from ragbandit.router.storage.sql.waiting import (
     WITH_FIRSTS,
     flag_waiting,
@@ -409,7 +418,8 @@ class DecisionStore:
                 to_label.append(outcome)
         answers.remove(connection, answered)
         count_spending(moves, map(itemgetter(0), inserted), rows=decided)
-        turns += earlier_turns(connection, of_tasks) if of_tasks else ()
+        if of_tasks:
+            turns += earlier_turns(connection, of_tasks, without={outcome.decision_id for outcome, _, _ in turns})
         if turns:
             scored += add_turns(connection, turns, waits=waits)
         self._await_scores(connection, scored, decided=decided, sample=sample, counts=counts, moves=moves)
@@ -469,7 +479,7 @@ class DecisionStore:
         return replies
 
     def decision_of_session(
-        self, session: str, *, tenant: str, feedback_id: str | None = None
+        self, session: str, *, tenant: str, feedback_id: str | None = None, api_key: str | None = None
     ) -> tuple[DecisionId, float | None] | None:
         """The decision for which feedback on this session counts, see `tasks.newest_decision`; None without one.
 
@@ -481,17 +491,20 @@ class DecisionStore:
                 judged = feedback_writes.judged_decision(connection, feedback_id, session=session, tenant=tenant)
                 if judged is not None:
                     return judged
-            newest = tasks.newest_decision(connection, session=session, tenant=tenant)
+            newest = tasks.newest_decision(connection, session=session, tenant=tenant, api_key=api_key)
         return None if newest is None else (newest, None)
 
-    def end_session(self, session: str, *, tenant: str, now: float, begun_until: float | None = None) -> int:
+    def end_session(
+        self, session: str, *, tenant: str, now: float, begun_until: float | None = None, api_key: str | None = None
+    ) -> int:
         """End the open tasks of a session. Returns their number. begun_until: leave tasks that began later."""
-        of_session = [decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)]
+        of_session = tasks.decisions_of_session(session, tenant=tenant, api_key=api_key)
         if begun_until is not None:
             of_session.append(decisions.c.made_at <= begun_until)
-        newest = select(decisions.c.id).where(*of_session).order_by(decisions.c.made_at.desc()).limit(tasks.READ)
+        begun = select(units.c.first).join(decisions, decisions.c.id == units.c.first)
+        is_open = begun.where(*of_session, units.c.until > now).order_by(units.c.first)
         with self.database.write() as connection:
-            return len(tasks.end_tasks(connection, connection.execute(newest).scalars().all(), now=now))
+            return len(tasks.end_tasks(connection, connection.execute(is_open).scalars().all(), now=now))
 
     def stop_task(self, query: Query, *, now: float) -> None:
         """End the open task to which this query would belong, because a budget refuses the query."""

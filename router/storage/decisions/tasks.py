@@ -10,14 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, false, func, or_, select, update
 
-from ragbandit.router.storage.decisions.turns import edge_of
+from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of, give_back_results
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
 from ragbandit.router.storage.sql.waiting import lock_rows, take_out
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -27,6 +28,8 @@ from ragbandit.shared.types import ArmName, Decision, DecisionId, Query, TaskTur
 TAKEN: Final = "unit"
 #: number of newest decisions of a session that are looked at
 READ: Final = 200
+#: `units.turns` of a task that was ended, so that a turn which is decided before and stored later does not open it
+ENDED: Final = 0
 #: reason of the closure of a decision whose task a budget ended
 STOPPED: Final = "a budget stopped the task"
 _LOCK: Final = "SELECT key FROM units WHERE {} ORDER BY key FOR UPDATE"
@@ -73,16 +76,21 @@ def take_places(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
         if decision.turn_of is None:
             row = {"key": fact.unit, "first": decision.id, "arm": decision.arm, "turns": 1, "until": fact.until}
             insert = insert_into(connection, units).values(row)
-            is_over = units.c.until <= decision.made_at
+            is_over = or_(units.c.until <= decision.made_at, units.c.turns == ENDED)
             replaced = insert.on_conflict_do_update(index_elements=["key"], set_=row, where=is_over)
             if not connection.execute(replaced.returning(units.c.first)).first():
                 message, remedy = "another request has begun this task", "send the request again: it continues the task"
                 errors[decision.id] = Conflict(message, field=TAKEN, remedy=remedy)
         else:
-            later = units.c.turns + 1
-            same = update(units).where(units.c.key == fact.unit, units.c.first == decision.turn_of)
-            connection.execute(same.values(arm=decision.arm, turns=later, until=fact.until))
+            goes_on = (units.c.key == fact.unit, units.c.first == decision.turn_of, units.c.turns != ENDED)
+            changed: dict[str, Any] = {"turns": units.c.turns + 1, "until": fact.until}
+            if TOOL_TURN not in decision.query.request:  # results go to the arm of their calls, not of the task
+                changed["arm"] = decision.arm
+            if not connection.execute(update(units).where(*goes_on).values(**changed).returning(units.c.first)).first():
+                message, remedy = "the task has ended meanwhile", "send the request again: it gets a draw"
+                errors[decision.id] = Conflict(message, field=TAKEN, remedy=remedy)
     if errors:
+        give_back_results(connection, [decision for _, decision in placed if decision.id in errors])
         connection.execute(decisions.delete().where(decisions.c.id.in_(errors)))
     return errors
 
@@ -133,9 +141,12 @@ def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
 
 
 def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> list[str]:
-    """End the open tasks of these decisions. Returns those that were open."""
+    """End the open tasks of these decisions. Returns those that were open. Turns that were decided before and are
+    stored later do not open them again.
+    """
     send(connection, _LOCK_BY_FIRST, [*firsts])
-    ended = update(units).where(units.c.first.in_(firsts), units.c.until > now).values(until=now)
+    is_open = (units.c.first.in_(firsts), units.c.until > now, units.c.turns != ENDED)
+    ended = update(units).where(*is_open).values(until=now, turns=ENDED)
     rows = connection.execute(ended.returning(units.c.first)).scalars().all()
     if rows:
         _set_ends(connection, dict.fromkeys(rows, now))
@@ -157,16 +168,33 @@ def stop_tasks(connection: Connection, firsts: Sequence[str], *, moves: Moves, n
         moves.closures(closed)
 
 
-def newest_decision(connection: Connection, *, session: str, tenant: str) -> DecisionId | None:
+def decisions_of_session(session: str, *, tenant: str, api_key: str | None) -> list[ColumnElement[bool]]:
+    """Conditions on `decisions`. Keys of a tenant may use the same id for different sessions: if `api_key` has
+    decisions of this session, only these count; otherwise all, since raters have keys of their own.
+    """
+    of_session = [decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)]
+    if api_key is None:
+        return of_session
+    same = decisions.alias()
+    own = select(same.c.id).where(same.c.session == session, same.c.tenant == tenant, same.c.api_key == api_key)
+    return [*of_session, or_(decisions.c.api_key == api_key, ~own.exists())]
+
+
+def newest_decision(
+    connection: Connection, *, session: str, tenant: str, api_key: str | None = None
+) -> DecisionId | None:
     """The decision of the session to which feedback on the session belongs; None without one.
 
     It is the newest that a ledger has not closed, or else the newest. Decisions of tasks come first, and among these
     the main agent's, since a sub-agent's result is only a part of what is judged.
     """
-    of_session = [decisions.c.session == session, decisions.c.tenant == tenant, decisions.c.turn_of.is_(None)]
+    of_session = decisions_of_session(session, tenant=tenant, api_key=api_key)
     waits = select(waiting.c.decision_id).where(waiting.c.decision_id == decisions.c.id).exists()
     query = select(*decisions.c["id", "facts", "request"], waits.label("waits")).where(*of_session)
-    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(READ)
+    # A session may have many decisions of one turn, such as an agent's small requests, and many tasks of sub-agents.
+    of_agent = func.coalesce(has_key(decisions.c.request, "agent"), false())
+    first = (has_key(decisions.c.facts, TaskTurn.key).desc(), of_agent)
+    query = query.order_by(*first, decisions.c.made_at.desc(), decisions.c.id.desc()).limit(READ)
     rows = connection.execute(query).mappings().all()
     if not rows:
         return None

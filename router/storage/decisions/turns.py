@@ -98,10 +98,12 @@ def answer_key(conversation: object, answer: str | None) -> str | None:
     return body_hash([conversation, "assistant", "", text]) if text and isinstance(conversation, str) else None
 
 
-def session_of_answer(database: Database, key: str, *, since: float) -> str | None:
-    """The session of the newest turn after `since` whose answer has this `answer_key`; None without one."""
+def session_of_answer(database: Database, keys: Sequence[str], *, since: float) -> str | None:
+    """The session of the newest turn after `since` whose answer has one of these keys (`answer_key`, `loop_key`); None
+    without one.
+    """
     query = select(decisions.c.session).join(outcomes, outcomes.c.decision_id == decisions.c.id)
-    query = query.where(outcomes.c.call == key, decisions.c.made_at > since, decisions.c.session.is_not(None))
+    query = query.where(outcomes.c.call.in_(keys), decisions.c.made_at > since, decisions.c.session.is_not(None))
     with database.read() as connection:
         return connection.execute(query.order_by(decisions.c.made_at.desc()).limit(1)).scalar()
 
@@ -166,6 +168,15 @@ def take_results(connection: Connection, new: Iterable[Decision]) -> dict[Decisi
     return errors
 
 
+def give_back_results(connection: Connection, refused: Iterable[Decision]) -> None:
+    """Undo `take_results` of turns that are not stored after all."""
+    for decision in refused:
+        turn = decision.query.request.get(TOOL_TURN)
+        if isinstance(turn, Mapping):
+            taken = update(outcomes).where(outcomes.c.decision_id == str(turn["previous"]))
+            connection.execute(taken.where(outcomes.c.taken_by == decision.id).values(taken_by=None))
+
+
 def edge_of(request: str | None) -> Mapping[str, Any]:
     """`Query.request` of a stored decision; {} if it is unreadable. request: the column `decisions.request`."""
     edge = object_or_empty(request).get("edge")
@@ -188,14 +199,20 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
     return {row["id"]: row["turn_of"] for row in rows}
 
 
-def earlier_turns(connection: Connection, firsts: Sequence[str]) -> list[tuple[Outcome, Row, DecisionId]]:
-    """Turns of these decisions whose outcomes were stored before the decision had one: for `add_turns`."""
+def earlier_turns(
+    connection: Connection, firsts: Sequence[str], *, without: Collection[str]
+) -> list[tuple[Outcome, Row, DecisionId]]:
+    """Turns of these decisions whose outcomes were stored before the decision had one: for `add_turns`.
+
+    without: turns whose outcomes are stored together with those of their decisions
+    """
     if not firsts:
         return []
     query = select(outcomes, *decisions.c["turn_of", "request"])
     query = query.join(decisions, decisions.c.id == outcomes.c.decision_id)
     rows = connection.execute(query.where(decisions.c.turn_of.in_(firsts)).order_by(outcomes.c.made_at)).mappings()
-    return [(outcome_value(row), row, DecisionId(row["turn_of"])) for row in rows]
+    new = [row for row in rows if row["decision_id"] not in without]
+    return [(outcome_value(row), row, DecisionId(row["turn_of"])) for row in new]
 
 
 def add_turns(

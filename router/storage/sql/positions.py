@@ -25,7 +25,7 @@ def move_position(connection: Connection, reader: str, *, position: Mapping[str,
 
 
 def lock_position(connection: Connection, reader: str, *, now: float) -> None:
-    """Let other transactions that lock this position wait until this one ends. SQLite has one writer anyway."""
+    """Lock a position: other transactions that lock it wait for the end of this transaction. SQLite has one writer."""
     insert_new(connection, reading_positions, [{"reader": reader, "position": "{}", "moved_at": now}], key="reader")
     row = select(reading_positions.c.reader).where(reading_positions.c.reader == reader)
     connection.execute(row.with_for_update())

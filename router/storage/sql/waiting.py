@@ -4,15 +4,18 @@ One order of locks prevents deadlocks: rows of `decisions`, then of `units`, `ou
 locks all its rows of a table at once, in the order of their keys.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, literal, select
+from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, literal, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
@@ -85,7 +88,24 @@ def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, 
     columns |= {"decided_at": decisions.c.made_at, "run_by": decisions.c.run_by, **_STORED}
     stored = select(*columns.values()).select_from(decisions).where(*where, decisions.c.turn_of.is_(None))
     insert = insert_into(connection, waiting).from_select(list(columns), stored)
-    moves.waiting(connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all())
+    rows = connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all()
+    moves.waiting(rows)
+    _set_ends_of_tasks(connection, [row["decision_id"] for row in rows if row["open_until"] is None], label=label)
+
+
+def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str) -> None:
+    """Set the ends of tasks whose row in `units` a later task has replaced: the newest turn has the end, too."""
+    turns = decisions.alias()
+    newest = select(turns.c.facts).where(turns.c.turn_of == decisions.c.id, has_key(turns.c.facts, TaskTurn.key))
+    newest_facts = func.coalesce(newest.order_by(turns.c.made_at.desc()).limit(1).scalar_subquery(), decisions.c.facts)
+    query = select(decisions.c.id, newest_facts).where(
+        decisions.c.id.in_(ids), has_key(decisions.c.facts, TaskTurn.key)
+    )
+    for key, facts in connection.execute(query).all() if ids else ():
+        with suppress(ValueError):  # a damaged row is found when its decision is read
+            task = TaskTurn.of(json.loads(facts))
+            mine = update(waiting).where(waiting.c.policy == label, waiting.c.decision_id == key)
+            connection.execute(mine.values(open_until=task and task.until))
 
 
 def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:

@@ -121,7 +121,7 @@ async def failing(question, outcome, *, bill):
 
 @on_sqlite
 def test_dollars_of_scores_are_told_at_once(world, arms):
-    """What a killed run has told last is what it has spent, with its scores: the next one has so much less."""
+    """The stored dollars of a run include its scores at once, so after a kill only the rest of the budget is left."""
     decision, told = prepared(world, arms), []
 
     async def score(question, outcome, *, bill):

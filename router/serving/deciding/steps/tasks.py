@@ -15,7 +15,7 @@ from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.decisions.tasks import OpenTask, end_tasks, newest_tasks, unit_key
+from ragbandit.router.storage.decisions.tasks import ENDED, OpenTask, end_tasks, newest_tasks, unit_key
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
@@ -35,7 +35,7 @@ class Tasks(Step):
         query = question.query
         if query.unit is not None and query.unit not in ("turn", "task"):
             raise InvalidInput(f'"unit" is {query.unit!r:.40}', field="unit", remedy='send "turn" or "task"')
-        if query.unit == "task" and query.session is None:
+        if query.unit == "task" and query.session is None and not query.forced:  # a named arm is no part of a task
             remedy = "send session_id too: the turns of a task have the same id"
             raise InvalidInput("a task needs the id of its conversation", field="unit", remedy=remedy)
 
@@ -61,6 +61,8 @@ class Tasks(Step):
 
     def _place(self, question: Question, *, key: str, task: OpenTask | None, now: float) -> None:
         is_loop = question.turn_of is not None
+        if task is not None and task.turns == ENDED:  # perhaps by a process whose clock is ahead of this one's
+            task = None
         until = now + min(LONGEST_S, max(self._settings.idle_s, cache_life(question.query.conversation.fields)))
         if task is not None and task.until > now and task.turns >= self._settings.turns_most and not is_loop:
             if question.is_preview:

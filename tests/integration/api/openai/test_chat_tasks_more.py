@@ -1,0 +1,55 @@
+"""Tasks over HTTP: results of tools in chats without an id, and keys."""
+
+import time
+
+import pytest
+
+from ragbandit.router.storage.access.api_keys import KeyStore
+from tests.integration.api.openai.test_chat_tasks import CALLS, FIRST, RESULT, TOOLS, chats, number
+
+__all__ = ["chats"]
+CALL = {"role": "assistant", "content": None, "tool_calls": CALLS}
+
+
+def test_a_question_behind_results_stays_in_the_task(chats):
+    """A chat without an id may send a question behind the results, or in place of them."""
+    world = chats(calls=True)
+    first = world.post(FIRST, tools=TOOLS)
+    question = {"role": "user", "content": "Go on, please."}
+    second = world.post([*FIRST, CALL, RESULT, question], tools=TOOLS)
+    third = world.post([*FIRST, CALL, question], tools=TOOLS)
+    assert [one.turn_of for one in (second, third)] == [first.id] * 2
+    assert world.post([*FIRST, {**CALL, "tool_calls": [{**CALLS[0], "id": "call_9"}]}, question]).turn_of is None
+
+
+def test_a_task_goes_on_after_its_longest_loop(chats):
+    """After `tool_turns` requests of a loop, the task of a chat without an id goes on, as that of one with an id."""
+    world = chats(calls=True, tool_turns=2)
+    first = world.post(FIRST, tools=TOOLS)
+    assert world.post([*FIRST, CALL, RESULT], tools=TOOLS).turn_of == first.id
+    third = world.post([*FIRST, CALL, RESULT, CALL, RESULT], tools=TOOLS)
+    assert (third.turn_of, number(third)) == (first.id, 3)
+
+
+def test_a_key_of_tasks_may_name_an_arm(chats):
+    """A chat that names its arm is no part of a task, so it needs no id of a conversation."""
+    world = chats()
+    key = KeyStore(world.router.database).create(
+        name="a", role="app", now=time.time(), actor="cli:test", scopes={"unit": "task"}
+    )
+    world.service.app.state.gate.ring.known = None
+    world.keys.append(key.text)
+    for more in ({"key": 1}, {"x-ragbandit-unit": "task"}):
+        reply = world.send("/v1/chat/completions", {"model": "arm/small", "messages": FIRST}, **more)
+        assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("key", [0, 1])
+def test_a_key_ends_its_own_session(chats, key):
+    """Two keys of a tenant may use the same id: each one ends and judges its own task."""
+    world = chats(keys=2)
+    headers = {"x-ragbandit-session-id": "1"}
+    firsts = [world.post(FIRST, headers=headers, key=one) for one in (0, 1)]
+    ended = world.send("/v1/sessions/1/end", {"feedback": {"rating": True, "source": "code"}}, key=key).json()
+    assert (ended["decision_id"], ended["ended"]) == (firsts[key].id, 1)
+    assert world.post(FIRST, headers=headers, key=1 - key).turn_of == firsts[1 - key].id

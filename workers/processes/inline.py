@@ -132,6 +132,8 @@ class InlineAnswers:
         task = asyncio.get_running_loop().create_task(self._runner.answer(run, job=job, writer=writer))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        if self._context.ending.is_set():  # claimed as this process began to end: given back as what runs is
+            task.get_loop().call_soon(task.cancel)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

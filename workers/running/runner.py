@@ -92,7 +92,8 @@ class Runner(Generic[Writer]):
         try:
             outcome = job.unrun()
             if outcome is None:
-                if context.ending.is_set():  # it was claimed as the process began to end
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # the end of the process came during the step before
                     raise asyncio.CancelledError
                 outcome, writer = await self._work(job, writer=writer)
         except asyncio.CancelledError:

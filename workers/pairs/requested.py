@@ -51,13 +51,13 @@ def _ask(request: PairedRequest, *, settings: Settings, ledger: Ledger, is_stopp
         decision = prepared(ledger, scope, settings=settings, against=against, pipelines={}, judge=request.judge, **who)
     except (StoreError, QueueError):
         raise
-    except Exception as error:  # else it would be prepared again for ever
-        if not isinstance(error, RagBanditError):
-            keep_request(ledger.database, replace(request, state="ended", ended=f"failed: {error}"), label=ledger.label)
-            raise
+    except RagBanditError as error:
         why = f"{error.message}{f' ({error.remedy})' if error.remedy else ''}"
         keep_request(ledger.database, replace(request, state="refused", ended=why), label=ledger.label)
         return
+    except Exception as error:  # else it would be prepared again for ever
+        keep_request(ledger.database, replace(request, state="ended", ended=f"failed: {error}"), label=ledger.label)
+        raise
     known, lock = request, threading.Lock()
     try:
         plan = decision.plan(budget=request.budget)

@@ -79,7 +79,7 @@ class Context:
     )
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
-    #: set when this process should end; no job begins after that
+    #: set when this process should end; it claims no job after that
     ending: threading.Event = field(default_factory=threading.Event)
     learning: StoreOutage = field(
         default_factory=lambda: StoreOutage(

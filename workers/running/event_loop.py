@@ -20,7 +20,7 @@ END_S: Final = 0.05
 
 
 class LoopWatch:
-    """Finds out whether an event loop is blocked by code that never awaits.
+    """Finds out whether an event loop is blocked by code that never awaits, or has ended.
 
     thread: ident of the loop's thread. held_s: time without a response after which the loop counts as blocked, seconds.
     """
@@ -30,7 +30,7 @@ class LoopWatch:
         self.held_s = held_s
 
     def answers(self) -> bool:
-        """Whether the loop runs a callback in time, or has ended. A stop of this process counts as a tenth of it."""
+        """Whether the loop runs a callback in time: not if it has ended. A stop of this process is a tenth of it."""
         answered = threading.Event()
         try:
             self._loop.call_soon_threadsafe(answered.set)

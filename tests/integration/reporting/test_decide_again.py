@@ -120,18 +120,18 @@ async def failing(question, outcome, *, bill):
 
 
 @on_sqlite
-def test_dollars_of_scores_are_told_at_once(world, arms):
+def test_dollars_of_scores_are_stored_at_once(world, arms):
     """The stored dollars of a run include its scores at once, so after a kill only the rest of the budget is left."""
-    decision, told = prepared(world, arms), []
+    decision, stored = prepared(world, arms), []
 
     async def score(question, outcome, *, bill):
         bill.cost += Cost(dollars=0.1)
         return Score(1.0)
 
     decision.scorer.score = score
-    facts = decision.run(budget=0.5, progress=lambda *_: None, warn=lambda _: None, on_paid=told.append)
+    facts = decision.run(budget=0.5, progress=lambda *_: None, warn=lambda _: None, on_paid=stored.append)
     assert facts["asked"] > 0
-    assert told[-1] == facts["dollars"]
+    assert stored[-1] == facts["dollars"]
 
 
 @on_sqlite

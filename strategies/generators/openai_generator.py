@@ -439,6 +439,7 @@ class PartialReply(ModelReply):
         elif self._has_room(value.texts) and self.take_texts(value):
             self.parts += len(value.texts)
         else:
+            # Not a list: the pieces before an event that cannot be read are sent.
             return (piece for event in value.values() for piece in self.read(event))
         has_piece = self._has_reader and (self.delta or len(self.text) != size)
         return ((len(self.text), self.delta),) if has_piece else ()

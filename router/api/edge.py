@@ -28,11 +28,13 @@ from ragbandit.router.api.not_served import instead_of
 from ragbandit.router.api.openai.errors import openai_error
 from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
 from ragbandit.router.api.routes import Endpoint, RouteTable
+from ragbandit.router.api.schemas.question_headers import PREVIEW, asks_preview, read_headers
 from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, mcp_error, refusal
-from ragbandit.router.api.security.gate import Gate
+from ragbandit.router.api.security.gate import PEER, Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH, Rule, is_page
 from ragbandit.router.api.ui.rendering import page_error, page_headers
+from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
@@ -84,6 +86,7 @@ class Edge:
                 _check(exchange, router=self.state.router)
                 await self._admit(exchange)
                 endpoint = exchange.endpoint
+                self._read_headers(exchange)
                 reply = await endpoint.endpoint(**await endpoint.arguments(exchange))
                 await reply(scope, exchange.receive, exchange.send)
             except (asyncio.CancelledError, Exception) as error:
@@ -96,6 +99,19 @@ class Edge:
                 end_waits(scope)
             if tracing.enabled:
                 _end(span, exchange)
+
+    def _read_headers(self, exchange: "_Exchange") -> None:
+        """Read the headers of the questions that a request brings. Raises InvalidInput, and Malformed for a preview of
+        what has none.
+        """
+        if exchange.rule.asks:
+            router, gate = self.state.router, self.state.gate
+            schema, ruled = router.settings.context, router.service.step(Rules).book.keys
+            by_proxy = bool(schema) and gate.is_proxy(exchange.scope.get(PEER))
+            read_headers(exchange, schema=schema, ruled=ruled, by_proxy=by_proxy)
+        elif exchange.scope["method"] != "GET" and asks_preview(exchange.headers):
+            message = f"{exchange.scope['method']} {exchange.path:.200} has no preview, so nothing was done"
+            raise Malformed(message, field=PREVIEW, remedy=f"leave out the header {PREVIEW}")
 
     async def _admit(self, exchange: "_Exchange") -> None:
         gate: Gate = self.state.gate

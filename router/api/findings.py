@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import QueueError, RagBanditError
-from ragbandit.shared.texts.formats import duration, moment, number, percent
+from ragbandit.shared.texts.formats import did_you_mean, duration, moment, number, percent
 from ragbandit.shared.types import IMPORTED
 
 if TYPE_CHECKING:
@@ -121,9 +121,21 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
 
 
 def _of_rules(settings: "Settings") -> Iterator[Finding]:
-    """Rules that take the incumbent or the holdback's arm from some questions."""
-    from ragbandit.router.config.rules import named
+    """Rules that take the incumbent or the holdback's arm from some questions, that a caller may pass by, or whose
+    tenant is probably misspelled.
+    """
+    from ragbandit.router.config.rules import RuleBook, named
 
+    for key in RuleBook(settings.rules, context=settings.context).open_keys:
+        what = f"a rule reads context.{key}, which callers choose: questions without a value are under no such rule"
+        remedy = "let a proxy set it (proxy: true), or name null in a condition on it (docs/context.md)"
+        yield Finding("warning", "rules", what, remedy)
+    tenants = [(name, tenant) for name, rule in named(settings.rules) for tenant in rule.tenants]
+    for name, tenant in tenants if settings.tenants else ():
+        advice = did_you_mean(tenant, settings.tenants) if tenant not in settings.tenants else ""
+        if advice:
+            what = f"{name} names the tenant {tenant}, which the setting tenants does not have"
+            yield Finding("warning", "rules", what, f"{advice}else ignore this")
     policy = settings.policy
     compared = {"policy.incumbent": policy.incumbent}
     if policy.holdback is not None:

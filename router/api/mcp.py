@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
@@ -13,6 +14,7 @@ from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted,
 from ragbandit.client.transport import AnswerReader
 from ragbandit.router.api.dependencies import PART, router_of
 from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.security.gate import PEER
 from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH
 from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
@@ -21,14 +23,23 @@ if TYPE_CHECKING:
     from ragbandit.router.api.mcp_tools import Context
 
 
-#: headers that a tool's request gets from the agent's request: the API key and the trace
-_HEADERS: Final = ("authorization", "traceparent", "tracestate")
+#: headers that a tool's request does not get from the agent's request: headers of the connection, headers of a body,
+#: and the id of the request, which the edge has read already
+_KEPT: Final = frozenset(
+    {
+        *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te"),
+        *(b"trailer", b"transfer-encoding", b"upgrade", b"expect", b"accept", b"accept-encoding"),
+        *(b"content-length", b"content-type", b"content-encoding", b"x-request-id"),
+    }
+)
+#: entries of the agent's scope that a tool's request gets: who has sent it, and by which URL
+_SAME: Final = (PEER, "client", "scheme")
 
 
 endpoints = Endpoints()
 
 
-@endpoints.post(MCP_PATH, rule=ANY_ROLE)
+@endpoints.post(MCP_PATH, rule=replace(ANY_ROLE, asks=True))
 async def call(request: Request) -> ASGIApp:
     server, largest = await _server_of(request.app), router_of(request).settings.server.max_body_bytes
     # Read the body here, so that a body that is too large gets RagBandit's error. The SDK does not check hosts and
@@ -73,10 +84,11 @@ async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any
                 await progress.report(message.get("body", b""))
             await send(message)
 
-        await outer["app"]({**scope, PART: "mcp"}, receive, tapped)
+        await outer["app"]({**scope, PART: "mcp", **{name: outer.get(name) for name in _SAME}}, receive, tapped)
 
-    headers = {name: value for name, value in context.request.headers.items() if name in _HEADERS}
-    request = _request(endpoint, arguments, streams=streams, headers={**headers, "x-request-id": outer[SCOPE_ID]})
+    headers = [(name, value) for name, value in outer["headers"] if name not in _KEPT]
+    headers.append((b"x-request-id", outer[SCOPE_ID].encode("latin-1")))
+    request = _request(endpoint, arguments, streams=streams, headers=headers)
     response = await httpx.ASGITransport(app).handle_async_request(request)
     received = ReceivedReply(status=response.status_code, headers=response.headers, body=await response.aread())
     if received.status >= 300:
@@ -85,7 +97,7 @@ async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any
 
 
 def _request(
-    endpoint: str, arguments: Mapping[str, Any], *, streams: bool, headers: Mapping[str, str]
+    endpoint: str, arguments: Mapping[str, Any], *, streams: bool, headers: Sequence[tuple[bytes, bytes]]
 ) -> httpx.Request:
     method, path = endpoint.split(" ")
     if "{decision_id}" in path:
@@ -95,7 +107,7 @@ def _request(
     if wait_s is not None:
         params["wait_s"] = wait_s
     body = encoded({name: value for name, value in arguments.items() if name != "wait_s"})
-    headers = {**headers, "content-type": "application/json"}
+    headers = [*headers, (b"content-type", b"application/json")]
     content = body if method == "POST" else b""
     return httpx.Request(method, f"http://localhost{path}", params=params, headers=headers, content=content)
 

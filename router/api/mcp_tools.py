@@ -11,8 +11,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.types.version import LATEST_MODERN_VERSION
+from pydantic import TypeAdapter
 
 from ragbandit.client.exchange import Call, Connection, away
+from ragbandit.client.replies.decisions import PreviewReply
 from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.shared.errors import RagBanditError, root_cause
@@ -34,6 +36,8 @@ learns from."""
 class Row(NamedTuple):
     endpoint: str
     description: str
+    #: whether the reply may be a preview
+    has_preview: bool = False
 
 
 TOOLS: Final[Mapping[str, Row]] = {
@@ -42,11 +46,13 @@ TOOLS: Final[Mapping[str, Row]] = {
         "Answer a question from the corpus, with sources. A pipeline is chosen and run by the service. Keep "
         "`decision_id` for `feedback`. If `status` is pending, the answer takes longer than `wait_s`: call again "
         "with the same arguments and that `decision_id`. Ask one self-contained question.",
+        has_preview=True,
     ),
     "route": Row(
         "POST /v1/route",
         "Choose which of your own pipelines (`arm`) should answer a question; nothing is run. Run that arm yourself, "
         "then call `report_outcome` with the `decision_id`.",
+        has_preview=True,
     ),
     "report_outcome": Row(
         "POST /v1/outcomes",
@@ -110,7 +116,7 @@ def _tool(name: str, *, api: Mapping[str, Any]) -> types.Tool:
         title=endpoint["summary"],
         description=TOOLS[name].description,
         input_schema=_input(endpoint, api=api),
-        output_schema=_output(endpoint, api=api),
+        output_schema=_output(endpoint, api=api, has_preview=TOOLS[name].has_preview),
         annotations=types.ToolAnnotations(
             read_only_hint=reads, destructive_hint=False, idempotent_hint=reads, open_world_hint=False
         ),
@@ -128,9 +134,12 @@ def _input(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
     return {"type": "object", "properties": shown, "required": required, "additionalProperties": False}
 
 
-def _output(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
+def _output(endpoint: Schema, *, api: Mapping[str, Any], has_preview: bool) -> Schema:
     replies = [reply for status, reply in endpoint["responses"].items() if status.startswith("2")]
     shapes = [_plain(reply["content"]["application/json"]["schema"], api=api, depth=_DEPTH) for reply in replies]
+    if has_preview:
+        preview = TypeAdapter(PreviewReply).json_schema()
+        shapes.append(_plain(preview, api={"components": {"schemas": preview["$defs"]}}, depth=_DEPTH))
     return shapes[0] if all(shape == shapes[0] for shape in shapes) else {"type": "object", "anyOf": shapes}
 
 

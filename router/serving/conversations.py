@@ -207,10 +207,13 @@ class ConversationQueries:
         self.settings = settings
         self.rewriter: Rewriter | None = rewriter_of(settings.rewrite, generator=generator, store=store)
 
-    def submit(self, messages: Sequence[Message], *, query: Query) -> "Query | Future[Query]":
-        """Make the query of a chat; its Future if the question has to be rewritten. Raises InvalidInput."""
+    def submit(self, messages: Sequence[Message], *, query: Query, rewrites: bool = True) -> "Query | Future[Query]":
+        """Make the query of a chat; its Future if the question has to be rewritten. Raises InvalidInput.
+
+        rewrites: False if no model may be asked, as for a preview
+        """
         query = with_chat(query, messages, settings=self.settings)
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
-        if self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
+        if rewrites and self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
         return query

@@ -16,7 +16,7 @@ from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
-from ragbandit.router.api.security.rules import CHAT, Rule, roles
+from ragbandit.router.api.security.rules import CHAT, TEXTS
 from ragbandit.router.serving.checks.questions import MAX_SESSION
 from ragbandit.router.serving.deciding.steps.needs import NEEDS, TOKENS, Needs
 from ragbandit.shared.dialects.messages.requests import DIALECT, NEED, chat_of
@@ -94,7 +94,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
 
 @endpoints.post(
     "/v1/messages/count_tokens",
-    rule=Rule(roles("app"), size_limit="max_chat_bytes"),
+    rule=TEXTS,
     summary="Count the tokens of a message",
     responses={200: an_object("`input_tokens`: an estimate.")},
 )

@@ -3,7 +3,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
@@ -25,6 +25,7 @@ from ragbandit.router.api.dependencies import (
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas import replies
+from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.requests import (
     ID,
     DecisionIdText,
@@ -36,9 +37,8 @@ from ragbandit.router.api.schemas.requests import (
 )
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
-from ragbandit.router.api.security.header_context import with_headers
 from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of, unit_of
-from ragbandit.router.api.security.rules import ANY_ROLE, Rule, roles
+from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, Rule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
@@ -47,14 +47,13 @@ from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
-from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
+from ragbandit.shared.errors import Forbidden, InvalidInput, Overloaded, RagBanditError
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import (
     ArmName,
     Budget,
     Decision,
     DecisionId,
-    Json,
     Message,
     Query,
     RequestFacts,
@@ -63,9 +62,6 @@ from ragbandit.shared.types import (
 )
 
 MAX_WAIT_S = 600
-#: header of requests, at every interface, that are only previewed
-PREVIEW: Final = "x-ragbandit-preview"
-QUESTION: Final = Rule(roles("app"), queue="questions")
 
 DecisionPath = Annotated[
     DecisionIdText, PathParameter(description="Id of the decision, or of its chat completion.", json_schema_extra=ID)
@@ -110,7 +106,7 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
 
 @endpoints.post(
     "/v1/route/batch",
-    rule=Rule(roles("app"), queue="questions", size_limit="max_batch_bytes"),
+    rule=replace(QUESTION, size_limit="max_batch_bytes"),
     summary="Choose arms for many questions",
     responses={200: described("A decision or an error for each item.", reply_types.RouteBatchReply)},
 )
@@ -128,9 +124,13 @@ async def batch(body: RouteBatchBody, request: Request) -> Response:
 async def _decided(
     request: Request, items: Sequence[Mapping[str, Any]]
 ) -> list[reply_types.RouteReply | reply_types.ErrorReply]:
-    """Returns a decision or an error for each item, in order. All questions are decided after the last rewrite."""
+    """Returns a decision or an error for each item, in order. All questions are decided after the last rewrite. Raises
+    Previewed.
+    """
     tracing, metrics = tracing_of(request), request.app.state.metrics
     read = [await _item_query(request, item) for item in items]
+    if headers_of(request).is_preview:
+        raise Previewed(JsonReply({"items": await _previews(request, read)}))
     rewrites = await awaited_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
     rewritten = iter(rewrites)
     questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in read]
@@ -154,6 +154,26 @@ async def _decided(
         replies.route_json(entry, seconds=seconds) if isinstance(entry, Decision) else error_item(entry)
         for entry in entries
     ]
+
+
+async def _previews(
+    request: Request, read: "Sequence[Query | Future[Query] | RagBanditError]"
+) -> list[reply_types.PreviewReply | reply_types.ErrorReply]:
+    """A preview or an error for each item, in order. read: the queries, since previews are not rewritten; or errors"""
+    submitted = list[Future[Decision] | RagBanditError]()
+    for entry in read:
+        if isinstance(entry, Query):
+            try:
+                submitted.append(router_of(request).preview(entry))
+            except (InvalidInput, Forbidden, Overloaded) as error:
+                submitted.append(error)
+        elif isinstance(entry, RagBanditError):
+            submitted.append(entry)
+    waiting = [entry for entry in submitted if isinstance(entry, Future)]
+    done = await awaited_all(request, waiting, what="request")
+    results = iter(done)
+    entries = [next(results) if isinstance(entry, Future) else entry for entry in submitted]
+    return [replies.preview_json(one) if isinstance(one, Decision) else error_item(one) for one in entries]
 
 
 async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
@@ -191,7 +211,7 @@ def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
     """Decide, commit and count a question. Returns (decision, seconds that this took). Raises Previewed."""
-    if request.headers.get(PREVIEW, "").strip().lower() in ("1", "true"):
+    if headers_of(request).is_preview:
         router = router_of(request)
         preview = await awaited(request, router.preview(query, run_by=run_by), what="decision_id")
         raise Previewed(JsonReply(replies.preview_json(preview)))
@@ -216,7 +236,7 @@ async def whole_query(request: Request, body: RouteBody, *, key: str | None, run
 async def paced(request: Request, query: Query) -> Query:
     """Apply dollar budgets to a query, before anything is paid for it. Raises BudgetSpent, StoreError."""
     budgets: Budgets = request.scope["app"].state.budgets
-    return await budgets.paced(query, caller=caller_of(request))
+    return await budgets.paced(query, caller=caller_of(request), is_preview=headers_of(request).is_preview)
 
 
 async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
@@ -224,25 +244,25 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
-    router = router_of(request)
-    context = dict[str, Json](body.context)
-    if router.settings.context:
-        context = dict(with_headers(context, request=request, schema=router.settings.context))
+    router, headers = router_of(request), headers_of(request)
+    context = headers.merged(body.context, schema=router.settings.context)
+    sent_unit = headers.unit if body.unit is None else body.unit
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text=body.question,
         context=context,
-        arms=permitted_arms(arms, unit=body.unit, tenant=tenant, caller=caller, router=router, run_by=run_by),
+        arms=permitted_arms(arms, unit=sent_unit, tenant=tenant, caller=caller, router=router, run_by=run_by),
         budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
         tenant=tenant,
-        session=body.session_id,
-        unit=unit_of(caller, given=body.unit),
+        session=headers.session if body.session_id is None else body.session_id,
+        unit=unit_of(caller, given=sent_unit),
         cost_weight=body.cost_weight,
         aim=body.aim or {},
         api_key=caller.key,
         request=facts_of(
             {
                 "surface": request.scope.get(PART),
+                "agent": headers.agent,
                 FAILOVER: False if body.failover is False else None,
                 **{name: getattr(body, name) for name in BOUNDS},
                 **noted_prices(caller, tenant=tenant, router=router),
@@ -254,7 +274,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         return query
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
     question = Message(role="user", text=checked_text(query.text, field="question"))
-    return router.conversations.submit([*turns, question], query=query)
+    return router.conversations.submit([*turns, question], query=query, rewrites=not headers.is_preview)
 
 
 @endpoints.post(

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import (
     CallerGone,
+    Previewed,
     awaited,
     reads_of,
     router_of,
@@ -26,7 +27,8 @@ from ragbandit.router.api.endpoints.streaming import (
     asked,
 )
 from ragbandit.router.api.openai import errors, requests
-from ragbandit.router.api.schemas.replies import headers
+from ragbandit.router.api.schemas.question_headers import headers_of
+from ragbandit.router.api.schemas.replies import headers, preview_json
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.checks.questions import new_id
@@ -131,11 +133,14 @@ class ChatExchange:
     async def _decide(self) -> tuple[Decision, bool]:
         """Decide and commit the question. Returns (decision, whether only this request can ask for the answer)."""
         request, query = self.request, self.question.query
-        turn = await self._next_turn()
+        turn, is_preview = await self._next_turn(), headers_of(request).is_preview
         if isinstance(turn, Decision):
+            if is_preview:
+                raise Previewed(JsonReply(preview_json(turn)))
             return turn, False
         query = await paced(request, turn or await self._with_session())
-        made = router_of(request).conversations.submit(self.question.turns, query=query)
+        conversations = router_of(request).conversations
+        made = conversations.submit(self.question.turns, query=query, rewrites=not is_preview)
         query = made if isinstance(made, Query) else await awaited(request, made, what="Idempotency-Key")
         try:
             decision, _ = await decide(request, query, run_by="worker")

@@ -17,7 +17,9 @@ from ragbandit.router.api.endpoints.decisions import paced
 from ragbandit.router.api.openai.chats import storable
 from ragbandit.router.api.openai.errors import ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
+from ragbandit.router.api.packed_bodies import Malformed
 from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.config.named_sections import errors_of
@@ -123,6 +125,9 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
     server: EmbeddingsServer | None = request.app.state.embeddings
     budgets: Budgets = request.app.state.budgets
     router, caller = router_of(request), caller_of(request)
+    if headers_of(request).is_preview:
+        remedy = f"leave out the header {PREVIEW}"
+        raise Malformed("embeddings have no preview, so nothing was sent", field=PREVIEW, remedy=remedy)
     if server is None:
         raise NotFound("no server of embeddings is configured", remedy="set embeddings.base_url")
     sent = await read_body(request, lambda: {name: storable(value, field=name) for name, value in body})

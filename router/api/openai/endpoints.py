@@ -17,7 +17,7 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
 from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, described
-from ragbandit.router.api.security.rules import APP, CHAT, Rule, roles
+from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.router.serving.deciding.steps.needs import ContextExceeded
 from ragbandit.shared.errors import NotFound
 
@@ -88,7 +88,7 @@ def _by_open_webui(request: Request) -> bool:
 
 @endpoints.post(
     "/v1/embeddings",
-    rule=Rule(roles("app"), size_limit="max_chat_bytes"),
+    rule=TEXTS,
     summary="Pass embeddings on",
     responses={200: an_object("The reply of the configured server.")},
 )
@@ -97,7 +97,7 @@ async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     return await embedded(request, body)
 
 
-@endpoints.post("/v1/completions", rule=APP, include_in_schema=False)
+@endpoints.post("/v1/completions", rule=TEXTS, include_in_schema=False)
 async def completions(_request: Request) -> Response:
     """Refuse the older completions, which some clients use by default, and point to chat completions."""
     raise NotFound(

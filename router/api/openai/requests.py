@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final, Self, cast
+from typing import Annotated, Any, Final, Self
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, PrivateAttr, model_validator
@@ -17,12 +17,12 @@ from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
 from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.openai.tool_loops import hashed
+from ragbandit.router.api.schemas.question_headers import headers_of, value_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
-from ragbandit.router.api.security.header_context import value_of, with_headers
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
+from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs, short_names
 from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
@@ -35,7 +35,6 @@ from ragbandit.shared.types import (
     Caller,
     Conversation,
     DecisionId,
-    DecisionUnit,
     Json,
     Message,
     Query,
@@ -128,21 +127,6 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
     )
 
 
-#: headers that name the conversation of a request; the first one that was sent counts. The others are those of Claude
-#: Code, Codex, Open WebUI and LibreChat
-_SESSIONS: Final = (
-    b"x-ragbandit-session-id",
-    b"x-claude-code-session-id",
-    b"session_id",
-    b"session-id",
-    b"conversation_id",
-    b"x-openwebui-chat-id",
-    b"x-librechat-conversation-id",
-)
-#: headers that name the agent of the conversation which asks, if it is not the main one
-_AGENTS: Final = (b"x-ragbandit-agent", b"x-claude-code-agent-id", b"x-openai-subagent")
-#: header that names the unit of the decision: turn or task
-_UNIT: Final = b"x-ragbandit-unit"
 #: largest number of pairs in `metadata`; this and the two lengths below (characters) are OpenAI's limits
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
@@ -278,14 +262,13 @@ def chat_question(
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     forced_arm = None if model.arm is None else (model.arm,)
-    sent_headers: dict[bytes, bytes] = dict(request.scope["headers"])
-    sent_unit = _sent_unit(sent_headers)
+    headers = headers_of(request)
     interface = str((facts or {}).get("surface", "openai"))
     arms = permitted_arms(
-        forced_arm, unit=sent_unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
+        forced_arm, unit=headers.unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
     )
-    unit = unit_of(caller, given=sent_unit)
-    if sent_unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
+    unit = unit_of(caller, given=headers.unit)
+    if headers.unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
         unit = "turn"
     prices = noted_prices(caller, tenant=tenant, router=router)
     schema, sent = router.settings.context, dict(chat.sent)
@@ -293,12 +276,11 @@ def chat_question(
     if context:  # these keys are for this service
         others = {key: value for key, value in sent.pop("metadata").items() if key not in context}
         sent |= {"metadata": others} if others else {}
-    named_session, agent = _named_by(sent_headers, _SESSIONS), _named_by(sent_headers, _AGENTS)
-    origin = [tenant, caller.key, None if named_session == session else named_session]
+    origin = [tenant, caller.key, None if headers.session == session else headers.session]
     begin, start = earlier or (body_hash(origin), 0)
     conversation, calls, answered = hashed(chat.sent["messages"], begin=begin, start=start)
     message = request.headers.get("x-openwebui-message-id", "")[:_LONGEST_VALUE] or None
-    more = {"metadata": dict(metadata), RATED_MESSAGE: message, "agent": agent}
+    more = {"metadata": dict(metadata), RATED_MESSAGE: message, "agent": headers.agent}
     more["asked_model"] = None if body.model == AUTO else body.model[:_LONGEST_VALUE]
     entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})
     if CHAT_HASH in entries or (unit or router.settings.conversation.unit_of(interface)) == "task":
@@ -306,37 +288,19 @@ def chat_question(
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text="",
-        context=with_headers(context, request=request, schema=schema) if schema else context,
+        context=headers.merged(context, schema=schema) if schema else context,
         arms=arms,
         forced=model.arm is not None,
         cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,
-        session=named_session or session or own_id,
+        session=headers.session or session or own_id,
         unit=unit,
         api_key=caller.key,
         request=entries,
         conversation=Conversation(fields=sent),
     )
     return ChatQuestion(query=query, turns=chat.turns, calls=calls, answered=answered, streamed=bool(body.stream))
-
-
-def _named_by(sent: Mapping[bytes, bytes], headers: Iterable[bytes]) -> str | None:
-    """The value of the first of these headers that was sent."""
-    for name in headers:
-        value = sent.get(name, b"").decode("latin-1").strip()[:MAX_SESSION]
-        # A client that did not fill in its template sends {{...}}, which names nothing.
-        if value and "{{" not in value:
-            return value
-    return None
-
-
-def _sent_unit(sent: Mapping[bytes, bytes]) -> DecisionUnit | None:
-    """The unit that the header names. Raises InvalidInput."""
-    given = sent.get(_UNIT, b"").decode("latin-1").strip()
-    if given not in ("", "turn", "task"):
-        raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT.decode(), remedy='send "turn" or "task"')
-    return cast(DecisionUnit, given) if given else None
 
 
 def _is_one_turn(model: str, *, patterns: Iterable[str]) -> bool:

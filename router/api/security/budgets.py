@@ -136,9 +136,9 @@ class Budgets:
         """Whether a budget can raise the price of the policy."""
         return serves_prices(self._router.service.serving.policy)
 
-    async def paced(self, query: Query, *, caller: Caller) -> Query:
+    async def paced(self, query: Query, *, caller: Caller, is_preview: bool = False) -> Query:
         """Add the budgets' factor to a query if the factor is above 1. Raises StoreError, and BudgetSpent if a spent
-        budget stops questions or cannot raise the policy's price.
+        budget stops questions or cannot raise the policy's price; the query's task then ends, unless it is a preview.
         """
         tenants = self._router.settings.tenants
         if not (tenants or caller.scopes):
@@ -152,7 +152,7 @@ class Budgets:
         try:
             _refuse([budget for budget in exhausted if budget.stop or not paces], now=now)
         except BudgetSpent:
-            if self._router.settings.conversation.is_task(query):
+            if not is_preview and self._router.settings.conversation.is_task(query):
                 await asyncio.to_thread(self._router.store.stop_task, query, now=now)
             raise
         for budget in exhausted:

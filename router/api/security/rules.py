@@ -24,6 +24,8 @@ class Rule:
     size_limit: Literal["max_body_bytes", "max_batch_bytes", "max_chat_bytes"] = "max_body_bytes"
     #: whether probes and scrapers poll the endpoint: it has no rate limit, and accepts any query parameter
     is_probe: bool = False
+    #: whether requests bring questions, so that the edge reads the headers of questions
+    asks: bool = False
     #: whether both ports serve the endpoint if server.admin_port makes it two
     on_both_ports: bool = False
 
@@ -47,7 +49,10 @@ PROBE: Final = Rule(None, is_probe=True)
 ANY_ROLE: Final = Rule(_ALL_ROLES)
 DOCUMENTATION: Final = Rule(_ALL_ROLES, on_both_ports=True)
 APP: Final = Rule(roles("app"))
-CHAT: Final = Rule(roles("app"), queue="questions", size_limit="max_chat_bytes")
+QUESTION: Final = Rule(roles("app"), queue="questions", asks=True)
+CHAT: Final = Rule(roles("app"), queue="questions", size_limit="max_chat_bytes", asks=True)
+#: what reads the messages or texts of a chat, but decides nothing
+TEXTS: Final = Rule(roles("app"), size_limit="max_chat_bytes", asks=True)
 READ: Final = Rule(_OPERATORS)
 READ_ALL: Final = Rule(_OPERATORS, all_tenants=True)
 ADMIN: Final = Rule(roles(), all_tenants=True)

@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+import httpx2
 import pytest
 from jsonschema import Draft202012Validator
 from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.cases import every_case
 from tests.support.servers.http_service import QUESTION, worker_answers
@@ -90,6 +92,22 @@ def test_an_answer_with_news_of_its_arm(service):
     assert (pending["status"], pending["answer"]) == ("pending", None)
     assert (answered["status"], answered["answer"]) == ("answered", "Bram Stoker")
     assert news == [(1.0, None, f"the arm {answered['arm']} was chosen")]
+
+
+def test_a_preview_fits_the_tools_schema(service):
+    """The SDK's client, which checks results against the schemas of the tools, accepts the preview of a question."""
+
+    async def run():
+        async with (
+            httpx2.AsyncClient(headers={"x-ragbandit-preview": "true"}) as http,
+            Client(streamable_http_client(f"{service.url}/mcp", http_client=http)) as client,
+        ):
+            await client.list_tools()
+            return [await client.call_tool(tool, {"question": QUESTION}) for tool in ("route", "answer")]
+
+    for result in asyncio.run(run()):
+        assert {entry["arm"] for entry in result.structured_content["arms"]} == set(service.router.service.arms)
+    assert service.router.status().counters.decided == 0
 
 
 def test_a_refusal_is_a_result_that_an_agent_reads(service):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ragbandit.router.config.rules import named
+from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import Forbidden
@@ -11,24 +11,23 @@ from ragbandit.shared.types import AppliedRules, ArmName, Decision
 
 class Rules(Step):
     def configure(self, served: ServedPolicy) -> None:
-        self._rules = named(served.settings.rules)
-        self.is_on = bool(self._rules)
+        self.book = RuleBook(served.settings.rules, context=served.settings.context)
+        self.is_on = bool(self.book)
 
     def check(self, question: Question) -> None:
-        applied = [(name, rule) for name, rule in self._rules if rule.applies_to(question.query)]
-        if not applied:
+        """Raises Forbidden if no arm is left, and UndecidedRule if a rule cannot be decided."""
+        permission = self.book.permission(question.query)
+        if permission.arms is None:
             return
-        left = tuple(arm for arm in question.allowed if all(arm in rule.arms for _, rule in applied))
-        names = tuple(name for name, _ in applied)
+        left = permission.allowed(question.allowed)
         if not left:
             raise Forbidden(
-                f"the rules {', '.join(names)} allow none of these arms: {', '.join(question.allowed)}",
+                f"the rules {', '.join(permission.names)} allow none of these arms: {', '.join(question.allowed)}",
                 field="arms",
                 remedy="leave arms out, use the model auto, or ask the operator to change the setting rules",
             )
-        permitted = tuple(map(ArmName, sorted(set.intersection(*(set(rule.arms) for _, rule in applied)))))
         question.allowed = left
-        question.add(AppliedRules(names=names, arms=permitted))
+        question.add(AppliedRules(names=permission.names, arms=tuple(map(ArmName, sorted(permission.arms)))))
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:

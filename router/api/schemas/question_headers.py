@@ -1,0 +1,184 @@
+"""Headers of questions: what the headers of a request say about its questions, at every interface.
+
+The edge reads them once, before the body. It refuses a header that leaves open whether a rule of the operator applies:
+a client may send one before a proxy adds its own.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from fastapi import Request
+from starlette.datastructures import Headers
+
+from ragbandit.router.api.packed_bodies import Malformed
+from ragbandit.router.config.context_schema import ContextKey, ContextSchema
+from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_known, values_in_words
+from ragbandit.router.serving.checks.questions import MAX_SESSION
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import DecisionUnit, Json
+
+#: header of requests that are only previewed -> its values
+PREVIEW: Final = "x-ragbandit-preview"
+_PREVIEWS: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
+#: headers that name the conversation of a request; the first one that was sent counts. The others are those of Claude
+#: Code, Codex, Open WebUI and LibreChat
+_SESSIONS: Final = (
+    "x-ragbandit-session-id",
+    "x-claude-code-session-id",
+    "session_id",
+    "session-id",
+    "conversation_id",
+    "x-openwebui-chat-id",
+    "x-librechat-conversation-id",
+)
+#: headers that name the agent of the conversation which asks, if it is not the main one
+_AGENTS: Final = ("x-ragbandit-agent", "x-claude-code-agent-id", "x-openai-subagent")
+#: header that names the unit of the decision: turn or task
+_UNIT: Final = "x-ragbandit-unit"
+#: ASGI scope key of the QuestionHeaders that the edge has read
+_READ: Final = "ragbandit.question_headers"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionHeaders:
+    #: context keys that headers set, and the keys that only headers may set
+    context: Mapping[str, Json] = field(default_factory=dict)
+    session: str | None = None
+    agent: str | None = None
+    unit: DecisionUnit | None = None
+    #: whether the request is only previewed
+    is_preview: bool = False
+
+    def merged(self, context: Mapping[str, Json], *, schema: ContextSchema) -> dict[str, Json]:
+        """The caller's context with the keys that headers set. Raises InvalidInput if the caller sets such a key."""
+        for key, declared in schema.items():
+            if declared.header is not None and context.get(key) is not None:
+                remedy = f"leave it out, or send the header {declared.header}"
+                raise InvalidInput(f"context.{key} comes from a header", field=f"context.{key}", remedy=remedy)
+        return {**context, **self.context}
+
+
+_NOTHING: Final = QuestionHeaders()
+
+
+def headers_of(request: Request) -> QuestionHeaders:
+    """The headers of a request's questions, as the edge has read them."""
+    read: QuestionHeaders = request.scope.get(_READ, _NOTHING)
+    return read
+
+
+def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[str], by_proxy: bool) -> None:
+    """Read the headers of a request's questions, for `headers_of`. Raises InvalidInput.
+
+    schema: setting `context`. ruled: context keys that rules read. by_proxy: whether a trusted proxy sent the request
+    """
+    headers = request.headers
+    request.scope[_READ] = QuestionHeaders(
+        context=_context(headers, schema=schema, ruled=ruled, by_proxy=by_proxy) if schema else {},
+        session=_first(headers, _SESSIONS),
+        agent=_first(headers, _AGENTS),
+        unit=_unit(headers),
+        is_preview=asks_preview(headers),
+    )
+
+
+def asks_preview(headers: Headers) -> bool:
+    """Whether a request asks for a preview. Raises Malformed unless the header was sent once, as true or false."""
+    values = headers.getlist(PREVIEW)
+    if not values:
+        return False
+    preview = _PREVIEWS.get(values[0].strip().lower()) if len(values) == 1 else None
+    if preview is None:
+        sent = f"was sent {len(values)} times" if len(values) > 1 else f"is {values[0]!r:.40}"
+        raise Malformed(f"the header {PREVIEW} {sent}", field=PREVIEW, remedy='send it once, as "true" or "false"')
+    return preview
+
+
+def _first(headers: Headers, names: Iterable[str]) -> str | None:
+    """The first value of these headers that names something."""
+    for name in names:
+        for value in headers.getlist(name):
+            value = value.strip()[:MAX_SESSION]
+            # A client that did not fill in its template sends {{...}}, which names nothing.
+            if value and "{{" not in value:
+                return value
+    return None
+
+
+def _unit(headers: Headers) -> DecisionUnit | None:
+    given = ", ".join(value.strip() for value in headers.getlist(_UNIT))
+    if given not in ("", "turn", "task"):
+        raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT, remedy='send "turn" or "task"')
+    return cast(DecisionUnit, given) if given else None
+
+
+def _context(headers: Headers, *, schema: ContextSchema, ruled: Collection[str], by_proxy: bool) -> dict[str, Json]:
+    context = dict[str, Json]()
+    for key, declared in schema.items():
+        if declared.header is None or (declared.proxy and not by_proxy):
+            continue
+        sent = [_decoded(value) for value in headers.getlist(declared.header)]
+        value = _ruled_value(sent, declared=declared) if key in ruled else _value(sent, declared=declared)
+        if value is not None:
+            context[key] = value
+    return context
+
+
+def _value(sent: Sequence[str], *, declared: ContextKey) -> Json:
+    """The value of a header that no rule reads; None without one, or if it was sent several times."""
+    text = "" if len(sent) != 1 else sent[0][:LONGEST_HEADER]
+    text = declared.map.get(text, text) if len(sent) < 2 else ""
+    return value_of(text, declared=declared, field=str(declared.header)) if text else None
+
+
+def _ruled_value(sent: Sequence[str], *, declared: ContextKey) -> Json:
+    """The value of a header that rules read; None without one. Raises UndecidedRule if the value is not certain."""
+    header, text = str(declared.header), sent[0] if sent else ""
+    text = declared.map.get(text, text)
+    if len(sent) > 1:
+        remedy = "send it once; a proxy has to replace what a client sends, not to add its own"
+        raise _undecided(f"was sent {len(sent)} times", header=header, remedy=remedy)
+    if not text:
+        return None
+    if len(text) > LONGEST_HEADER:
+        raise _undecided(f"has {len(text)} characters", header=header, remedy=f"send at most {LONGEST_HEADER}")
+    value = None
+    with suppress(InvalidInput):
+        value = value_of(text, declared=declared, field=header)
+    is_certain = declared.values is not None or declared.type == "words" or text in declared.map.values()
+    if not is_known(value, declared=declared) or ("," in text and not is_certain):  # proxies join with commas
+        remedy = f"send {values_in_words(declared)}, once; letter case counts"
+        raise _undecided(f"is {text!r:.80}", header=header, remedy=remedy)
+    return value
+
+
+def _undecided(what: str, *, header: str, remedy: str) -> UndecidedRule:
+    return UndecidedRule(f"the header {header} {what}, and a rule reads it", field=header, remedy=remedy)
+
+
+def _decoded(value: str) -> str:
+    """The value of a header, which Starlette decodes as Latin-1, without blanks at its ends."""
+    try:
+        return value.encode("latin-1").decode().strip()
+    except UnicodeDecodeError:
+        return value.strip()
+
+
+def value_of(text: str, *, declared: ContextKey, field: str) -> Json:
+    """A text as the value of a context key. Raises InvalidInput."""
+    match declared.type:
+        case "number":
+            try:
+                return float(text)
+            except ValueError:
+                raise InvalidInput(f'"{field}" is not a number', field=field, remedy='send for example "3.5"') from None
+        case "boolean":
+            if text.strip().lower() not in ("true", "false"):
+                raise InvalidInput(f'"{field}" is not true or false', field=field, remedy='send "true" or "false"')
+            return text.strip().lower() == "true"
+        case "words":
+            return [word.strip() for word in text.split(",") if word.strip()]
+        case _:
+            return text

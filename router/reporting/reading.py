@@ -28,7 +28,7 @@ from ragbandit.router.learning.sources import drawn_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.storage.decisions.tasks import STOPPED
-from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.rows.outcome_rows import Amounts, cost_value, spent_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, units, updates
@@ -206,6 +206,8 @@ class ReportRows:
     rules: Mapping[str, int] = field(default_factory=dict)
     #: arm -> number of its tasks that a budget stopped, so that their quality is unknown
     stopped: Mapping[str, int] = field(default_factory=dict)
+    #: (arm, unit) -> the part of its costs that came after the decision was closed, so that no reward has it
+    late: Mapping[tuple[str, Unit], float] = field(default_factory=dict)
     #: number of questions in the period if only a sample of them was read; None if all were read
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
@@ -315,6 +317,7 @@ class _Rows:
     left_out: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
     stopped: Counter[str] = field(default_factory=Counter)
+    late: dict[tuple[str, Unit], float] = field(default_factory=dict)
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
@@ -354,10 +357,6 @@ class _Rows:
         if rated and (row["preset"] in WHOLE or not 0.0 <= row["quality"] <= 1.0):
             self.is_bounded = False
         self.judged_twice += not by_judge and '"judge"' in (row["surrogates"] or "")
-        costs = (np.nan,) * 3
-        if row["cost"] is not None:
-            cost = json.loads(row["cost"])
-            costs = (cost.get("dollars", 0.0), row["steps"], cost.get("seconds_total", 0.0))
         self.columns.extend(
             (
                 row["made_at"],
@@ -369,9 +368,19 @@ class _Rows:
                 by_judge,
                 drawn_weight(json.loads(facts), source=row["judged_by"] or "") if has_draw else 1.0,
                 *_possible(row, setting=scope.reward, is_rated=rated),
-                *costs,
+                *self._costs(row),
             )
         )
+
+    def _costs(self, row: RowMapping) -> Amounts:
+        """What the decision used, with all its turns, in the order of UNITS; NaN without an outcome."""
+        if row["cost"] is None:
+            return np.nan, np.nan, np.nan
+        costs, late = spent_of(row["cost"], steps=row["steps"])
+        for unit, amount in zip(UNITS, late, strict=True):
+            if amount:
+                self.late[row["arm"], unit] = self.late.get((row["arm"], unit), 0.0) + amount
+        return costs
 
     def _add_offered(self, arms: list[str], *, pmf: list[float], candidate: Sequence[float] | None, facts: str) -> None:
         values = json.loads(facts) if '"quality":' in facts else {}
@@ -411,6 +420,7 @@ class _Rows:
             left_out=dict(self.left_out),
             rules=dict(self.rules),
             stopped=dict(self.stopped),
+            late=self.late,
             whole=whole,
             reward=columns["reward"],
             **self._bounds(columns, setting=scope.reward),

@@ -27,7 +27,7 @@ from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
-from ragbandit.shared.texts.formats import NOTHING, number, percent
+from ragbandit.shared.texts.formats import NOTHING, money, number, percent
 from ragbandit.shared.types import Matrix, Vector
 
 #: name of what was served in comparisons
@@ -379,6 +379,7 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         answered = Counter(log.arms[place] for place in log.arm.tolist())
         shares = (f"{arm} {count:,} of {answered[arm]:,}" for arm, count in sorted(log.stopped.items()))
         yield f"tasks that a budget stopped, by arm: {'; '.join(shares)}. Their quality is unknown"
+    yield from _late(log, unit=unit)
     if report.sample is not None:
         yield f"comparisons are {words.sample_words(report.sample)}, drawn by their ids; sums are scaled to all of them"
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
@@ -395,6 +396,19 @@ def _rated_shares(log: ReportRows) -> Iterator[str]:
         quality = log.quality[log.arm == place]
         if len(quality):
             yield f"{log.arms[place]} {percent(round(float((~np.isnan(quality)).mean()), 2))}"
+
+
+def _late(log: ReportRows, *, unit: Unit) -> Iterator[str]:
+    shares, whole = list[str](), 0.0
+    for place, arm in enumerate(log.arms):
+        late = log.scale * log.late.get((arm, unit), 0.0)
+        if late:
+            spent = log.scale * float(np.nansum(log.costs[unit][log.arm == place]))
+            shares.append(f"{arm} {money(late, unit)} of {money(spent, unit)}")
+            whole += late
+    if shares:
+        start = f"of what was spent, {money(whole, unit)} came after the decision was closed"
+        yield f"{start}, so that no reward has it: {'; '.join(shares)}"
 
 
 def _arm_shares(log: ReportRows) -> Iterator[str]:

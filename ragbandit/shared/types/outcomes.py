@@ -418,12 +418,14 @@ class JoinedDecision:
     """A waiting decision with its outcome, and its feedback in the order of receipt.
 
     open_until: when the task ends whose first turn the decision is, seconds since 1970; None for one turn
+    has_open_turn: whether workers have still to answer a later turn of the decision
     """
 
     decision: Decision
     outcome: Outcome | None
     feedback: tuple[Feedback, ...]
     open_until: float | None = None
+    has_open_turn: bool = False
 
     @property
     def begins_at(self) -> float:

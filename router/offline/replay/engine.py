@@ -102,7 +102,14 @@ def replay(
     learners = [spec for spec in specs or () if spec.learns]
     if log.several:
         check_spread(learners, baseline=plan.baseline)
-    judging = partial(estimate_candidates, log=log.described, since=log.since, executor=executor, progress=progress)
+    judging = partial(
+        estimate_candidates,
+        log=log.described,
+        since=log.since,
+        executor=executor,
+        progress=progress,
+        more_notes=log.notes(),
+    )
     columns = {spec.name: spec.what for spec in specs or () if spec.kind == "column"}
     if pmfs is not None:
         check_file(pmfs, learners=bool(learners))
@@ -181,6 +188,7 @@ def estimate_candidates(
     sampled_from: int | None = None,
     executor: Executor | None = None,
     progress: Progress = no_progress,
+    more_notes: Sequence[str] = (),
 ) -> ReplayResult:
     """Judge candidates from the columns of a log.
 
@@ -209,7 +217,7 @@ def estimate_candidates(
         descriptions,
         log=log,
         since=since,
-        notes=tuple(notes_on(first, evidence=evidence, plan=plan)),
+        notes=(*notes_on(first, evidence=evidence, plan=plan), *more_notes),
         skipped=skipped,
         sampled_from=sampled_from,
     )

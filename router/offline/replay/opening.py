@@ -37,7 +37,7 @@ from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.texts.formats import moment
+from ragbandit.shared.texts.formats import moment, money
 from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
 
 #: rows that are checked together while rows are read into memory
@@ -187,6 +187,16 @@ class OpenLog:
         later = "" if self.since is None else f" decided since {moment(self.since)}"
         remedy = "decisions count after their feedback is learned; `ragbandit status` shows the learner's progress"
         return InvalidInput(f"the ledger {self.ledger!r} has no rows{later}", field="log", remedy=remedy)
+
+    def notes(self) -> list[str]:
+        """Notes on what the store has of these decisions, and no row."""
+        if not self.in_store:
+            return []
+        with self._ledger() as ledger:
+            late = ledger.late_dollars(since=self.since)
+        shares = "; ".join(f"{arm} {money(dollars, 'dollars')}" for arm, dollars in late.items())
+        what = "dollars that came after the decision was learned, so that no reward has them"
+        return [f"{what}: {shares}"] if late else []
 
     def _serving(self) -> Settings | None:
         with self._ledger() as ledger, ledger.database.read() as connection:

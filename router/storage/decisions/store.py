@@ -64,6 +64,7 @@ from ragbandit.router.storage.sql.waiting import (
     labels_in_use,
     lock_with_firsts,
     waiting_row,
+    with_open_turn,
 )
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.types import (
@@ -534,7 +535,8 @@ class DecisionStore:
             learned = self._row_in(connection, updates, decision_id)
             closed = self._row_in(connection, closures, decision_id)
             open_row = self._row_in(connection, waiting, decision_id)
-        waits = None
+            has_open_turn = open_row is not None and bool(with_open_turn(connection, [decision_id]))
+        waits = "waiting for a worker's answer to a later turn" if has_open_turn else None
         if open_row is not None and is_missing_outcome(open_row):
             waits = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
         try:

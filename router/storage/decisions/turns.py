@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.conversion import (
     json_object,
     object_or_empty,
 )
-from ragbandit.router.storage.rows.outcome_rows import LATE, LATER, outcome_row, outcome_value, with_added
+from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value, with_added, with_late
 from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
@@ -230,7 +230,7 @@ def add_turns(
         if row is None:
             continue
         if first not in waits:
-            late = with_added(row["cost"], key=LATE, added=outcome.cost)
+            late = with_late(row["cost"], turn=outcome)
             connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(cost=late))
             continue
         before, failure = outcome_value(row), failure_of(outcome.made_by)

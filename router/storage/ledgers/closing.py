@@ -6,16 +6,21 @@ from typing import Final
 from sqlalchemy import ColumnElement, and_, exists, func, or_
 
 from ragbandit.router.storage.sql.tables import feedback, waiting
+from ragbandit.router.storage.sql.waiting import OPEN_TURNS, TURN_OF
 from ragbandit.shared.types import Feedback, JoinedDecision
 
 _CALLER: Final = waiting.c.run_by == "caller"
+#: condition on `waiting`: a part of the decision's cost is still to come
+_HAS_OPEN_TURN: Final = exists().select_from(OPEN_TURNS).where(waiting.c.decision_id == TURN_OF)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosingRule:
     """When decisions may be closed: the settings `learning.wait_s` and `learning.expire_s`, both in seconds (>= 0).
 
-    A decision whose unit is a task is not learned before the task has ended, unless it expires.
+    A decision is learned with the cost of all its turns. So unless it expires, it is not learned before its task has
+    ended, nor while workers have still to answer one of its turns. Turns that a caller runs have `wait_s` from the end
+    of the task, since their outcomes may never come.
     """
 
     wait_s: float
@@ -30,14 +35,15 @@ class ClosingRule:
         rewarded, is_over = waiting.c.has_reward, _is_over(now - self.wait_s)
         if self.wait_s == 0:
             ready = [and_(fed, ended, rewarded), and_(fed, ended, ~rewarded), and_(fed, ~ended, rewarded, _CALLER)]
-            return [and_(condition, is_over) for condition in ready]
+            return [and_(condition, is_over, ~_HAS_OPEN_TURN) for condition in ready]
         in_time = exists().where(
             feedback.c.decision_id == waiting.c.decision_id,
             feedback.c.kind == "reward",
             feedback.c.received_at <= func.coalesce(waiting.c.open_until, waiting.c.decided_at) + self.wait_s,
         )
         needs_no_outcome = and_(_CALLER, or_(~fed, and_(rewarded, in_time)))
-        return [and_(waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome), is_over)]
+        complete = waiting.c.decided_at <= now - self.wait_s, or_(ended, needs_no_outcome), is_over
+        return [and_(*complete, ~_HAS_OPEN_TURN)]
 
     def expired_rows(self, *, now: float) -> ColumnElement[bool]:
         """Condition on `waiting` for rows that are closed even if their outcome or feedback is missing."""
@@ -62,7 +68,7 @@ class ClosingRule:
     def is_closable(self, joined: JoinedDecision, *, now: float) -> bool:
         if self.is_expired(joined, now=now):
             return True
-        if joined.open_until is not None and joined.open_until > now - self.wait_s:
+        if joined.has_open_turn or (joined.open_until is not None and joined.open_until > now - self.wait_s):
             return False
         if self.wait_s == 0:
             return bool(self.usable(joined))

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, case, delete, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, RowMapping, and_, case, delete, exists, func, select, tuple_, update
 
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
@@ -29,7 +29,7 @@ from ragbandit.router.storage.rows.conversion import (
     snapshot_value,
     update_value,
 )
-from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value
+from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value, spent_of
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, kept
@@ -37,6 +37,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, snapshots, updates, waiting
+from ragbandit.router.storage.sql.waiting import with_open_turn
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import (
     IMPORTED,
@@ -62,6 +63,9 @@ TRIES = 5
 #: a snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these snapshots are kept, too
 KEPT_EVERY = 10_000
 KEPT_MOST = 4
+
+#: rows of a query that are in memory at once
+_AT_ONCE: Final = 1000
 
 #: seconds between two attempts to take a lease
 LOOK_S = 0.1
@@ -118,13 +122,21 @@ class Ledger:
         ends = select(*waiting.c["decision_id", "open_until"]).where(waiting.c.policy == self.label)
         ends = ends.where(waiting.c.decision_id.in_(ids), waiting.c.open_until.is_not(None))
         until: dict[str, float] = {row[0]: row[1] for row in connection.execute(ends)}
+        still_open = with_open_turn(connection, ids)
         by_id = {row["id"]: row for row in decision_rows}
         outcome = {row["decision_id"]: row for row in outcome_rows}
         feedback_rows = defaultdict[str, list[RowMapping]](list)
         for row in connection.execute(query.order_by(feedback.c.received_at, feedback.c.id)).mappings():
             feedback_rows[row["decision_id"]].append(row)
         return [
-            _read_together(by_id[key], outcome.get(key), feedback_rows[key], open_until=until.get(key)) for key in ids
+            _read_together(
+                by_id[key],
+                outcome.get(key),
+                feedback_rows[key],
+                open_until=until.get(key),
+                has_open_turn=key in still_open,
+            )
+            for key in ids
         ]
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
@@ -189,6 +201,24 @@ class Ledger:
         with self.database.read() as connection:
             query = select(func.count()).where(updates.c.policy == self.label, updates.c.arm == arm)
             return connection.execute(query).scalar_one()
+
+    def late_dollars(self, *, since: float | None = None) -> dict[ArmName, float]:
+        """Arm -> dollars of turns that came after this ledger had learned their decision, so that no reward has them.
+
+        since: decisions before this time are not read; None to read all
+        """
+        turns = decisions.alias()
+        has_turns = decisions.c.id.in_(select(turns.c.turn_of).where(turns.c.turn_of.is_not(None)))
+        learned = and_(updates.c.policy == self.label, updates.c.decision_id == decisions.c.id)
+        query = select(decisions.c.arm, *outcomes.c["cost", "steps"]).where(has_turns)
+        query = query.join(outcomes, outcomes.c.decision_id == decisions.c.id).join(updates, learned)
+        query = query if since is None else query.where(decisions.c.made_at >= since)
+        late = defaultdict[ArmName, float](float)
+        with self.database.read() as connection:
+            for arm, cost, steps in connection.execute(query.execution_options(yield_per=_AT_ONCE)):
+                _, (dollars, *_) = spent_of(cost, steps=steps)
+                late[arm] += dollars
+        return {arm: dollars for arm, dollars in sorted(late.items()) if dollars}
 
     def registered(self) -> dict[str, Any] | None:
         """The ledger's row of `policies`; None if no router has registered it."""
@@ -321,9 +351,12 @@ def rows_of_ledger(
 
 
 def _read_together(
-    row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping], *, open_until: float | None
+    row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping], **ends: Any
 ) -> JoinedDecision | ClosedDecision:
-    """Convert a decision's rows. If one is unreadable, returns a quarantined ClosedDecision that names the field."""
+    """Convert a decision's rows. If one is unreadable, returns a quarantined ClosedDecision that names the field.
+
+    ends: the fields of JoinedDecision that say whether the decision is over
+    """
     field = "decision"
     try:
         decision = decision_value(row)
@@ -339,7 +372,7 @@ def _read_together(
             field = getattr(error, "field", field)
         reason = f"cannot be read: {error}"
         return ClosedDecision(decision_id=row["id"], state="quarantined", reason=reason, field=field)
-    return JoinedDecision(decision=decision, outcome=outcome, feedback=feedback, open_until=open_until)
+    return JoinedDecision(decision=decision, outcome=outcome, feedback=feedback, **ends)
 
 
 #: columns of `updates` other than those of the reward

@@ -114,8 +114,12 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
 
 #: key in the JSON of a cost: part of the cost that later turns of the decision added
 LATER: Final = "later"
-#: key in the JSON of a cost: what turns cost that came after all ledgers had closed the decision; no part of the cost
+#: key in the JSON of a cost: what turns cost that came after all ledgers had closed the decision, with their STEPS. It
+#: is no part of the cost, since no reward has it, but it was spent: see `spent_of`
 LATE: Final = "late"
+_STEPS: Final = "steps"
+#: dollars, steps and seconds
+Amounts = tuple[float, float, float]
 
 
 def cost_value(text: str) -> Cost:
@@ -136,6 +140,27 @@ def with_added(cost: str, *, key: str, added: Cost) -> str:
     """The JSON of a cost in whose part `key`, LATER or LATE, the cost of the newest turn is added."""
     parts = json_object(cost)
     return canonical({**parts, key: _nonzero(of_known(Cost, parts.get(key, {})) + added)})
+
+
+def with_late(cost: str, *, turn: Outcome) -> str:
+    """The JSON of a decision's cost, in whose part LATE the cost and the steps of a turn are added."""
+    parts = json_object(with_added(cost, key=LATE, added=turn.cost + Cost(turns=1)))
+    steps = json_object(cost).get(LATE, {}).get(_STEPS, 0.0) + turn.steps
+    return canonical({**parts, LATE: {**parts[LATE], **({_STEPS: steps} if steps else {})}})
+
+
+def spent_of(cost: str, *, steps: float) -> tuple[Amounts, Amounts]:
+    """Amounts that a decision with all its turns used. Returns (all, the part of turns that ended after its closure).
+
+    cost, steps: columns of its outcome
+    """
+    parts = {**json_object(cost), _STEPS: steps}
+    before, late = _amounts(parts), _amounts(parts.get(LATE, {}))
+    return (before[0] + late[0], before[1] + late[1], before[2] + late[2]), late
+
+
+def _amounts(parts: Mapping[str, Any]) -> Amounts:
+    return parts.get("dollars", 0.0), parts.get(_STEPS, 0.0), parts.get("seconds_total", 0.0)
 
 
 def _nonzero(cost: Cost) -> dict[str, Any]:

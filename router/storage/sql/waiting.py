@@ -10,17 +10,21 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, literal, select, update
+from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, literal, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.json_columns import has_key
-from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, units, waiting
+from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
 #: condition for a column: ids of decisions and turns, and the decisions of these turns. Takes the ids twice
 WITH_FIRSTS: Final = "IN (? UNION ALL SELECT turn_of FROM decisions WHERE id IN ?)"
+_turns = decisions.alias("turns")
+#: later turns that workers have still to answer, and the column with the decision of each
+OPEN_TURNS: Final = jobs.join(_turns, and_(jobs.c.kind == "answer", jobs.c.decision_id == _turns.c.id))
+TURN_OF: Final = _turns.c.turn_of
 _LOCKED: Final = (
     f"SELECT {', '.join(waiting.columns.keys())} FROM waiting WHERE decision_id {{}}"  # noqa: S608 # names of ours
     " ORDER BY decision_id, policy FOR UPDATE"
@@ -33,6 +37,11 @@ _STORED: Final = {
     "has_feedback": _HAS_FEEDBACK.where(feedback.c.value != "null"),
     "has_reward": _HAS_FEEDBACK.where(feedback.c.kind == "reward", feedback.c.value != "null"),
 }
+
+
+def with_open_turn(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """The decisions among `ids` of which workers have still to answer a later turn."""
+    return set(connection.execute(select(TURN_OF).select_from(OPEN_TURNS).where(TURN_OF.in_(ids))).scalars())
 
 
 def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMapping]:

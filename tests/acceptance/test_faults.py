@@ -17,6 +17,7 @@ import pytest
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import migrate
 from tests.conftest import PostgresServer
+from tests.support.servers.postgres_pair import PostgresPair
 
 from .conftest import Load, System
 from .test_crashes import settled
@@ -86,6 +87,32 @@ def test_the_database_freezes(make_system, own_postgres):
         own_postgres.signal(signal.SIGCONT)
         works_again(system, within_s=HEALED_S)
         time.sleep(1)
+    settled(system, load)
+
+
+@pytest.fixture
+def pair():
+    with contextlib.closing(PostgresPair()) as servers:
+        with contextlib.closing(Database(servers.address)) as database:
+            migrate(database)
+        yield servers
+
+
+def test_a_standby_takes_over(pair, make_system):
+    """Three times under load PostgreSQL crashes or ends, comes back as a server that only reads, and a synchronous
+    standby gets its address. Nothing that was acknowledged is lost, and no row is there twice.
+    """
+    system = make_system(apis=2, database_url=pair.address)
+    with Load(system) as load:
+        for crash in (True, False, True):
+            time.sleep(1.5)
+            pair.demote(crash=crash)
+            time.sleep(2)
+            pair.promote()
+            works_again(system, within_s=HEALED_S)
+            pair.rejoin()
+        time.sleep(1)
+    assert len(load.decided) > 50
     settled(system, load)
 
 

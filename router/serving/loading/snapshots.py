@@ -116,10 +116,13 @@ class SnapshotLoader:
         return ServedPolicy(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)
 
     def refresh(self) -> bool:
-        """Load a snapshot that is newer than `served`. Returns whether there was one."""
+        """Load a snapshot that is newer than `served`. Returns whether there was one.
+
+        If the ledger ends before `served`, because a failover or a restored backup lost rows, an older one is loaded.
+        """
         served = self.served
         for info in self.newest(limit=REFRESH_TRIES):
-            if info.version == served.version or info.last_seq < served.last_seq:
+            if info.version == served.version or info.last_seq < served.last_seq <= self.ledger.last_seq():
                 return False
             policy = self._loaded(info)
             if policy is None:

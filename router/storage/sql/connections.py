@@ -1,10 +1,13 @@
 """Connections that stay open between their uses.
 
 SQLAlchemy's pool and events take several times as long as a short transaction, so a connection is taken out of its pool
-once, and the store keeps it.
+once, and the store keeps it. A connection is not kept if its server of PostgreSQL is going away or only reads, as after
+a failover. Then all older connections are closed too, since they may lead to the same server, whose rows may be out of
+date.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -16,6 +19,11 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 LIMIT, KEPT = 16, 8
 #: longest wait for a connection while LIMIT are in use, seconds
 WAIT_S: Final = 30.0
+#: Beginnings of the SQLSTATEs of a server of PostgreSQL that is going away, is not ready, or only reads. 25006 is the
+#: reply to a write, also to SELECT ... FOR UPDATE.
+_LEAVING: Final = ("08", "57P", "25006")
+#: parameters that PostgreSQL 14 and later reports by itself; `on` if the session only reads
+_READ_ONLY: Final = (b"in_hot_standby", b"default_transaction_read_only")
 
 
 class Connection(sqlalchemy.Connection):
@@ -32,6 +40,17 @@ class Connection(sqlalchemy.Connection):
         self.foreign_keys = self.overwrites = False
         #: number of `Connections.close` calls before it was opened
         self.generation = generation
+
+    def is_lost(self, error: BaseException | None) -> bool:
+        """Whether it is closed, or its server is going away or only reads. Takes no round trip.
+
+        error: what ended its use; may be caused by the driver's error
+        """
+        if self.is_sqlite:
+            return False
+        if self.driver.closed or any(state.startswith(_LEAVING) for state in _sqlstates(error)):
+            return True
+        return any(self.driver.pgconn.parameter_status(name) == b"on" for name in _READ_ONLY)
 
     def is_open(self) -> bool:
         """Whether the server of PostgreSQL has not closed it. Takes no round trip."""
@@ -87,8 +106,11 @@ class Connections:
             self._places.put(None)
             raise
 
-    def give_back(self, connection: Connection) -> None:
-        """Keep the connection, which has no transaction, for its next use."""
+    def give_back(self, connection: Connection, *, error: BaseException | None = None) -> None:
+        """Keep the connection, which has no transaction, for its next use. error: what ended its use"""
+        if connection.is_lost(error):
+            self.discard(connection, error=error)
+            return
         self._idle.append(connection)
         if len(self._idle) > KEPT:
             self._close_idle(kept=KEPT)
@@ -96,8 +118,10 @@ class Connections:
             self._close_idle()
         self._places.put(None)
 
-    def discard(self, connection: Connection) -> None:
-        """Close a connection whose transaction could not be ended."""
+    def discard(self, connection: Connection, *, error: BaseException | None) -> None:
+        """Close a connection. If its server is lost, also close all connections that are not newer."""
+        if connection.is_lost(error) and connection.generation == self._generation:
+            self.close()
         self._places.put(None)
         with suppress(Exception):
             connection.close()
@@ -111,3 +135,12 @@ class Connections:
         with suppress(IndexError):  # another thread took the last one
             while len(self._idle) > kept:
                 self._idle.popleft().close()
+
+
+def _sqlstates(error: BaseException | None) -> Iterator[str]:
+    """SQLSTATEs of an error and of its causes, since SQLAlchemy and other code wrap the driver's errors."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield str(getattr(error, "sqlstate", None) or "")
+        error = getattr(error, "orig", None) or error.__cause__ or error.__context__

@@ -34,8 +34,10 @@ SHARDS = 16
 #: Pause between two tries of a writer of SQLite, seconds. SQLite's own pause grows to 100 ms, so a writer might never
 #: find the database free while another process writes often.
 LOCK_RETRY_S = 0.002
-#: parameters of libpq, which close a dead connection within 10 s; DATABASE_URL overrides them
+#: Parameters of libpq; DATABASE_URL overrides them. A dead connection is closed within 10 s. Nothing is read from a
+#: server that refuses writes, since what it has may be out of date, or never reach the server that takes its place.
 POSTGRES_OPTIONS = {
+    "target_session_attrs": "read-write",
     "connect_timeout": 5,
     "tcp_user_timeout": 5000,
     "keepalives": 1,
@@ -142,8 +144,8 @@ class Database:
         """Close all connections; those in use are closed at the end of their block."""
         self.connections.close()
 
-    def failure(self, error: Exception, *, writes: bool) -> StoreError:
-        """The StoreError for one of `errors`."""
+    def failure(self, error: Exception, *, writes: bool, is_known: bool = True) -> StoreError:
+        """The StoreError for one of `errors`. is_known: whether it is certain that nothing was written."""
         self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
         driver = self.engine.dialect.loaded_dbapi
         cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
@@ -152,9 +154,10 @@ class Database:
         if writes and isinstance(cause, (PoolTimeout, driver.OperationalError, driver.InternalError)):
             self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
         damaged = is_damaged(cause)
-        remedy = RESTORE if damaged else "check that the database is reachable and has disk space, then try again"
-        message = f"the database failed: {reason}"
-        return StoreError(message, remedy=f"nothing was written; {remedy}", lasting=damaged)
+        trouble = "check that the database is reachable, takes writes and has disk space"
+        remedy = RESTORE if damaged else f"{trouble}, then try again" + ("" if is_known else " with the same id")
+        written = "nothing was written" if is_known else "it is not known whether this was written"
+        return StoreError(f"the database failed: {reason}", remedy=f"{written}; {remedy}", lasting=damaged)
 
 
 class Use:
@@ -184,8 +187,8 @@ class Use:
                         self._begin_writing(connection)
                     else:
                         connection.driver.execute("BEGIN")
-            except BaseException:
-                database.connections.discard(connection)
+            except BaseException as error:
+                database.connections.discard(connection, error=error)
                 raise
         except database.errors as error:
             raise database.failure(error, writes=self._writes) from error
@@ -207,13 +210,15 @@ class Use:
                     database.file.check()  # before the commit: rows in a deleted or moved file would be lost
                 connection.end()
         except BaseException as failed:
-            database.connections.discard(connection)  # whatever was not committed is rolled back
+            # A server may have committed before its connection was lost.
+            is_known = connection.is_sqlite or not self._writes or not connection.driver.closed
+            database.connections.discard(connection, error=error or failed)  # rolled back, unless it is committed
             if error is None:
                 if isinstance(failed, database.errors):
-                    raise database.failure(failed, writes=self._writes) from failed
+                    raise database.failure(failed, writes=self._writes, is_known=is_known) from failed
                 raise
         else:
-            database.connections.give_back(connection)
+            database.connections.give_back(connection, error=error)
         if isinstance(error, database.errors):
             raise database.failure(error, writes=self._writes) from error
 

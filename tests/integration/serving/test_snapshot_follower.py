@@ -6,6 +6,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving import process
 from ragbandit.router.serving.loading import snapshots as snapshot_follower
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.tables import snapshots, updates
 from ragbandit.shared.errors import SnapshotError
 
 
@@ -35,6 +36,21 @@ def test_a_slow_load_does_not_bring_back_an_older_policy(make_world, monkeypatch
     first.join(20)
     second.join(20)
     assert world.router.service.serving.last_seq == 5
+
+
+def test_a_policy_of_lost_rows_is_left(make_world):
+    """If a failover or a restored backup loses the newest updates and snapshots, the router serves the newest policy
+    that is left, although it has learned less than the one in use.
+    """
+    world = make_world()
+    for count in (2, 3):
+        world.judged(count)
+        world.learn()
+    assert world.router.service.serving.last_seq == 5
+    world.write(updates.delete().where(updates.c.seq > 2))
+    world.write(snapshots.delete().where(snapshots.c.last_seq > 2))
+    world.router.refresh()
+    assert world.router.service.serving.last_seq == 2
 
 
 def test_refused_snapshots_are_counted_once_and_forgotten(make_world, monkeypatch):

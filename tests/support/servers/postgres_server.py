@@ -82,25 +82,23 @@ class PostgresServer:
         self._template = ""
 
     def start(self) -> None:
-        self.programs = programs = self._found()
-        data = self.folder / "data"
-        make: list[str | Path] = [
-            programs / "initdb",
-            "-D",
-            data,
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-locale",
-            "-N",
-        ]
-        done = subprocess.run(make, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._as)
-        if done.returncode != 0:
-            raise RuntimeError(f"initdb: {done.stderr.strip()}")
+        self.programs = self._found()
+        self._make("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
         self.run()
+
+    def start_standby(self, primary: "PostgresServer") -> None:
+        """Start as a copy of another server, which gets all its commits and only reads."""
+        self.programs = primary.programs
+        copy = ("-R", "-X", "stream", "-c", "fast", "--no-sync")
+        self._make("pg_basebackup", "-h", primary.folder, "-U", "postgres", *copy)
+        self.run()
+
+    def _make(self, program: str, *arguments: str | Path) -> None:
+        """Make the folder of the data with one of the programs."""
+        command = [self.programs / program, "-D", self.folder / "data", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._as)
+        if done.returncode != 0:
+            raise RuntimeError(f"{program}: {done.stderr.strip()}")
 
     def run(self) -> None:
         """Start on the data that is there, also after a crash."""
@@ -120,6 +118,11 @@ class PostgresServer:
                     raise RuntimeError(f"postgres: {(self.folder / 'log').read_text()[-500:]}") from error
                 time.sleep(0.05)
 
+    def run_demoted(self) -> None:
+        """Start on the data that is there, as a server that replies to reads and refuses writes."""
+        (self.folder / "data" / "standby.signal").touch()
+        self.run()
+
     @property
     def ended(self) -> bool:
         """Whether the server has ended by itself."""
@@ -138,7 +141,8 @@ class PostgresServer:
             while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < give_up:
                 time.sleep(0.02)
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """End the server; its data stay."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)  # "fast": ends sessions, then itself
             try:
@@ -146,6 +150,9 @@ class PostgresServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait(10)
+
+    def stop(self) -> None:
+        self.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, name: str) -> str:

@@ -10,11 +10,12 @@ class TcpProxy:
     """Forwards a port of 127.0.0.1 to a Unix socket, or to a host and port; `port` is a new one.
 
     `swallow` makes all connections of now silent for good: what either side sends is acknowledged and goes nowhere,
-    and neither side learns that the other has closed. Connections that come after it work.
+    and neither side learns that the other has closed. Connections that come after it work. A new `target` is for new
+    connections, as when an address moves to another server; open connections still lead to the old one.
     """
 
     def __init__(self, target: Path | tuple[str, int]) -> None:
-        self._target = target
+        self.target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
@@ -57,11 +58,16 @@ class TcpProxy:
 
     def _accept(self) -> None:
         ours, _ = self._listener.accept()
-        if isinstance(self._target, Path):
-            theirs = socket.socket(socket.AF_UNIX)
-            theirs.connect(str(self._target))
+        if isinstance(self.target, Path):
+            theirs, address = socket.socket(socket.AF_UNIX), str(self.target)
         else:
-            theirs = socket.create_connection(self._target)
+            theirs, address = socket.socket(), self.target
+        try:
+            theirs.connect(address)
+        except OSError:  # there is no server
+            ours.close()
+            theirs.close()
+            return
         for end, other in ((ours, theirs), (theirs, ours)):
             self._ends[end] = other
             self._selector.register(end, selectors.EVENT_READ)

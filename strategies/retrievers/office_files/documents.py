@@ -18,6 +18,7 @@ _UNSEEN: Final = frozenset({"del", "moveFrom", "cellDel", "instrText", "delText"
 _SIGNS: Final = {"tab": " ", "ptab": " ", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 #: properties of paragraphs and runs, which have no text
 _PROPERTIES: Final = frozenset({"pPr", "rPr", "sdtPr", "tblPr", "trPr", "tcPr", "bodyPr", "lstStyle"})
+_PASSED_OVER: Final = _UNSEEN | _PROPERTIES
 #: beginnings of the types of a slide's fields that are numbers and dates
 _NUMBERS: Final = ("slidenum", "datetime")
 #: kinds of related parts with text -> elements whose children are read
@@ -93,7 +94,7 @@ def _lines(elements: Iterable[Element]) -> Iterator[str]:
                 yield " | ".join(filter(None, cells))
         elif name == "AlternateContent":
             yield from next(filter(None, (list(_lines(choice)) for choice in element)), [])
-        elif name not in _UNSEEN | _PROPERTIES:
+        elif len(element) and name not in _PASSED_OVER:
             yield from _lines(element)
     yield from _stripped(begin)
 
@@ -107,7 +108,7 @@ def _cells(row: Element) -> Iterator[Element]:
         if local(element) == "tc":
             if not _has(element, "tcPr", "cellDel"):
                 yield element
-        elif local(element) not in _UNSEEN | _PROPERTIES:  # content controls around cells
+        elif local(element) not in _PASSED_OVER:  # content controls around cells
             yield from _cells(element)
 
 
@@ -117,7 +118,7 @@ def _paragraph(element: Element) -> tuple[str, list[str]]:
     boxes: list[str] = []
     for child in element:
         name = local(child)
-        if name in _UNSEEN | _PROPERTIES or (name == "r" and _is_hidden(child)) or _is_number(child):
+        if name in _PASSED_OVER or (name == "r" and _is_hidden(child)) or _is_number(child):
             continue
         if name == "t":
             pieces.append(child.text or "")

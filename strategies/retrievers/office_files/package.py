@@ -1,33 +1,47 @@
-"""The ZIP file of an Office document: its parts, within caps, and the relationships between them."""
+"""The ZIP file of an Office document: its parts, which are read within caps, and the relationships between them.
+
+Relationships, and not names, say which part is what, so a part is checked where it is read. The counts are those of the
+parser that reads it: an encoding, a comment or an odd name changes none of them.
+"""
 
 import posixpath
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
-from xml.etree import ElementTree
-from xml.etree.ElementTree import Element
+from typing import Final, NoReturn
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
 
 from ragbandit.shared.errors import InvalidInput
 
-#: maximum bytes of all XML of a document together when it is expanded. A ZIP file may be a thousand times smaller
+#: maximum bytes of all parts that are read, when they are expanded. A ZIP file may be a thousand times smaller
 MAX_EXPANDED: Final = 128 * 1024 * 1024
-#: maximum number of files in a document, and of tags in its XML, since an element takes up to thirty times its bytes
+#: maximum number of files in a document
 MAX_PARTS: Final = 50_000
-MAX_TAGS: Final = 8_000_000
+#: maximum number of tags and attributes in all parts that are read: 30 kB of a ZIP file may have millions. Those of a
+#: tree count twice, since they take more time than those of a sheet
+MAX_MARKS: Final = 10_000_000
+_TREE_COST: Final = 2
+#: maximum number of tags and attributes in one paragraph, table or row, which is in memory as a whole
+MAX_TREE: Final = 2_000_000
+#: maximum depth of elements, since functions that read an element call themselves for its children
+MAX_DEPTH: Final = 256
+#: maximum bytes of one tag, whose attributes the parser gives together; and if another library reads the part, because
+#: parsers begin again with the tag for every piece of it
+MAX_TAG: Final = 8 * 1024 * 1024
+MAX_FOREIGN_TAG: Final = 1024 * 1024
 #: maximum number of characters of a document's text. Cells of a sheet may all show the same long text
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
 
-_CHUNK: Final = 1024 * 1024
-_XML: Final = (".xml", ".rels", ".vml")
+_CHUNK: Final = 256 * 1024
 #: first bytes of an OLE file: an encrypted document, or one in the format before Office 2007
 _OLE: Final = b"\xd0\xcf\x11\xe0"
+#: compressions of Office documents. The other ones of ZIP files may expand without end within one call of `read`
+_COMPRESSIONS: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _CORE: Final = "docProps/core.xml"
-#: "<!DOCTYPE" in the encodings that XML parts may have. Office documents have no DTD, and a DTD may expand without end
-_DTD: Final = tuple("<!DOCTYPE".encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be"))
 _BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
@@ -39,17 +53,16 @@ class Relationship:
 
 
 class Package:
-    """The parts of an Office document whose XML is within MAX_EXPANDED. Raises InvalidInput with what is wrong."""
+    """The parts of an Office document. All reading subtracts from the caps above. Raises InvalidInput above one."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self.names = frozenset(archive.namelist())
         if len(archive.infolist()) > MAX_PARTS:
             raise InvalidInput(f"the document has more than {MAX_PARTS} parts")
-        self._left, self._tags_left = MAX_EXPANDED, MAX_TAGS
-        for info in archive.infolist():
-            if info.filename.lower().endswith(_XML):
-                self._check(info)
+        if not {info.compress_type for info in archive.infolist()} <= _COMPRESSIONS:
+            raise InvalidInput("the document is damaged: it is compressed in a way that Office documents are not")
+        self._bytes_left, self._marks_left = MAX_EXPANDED, MAX_MARKS
 
     @property
     def title(self) -> str:
@@ -60,17 +73,36 @@ class Package:
         return " ".join((values.get("title") or "").split())
 
     def children(self, name: str, *, of: frozenset[str]) -> Iterator[Element]:
-        """The children of the part's elements with these local names, in order. A child is empty after its turn."""
-        path: list[str] = []
-        with self.opened(name) as part, _as_invalid(name):
-            for event, element in ElementTree.iterparse(part, events=("start", "end")):  # noqa: S314 - parts have no DTD
-                if event == "start":
-                    path.append(local(element))
-                    continue
-                path.pop()
-                if path and path[-1] in of:
-                    yield element
-                    element.clear()
+        """The children of the part's elements with these local names, in order."""
+        return self._read(name, reading=_Reading(of=of, costs={}, cost=_TREE_COST), longest=MAX_TAG)
+
+    def check(self, name: str, *, of: frozenset[str], costs: Mapping[str, int], cost: int) -> None:
+        """Read a part to the end before another library reads it.
+
+        of: local names of elements whose children the library reads one by one, so that each has to be within MAX_TREE
+        costs: local name of an element -> how often it and its attributes count; cost: the same of other elements
+        """
+        for _ in self._read(
+            name, reading=_Reading(of=of, costs=costs, cost=cost, collects=False), longest=MAX_FOREIGN_TAG
+        ):
+            pass
+
+    def _read(self, name: str, *, reading: "_Reading", longest: int) -> Iterator[Element]:
+        read, waiting = 0, 0
+        with _as_invalid(name), self._archive.open(name) as part:
+            # More of a tag that has not ended is read at once, since the parser begins with it again.
+            while chunk := part.read(max(_CHUNK, min(waiting, longest - waiting))):
+                read += len(chunk)
+                self._bytes_left -= len(chunk)
+                if self._bytes_left < 0:
+                    raise InvalidInput(f"the document has more than {MAX_EXPANDED >> 20} MiB when it is expanded")
+                waiting = read - reading.feed(chunk, most=self._marks_left)
+                if waiting > longest:
+                    raise InvalidInput(f"the document has a tag of more than {longest >> 20} MiB in {name}")
+                yield from reading.taken()
+            reading.end()
+            yield from reading.taken()
+        self._marks_left -= reading.marks
 
     def relationships(self, name: str) -> tuple[Relationship, ...]:
         """The relationships of a part to parts that exist, in order."""
@@ -94,25 +126,74 @@ class Package:
                 return relationship.target
         raise InvalidInput("the document is damaged: it has no main part")
 
-    @contextmanager
-    def opened(self, name: str) -> Iterator[IO[bytes]]:
-        with _as_invalid(name), self._archive.open(name) as part:
-            yield part
 
-    def _check(self, info: zipfile.ZipInfo) -> None:
-        """Expand a part once, since its stated size may be wrong, and subtract it from what is left of the caps."""
-        before = b""
-        with self.opened(info.filename) as part:
-            while chunk := part.read(_CHUNK):
-                self._left -= len(chunk)
-                self._tags_left -= chunk.count(b"<")
-                if self._left < 0:
-                    raise InvalidInput(f"the document has more than {MAX_EXPANDED >> 20} MiB when it is expanded")
-                if self._tags_left < 0:
-                    raise InvalidInput(f"the document has more than {MAX_TAGS} tags")
-                if any(mark in before + chunk for mark in _DTD):
-                    raise InvalidInput(f"the document has a DTD in {info.filename}, which Office documents cannot have")
-                before = chunk[-32:]
+class _Reading:
+    """One pass over the XML of a part. of: local names of elements whose children it collects, or only counts.
+
+    costs, cost: see `Package.check`.
+    """
+
+    def __init__(self, *, of: frozenset[str], costs: Mapping[str, int], cost: int, collects: bool = True) -> None:
+        #: tags and attributes so far
+        self.marks = 0
+        self._of, self._costs, self._cost, self._collects, self._most = of, costs, cost, collects, MAX_MARKS
+        self._path: list[str] = []
+        self._ready: list[Element] = []
+        #: what makes the child that is being read; its depth, and the value of `marks` before it
+        self._builder: TreeBuilder | None = None
+        self._child_depth = self._marks_before = 0
+        self._parser = expat.ParserCreate(namespace_separator="}")
+        self._parser.buffer_text = True
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.StartDoctypeDeclHandler = _refuse_dtd
+
+    def feed(self, chunk: bytes, *, most: int) -> int:
+        """Read on, up to `most` marks. Returns how many bytes have been read to an end since the beginning."""
+        self._most = most
+        self._parser.Parse(chunk)
+        return self._parser.CurrentByteIndex
+
+    def end(self) -> None:
+        self._parser.Parse(b"", True)
+
+    def taken(self) -> list[Element]:
+        """The children that have ended since the last call."""
+        taken, self._ready = self._ready, []
+        return taken
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        name = tag.rpartition("}")[2]
+        self.marks += (1 + len(attributes)) * self._costs.get(name, self._cost)
+        if self.marks > self._most:
+            raise InvalidInput("the document has too many tags and attributes")
+        path, builder = self._path, self._builder
+        if builder is None and path and path[-1] in self._of:
+            self._child_depth, self._marks_before = len(path), self.marks
+            if self._collects:
+                self._builder = builder = TreeBuilder()
+                self._parser.CharacterDataHandler = builder.data
+        if self.marks - self._marks_before > MAX_TREE * self._cost:
+            raise InvalidInput(f"one element of the document has more than {MAX_TREE} tags and attributes")
+        path.append(name)
+        if builder is not None:
+            builder.start(tag, attributes)
+        if len(path) > MAX_DEPTH:
+            raise InvalidInput(f"the document is damaged: its elements are nested more than {MAX_DEPTH} deep")
+
+    def _end(self, tag: str) -> None:
+        self._path.pop()
+        if self._builder is None:
+            return
+        self._builder.end(tag)
+        if len(self._path) == self._child_depth:
+            self._ready.append(self._builder.close())
+            self._builder = self._parser.CharacterDataHandler = None
+
+
+def _refuse_dtd(*_: object) -> NoReturn:
+    """Office documents have no DTD, and the entities of a DTD may expand without end."""
+    raise InvalidInput("the document has a DTD, which Office documents cannot have")
 
 
 @contextmanager
@@ -133,7 +214,7 @@ def opened_package(path: Path) -> Iterator[Package]:
 def _as_invalid(name: str) -> Iterator[None]:
     try:
         yield
-    except (ElementTree.ParseError, KeyError, ValueError, LookupError, RecursionError, *_BROKEN) as error:
+    except (expat.ExpatError, ValueError, LookupError, *_BROKEN) as error:
         raise InvalidInput(f"the document is damaged: {name}: {error}") from error
 
 

@@ -2,16 +2,26 @@
 
 import datetime
 import warnings
+import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.strategies.retrievers.office_files.package import MAX_CHARACTERS, opened_package
+from ragbandit.strategies.retrievers.office_files.package import MAX_CHARACTERS, Package, opened_package
 
 #: maximum number of rows of a sheet in Excel, and of cells of a document, empty ones included
 _MAX_ROWS: Final = 1_048_576
 _MAX_CELLS: Final = 20_000_000
+#: how often the same part may be opened: openpyxl opens a sheet first to find its size
+_MAX_OPENINGS: Final = 2
+#: how often elements of texts, and elements of other parts than sheets, count: openpyxl makes objects of them
+_COSTS: Final = dict.fromkeys(("si", "is", "r", "rPh", "t"), 3)
+_COST: Final = 10
+#: elements with rows or texts, which openpyxl reads one by one
+_ONE_BY_ONE: Final = frozenset({"sheetData", "sst"})
 
 
 def xlsx(path: Path) -> tuple[str, str]:
@@ -21,21 +31,57 @@ def xlsx(path: Path) -> tuple[str, str]:
     cell; header: cell". Rows above the header, and rows of a sheet without one, are "cell | cell". Formulas have the
     values that were stored with them. Hidden sheets are not read. Raises InvalidInput.
     """
-    library = required_module("openpyxl", extra="documents")
+    library = required_module("openpyxl.reader.excel", extra="documents")
     with opened_package(path) as package:
         package.main()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about features of Excel that do not matter here
-                book = library.load_workbook(path, read_only=True, data_only=True)
-                try:
-                    return package.title, _text(book)
-                finally:
-                    book.close()
+            # openpyxl warns about features of Excel that do not matter here.
+            with warnings.catch_warnings(action="ignore"), _opened_book(path, package=package, library=library) as book:
+                return package.title, _text(book)
         except InvalidInput:
             raise
         except Exception as error:  # openpyxl raises errors of any kind for a broken file
             raise InvalidInput(f"the document cannot be read: {type(error).__name__}: {error}") from error
+
+
+class _CheckedArchive(zipfile.ZipFile):
+    """A document for openpyxl, which opens parts by their relationships: each one is checked before it is read."""
+
+    def __init__(self, path: Path, *, package: Package) -> None:
+        super().__init__(path)
+        self._package = package
+        self._openings: Counter[str] = Counter()
+        self._checked: set[tuple[str, int]] = set()
+
+    def open(self, name: Any, *args: Any, **kwargs: Any) -> Any:
+        """Open a part to be read piece by piece: a sheet or the shared texts."""
+        self._check(name, cost=1)
+        return super().open(name, *args, **kwargs)
+
+    def read(self, name: Any, pwd: bytes | None = None) -> bytes:
+        """Read a part that becomes one tree of objects."""
+        self._check(name, cost=_COST)
+        with super().open(name, pwd=pwd) as part:
+            return part.read()
+
+    def _check(self, name: str, *, cost: int) -> None:
+        self._openings[name] += 1
+        if self._openings[name] > _MAX_OPENINGS:
+            raise InvalidInput(f"the document is damaged: it has {name} more than once")
+        if (name, cost) not in self._checked:
+            self._checked.add((name, cost))
+            self._package.check(name, of=_ONE_BY_ONE, costs=_COSTS, cost=cost)
+
+
+@contextmanager
+def _opened_book(path: Path, *, package: Package, library: Any) -> Iterator[Any]:
+    """What openpyxl reads of the document, without its charts and without its copies of other documents."""
+    reader = library.ExcelReader(path, read_only=True, data_only=True, keep_links=False)
+    reader.archive.close()
+    with _CheckedArchive(path, package=package) as reader.archive:
+        reader.read_chartsheet = lambda _sheet, _relationship: None
+        reader.read()
+        yield reader.wb
 
 
 def _text(book: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.retrievers.office_files import READERS, documents, package as package_module, sheets
-from tests.support.office import links, package, run, said, shape, slides, word, xml
+from tests.support.office import TYPES, links, package, run, said, shape, slides, word, xml
 
 BOX = f"<w:txbxContent>{said('In a box.')}</w:txbxContent>"
 SHAPE = f"<wps:wsp><wps:txbx>{BOX}</wps:txbx></wps:wsp>"
@@ -241,16 +241,17 @@ def torn(path):
     path.write_bytes(path.read_bytes()[:-60])
 
 
-def with_part(path, name, content):
+def with_part(path, name, content, *, compression=zipfile.ZIP_DEFLATED):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the part is there twice, and the last one counts
-        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(path, "a", compression) as archive:
             archive.writestr(name, content)
 
 
 MAIN = {".docx": "word/document.xml", ".pptx": "ppt/presentation.xml", ".xlsx": "xl/workbook.xml"}
 DEEP = "<w:a>" * 20_000 + "</w:a>" * 20_000
 DTD = '<!DOCTYPE a [<!ENTITY b "bbbbbbbbbb"><!ENTITY c "&b;&b;&b;&b;&b;&b;">]><a>&c;</a>'
+MANY_ATTRIBUTES = " ".join(f"a{n}=''" for n in range(20_000))
 REFUSED = {
     "no ZIP file": (lambda path: path.write_bytes(b"text"), "the document is damaged: "),
     "empty": (lambda path: path.write_bytes(b""), "the document is damaged: "),
@@ -262,10 +263,32 @@ REFUSED = {
     "encrypted by ZIP": (lambda path: patched(path, flags=1), "the document is encrypted"),
     "no main part": (lambda path: with_part(path, "_rels/.rels", links()), "the document "),
     "no XML": (lambda path: with_part(path, MAIN[path.suffix], "text"), "the document "),
-    "a DTD": (lambda path: with_part(path, "word/x.xml", DTD), "the document has a DTD in word/x.xml"),
-    "a DTD in UTF-16": (lambda path: with_part(path, "x.xml", DTD.encode("utf-16")), "the document has a DTD in x.xml"),
-    "a ZIP bomb": (lambda path: with_part(path, "x.xml", b" " * 3_000_000), "more than 2 MiB when it is expanded"),
-    "too many tags": (lambda path: with_part(path, "x.xml", b"<a>" + b"<b/>" * 20_000), "more than 20000 tags"),
+    "a DTD": (lambda path: with_part(path, MAIN[path.suffix], DTD), "the document has a DTD"),
+    "a DTD in UTF-16": (
+        lambda path: with_part(path, MAIN[path.suffix], DTD.encode("utf-16")),
+        "the document has a DTD",
+    ),
+    "a ZIP bomb": (
+        lambda path: with_part(path, MAIN[path.suffix], b"<a>" + b" " * 3_000_000 + b"</a>"),
+        "more than 2 MiB when it is expanded",
+    ),
+    "a bomb before the parser": (
+        lambda path: with_part(path, MAIN[path.suffix], b" " * 3_000_000),
+        "more than 2 MiB when it is expanded",
+    ),
+    "too many tags": (
+        lambda path: with_part(path, MAIN[path.suffix], b"<a>" + b"<b/>" * 20_000 + b"</a>"),
+        "too many tags and attributes",
+    ),
+    "too many attributes": (
+        lambda path: with_part(path, MAIN[path.suffix], f"<a {MANY_ATTRIBUTES}/>"),
+        "too many tags and attributes",
+    ),
+    "too deep": (lambda path: with_part(path, MAIN[path.suffix], "<a>" * 300 + "</a>" * 300), "more than 256 deep"),
+    "another compression": (
+        lambda path: with_part(path, "x.bin", b"", compression=zipfile.ZIP_LZMA),
+        "compressed in a way that Office documents are not",
+    ),
     "too many parts": (lambda path: [with_part(path, f"{n}.bin", b"") for n in range(25)], "more than 24 parts"),
 }
 
@@ -276,7 +299,7 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path, monkeypatch, case, suf
     """Damaged and encrypted files, and files that expand beyond the caps, are left out with the reason."""
     monkeypatch.setattr(package_module, "MAX_EXPANDED", 2 * 1024 * 1024)
     monkeypatch.setattr(package_module, "MAX_PARTS", 24)
-    monkeypatch.setattr(package_module, "MAX_TAGS", 20_000)
+    monkeypatch.setattr(package_module, "MAX_MARKS", 20_000)
     path = tmp_path / f"bad{suffix}"
     if suffix == ".docx":
         word(path, said("a"))
@@ -295,8 +318,151 @@ def test_a_file_that_cannot_be_read_is_left_out(tmp_path, monkeypatch, case, suf
     assert words in reason
 
 
+#: what the main part of a .docx may contain -> why it is refused
+HOSTILE = {
+    "a text": ("<w:p><w:r><w:t>" + "a" * 3_000_000, "more than 2 MiB when it is expanded"),
+    "tags": ("<w:p>" + "<a/>" * 20_000, "too many tags and attributes"),
+    "tags of many paragraphs": ("<w:p/>" * 20_000, "too many tags and attributes"),
+    "attributes": (f"<w:p {MANY_ATTRIBUTES}/>", "too many tags and attributes"),
+    "one paragraph": ("<w:p>" + "<a b=''/>" * 4_000, "one element of the document has more than 5000 tags"),
+    "one tag": (f"<w:p a='{'a' * 1_000_000}'/>", "a tag of more than 0 MiB"),
+    "one comment": (f"<!--{'<>' * 400_000}-->", "a tag of more than 0 MiB"),
+    "depth": ("<w:p>" * 300, "nested more than 256 deep"),
+}
+
+
+@pytest.mark.parametrize("name", ["document.xml", "document.bin"])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_part_has_caps_whatever_its_name(tmp_path, monkeypatch, case, name):
+    """The part that is read is within the caps, also if a relationship names one that does not end in .xml."""
+    monkeypatch.setattr(package_module, "MAX_EXPANDED", 2 * 1024 * 1024)
+    monkeypatch.setattr(package_module, "MAX_MARKS", 20_000)
+    monkeypatch.setattr(package_module, "MAX_TREE", 5_000 if case == "one paragraph" else 20_000)
+    monkeypatch.setattr(package_module, "MAX_TAG", 512 * 1024)
+    content, words = HOSTILE[case]
+    whole = xml("w:document", f"<w:body>{content}").removesuffix("</w:document>")
+    path = package(tmp_path / "a.docx", {f"word/{name}": whole}, main=f"word/{name}")
+    with pytest.raises(InvalidInput, match=words):
+        READERS[".docx"](path)
+
+
+def test_a_dtd_is_refused_whatever_the_name_of_its_part(tmp_path):
+    """A DTD is refused in a part of any name, before its entities become text."""
+    whole = '<!DOCTYPE a [<!ENTITY b "bbbbbbbb">]>' + xml("w:document", f"<w:body>{said('&b;')}</w:body>")
+    path = package(
+        tmp_path / "a.docx",
+        {"word/document.bin": whole.replace('<?xml version="1.0" encoding="UTF-8"?>', "")},
+        main="word/document.bin",
+    )
+    with pytest.raises(InvalidInput, match="the document has a DTD"):
+        READERS[".docx"](path)
+
+
+def test_a_part_that_many_relationships_name_counts_each_time(tmp_path, monkeypatch):
+    """Reading one part again and again uses up the caps of the document."""
+    monkeypatch.setattr(package_module, "MAX_MARKS", 20_000)
+    notes = xml("w:footnotes", f"<w:footnote>{'<w:p/>' * 3_000}</w:footnote>")
+    rels = links(*((f"r{number}", "footnotes", "notes.xml") for number in range(20)))
+    main = xml("w:document", f"<w:body>{said('a')}</w:body>")
+    parts = {"word/document.xml": main, "word/_rels/document.xml.rels": rels, "word/notes.xml": notes}
+    path = package(tmp_path / "a.docx", parts, main="word/document.xml")
+    with pytest.raises(InvalidInput, match="too many tags and attributes"):
+        READERS[".docx"](path)
+
+
+#: what of a .xlsx is replaced -> (part, text in it, new text, why the document is refused)
+SHEETS = {
+    "a sheet that the workbook lists again and again": (
+        "xl/workbook.xml",
+        "<sheets>",
+        "<sheets>" + f'<sheet xmlns:r="{TYPES}" name="two" sheetId="9" r:id="rId1"/>' * 5,
+        "xl/worksheets/sheet1.xml more than once",
+    ),
+    "cells": (
+        "xl/worksheets/sheet1.xml",
+        "</sheetData>",
+        "<row>" + "<c/>" * 20_000 + "</row></sheetData>",
+        "too many tags and attributes",
+    ),
+    "attributes": (
+        "xl/worksheets/sheet1.xml",
+        "<sheetData>",
+        f"<sheetData {MANY_ATTRIBUTES}>",
+        "too many tags and attributes",
+    ),
+    "a long tag": (
+        "xl/worksheets/sheet1.xml",
+        "<sheetData>",
+        f"<sheetData a='{'a' * 1_000_000}'>",
+        "a tag of more than",
+    ),
+    "a DTD": ("xl/worksheets/sheet1.xml", "<worksheet", DTD.partition("<a>")[0] + "<worksheet", "has a DTD"),
+    "shared texts": ("xl/sharedStrings.xml", "</sst>", "<si/>" * 7_000 + "</sst>", "too many tags and attributes"),
+    "runs of a shared text": (
+        "xl/sharedStrings.xml",
+        "</sst>",
+        f"<si>{'<r/>' * 7_000}</si></sst>",
+        "too many tags and attributes",
+    ),
+    "runs of a text": (
+        "xl/worksheets/sheet1.xml",
+        "</sheetData>",
+        f"<is>{'<r/>' * 7_000}</is></sheetData>",
+        "too many tags and attributes",
+    ),
+    "styles": ("xl/styles.xml", "</cellXfs>", "<xf/>" * 2_000 + "</cellXfs>", "too many tags and attributes"),
+    "relationships": (
+        "xl/_rels/workbook.xml.rels",
+        "</Relationships>",
+        '<Relationship Id="x" Type="y" Target="z"/>' * 600 + "</Relationships>",
+        "too many tags and attributes",
+    ),
+    "content types": (
+        "[Content_Types].xml",
+        "</Types>",
+        "<Default/>" * 2_000 + "</Types>",
+        "too many tags and attributes",
+    ),
+    "a theme": ("xl/theme/theme1.xml", "</a:theme>", "a" * 3_000_000 + "</a:theme>", "2 MiB when it is expanded"),
+}
+
+
+def rewritten(path, *, part, old, new, ending):
+    """Write a workbook again, with new text in a part, shared texts, and another ending of its sheet's name."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name).decode() for name in archive.namelist()}
+    strings = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+    types = parts["[Content_Types].xml"]
+    if strings not in types:
+        entry = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{strings}"/></Types>'
+        parts["[Content_Types].xml"] = types.replace("</Types>", entry)
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    parts.setdefault("xl/sharedStrings.xml", f'<sst xmlns="{space}"></sst>')
+    assert old in parts[part]
+    parts[part] = parts[part].replace(old, new, 1)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(*(each.replace("sheet1.xml", f"sheet1.{ending}") for each in (name, content)))
+
+
+@pytest.mark.parametrize("case", SHEETS)
+def test_a_workbook_has_caps_whatever_the_names_of_its_parts(tmp_path, monkeypatch, case):
+    """No part of a workbook, whatever its name, takes more work than the caps allow."""
+    part, old, new, words = SHEETS[case]
+    path = book(tmp_path / "a.xlsx", one=[["a", "b"], ["x", "y"]])
+    rewritten(path, part=part, old=old, new=old, ending="bin")
+    assert READERS[".xlsx"](path) == ("Prices", "one\na | b\na: x; b: y")
+    rewritten(path, part=part.replace("sheet1.xml", "sheet1.bin"), old=old, new=new, ending="bin")
+    monkeypatch.setattr(package_module, "MAX_EXPANDED", 2 * 1024 * 1024)
+    monkeypatch.setattr(package_module, "MAX_MARKS", 20_000)
+    monkeypatch.setattr(package_module, "MAX_TREE", 5_000 if case == "one row" else 20_000)
+    monkeypatch.setattr(package_module, "MAX_FOREIGN_TAG", 512 * 1024)
+    with pytest.raises(InvalidInput, match=words.replace("sheet1.xml", "sheet1.bin")):
+        READERS[".xlsx"](path)
+
+
 def test_deep_and_strange_parts(tmp_path):
-    """Elements that are nested too deep, and slides that are listed and missing, are a reason or are passed over."""
+    """Elements that are nested too deep are a reason, and slides that are listed and missing are passed over."""
     with pytest.raises(InvalidInput, match="the document is damaged"):
         READERS[".docx"](word(tmp_path / "a.docx", DEEP))
     lists = xml("p:presentation", "<p:sldIdLst><p:sldId id='256' r:id='s9'/><p:sldId id='257'/></p:sldIdLst>")

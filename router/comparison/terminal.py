@@ -62,7 +62,7 @@ def print_assessment(
         _put(_progress(it.progress, style=style), console=console)
         say(f"Missing for a verdict: {missing}" if missing else "")
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
-        say(f"- {action}", most=1)
+        say(f"- {action}")
     if show_all:
         for table in it.tables:
             print_table(table, console=console)

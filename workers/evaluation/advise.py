@@ -119,7 +119,8 @@ def advise_verb(
         notes.append(
             f"{settings.policy.name} was trained before: on questions that it was trained on, the gain is too high"
         )
-    reply = {**advice.as_json(), **details, "notes": notes} if as_json else None
+    facts = {name: "; ".join(value) if name == "incumbent" else value for name, value in details.items()}
+    reply = {**advice.as_json(), **facts, "notes": notes} if as_json else None
     shown = assessment(
         advice,
         details=details,
@@ -187,7 +188,7 @@ def advise(
         ledger = Ledger(router.database, label=PolicyLabel(settings.policy.label))
         common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": router.encoder}
         applied = _applied(advice, material, apply=True, file=router.config_file, progress=no_progress, **common)
-        warnings.append(f"policy.incumbent: {applied['incumbent']}")
+        warnings.append(f"policy.incumbent: {'; '.join(applied['incumbent'])}")
         router.refresh()
     warnings.insert(0, f"ended: {details['ended']}")
     return replace(

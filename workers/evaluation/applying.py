@@ -34,9 +34,11 @@ from ragbandit.workers.evaluation.holdback import Traffic, holdback_size
 _FEWEST: Final = 200
 
 
-def set_incumbent(advice: Advice, *, file: Path | None, settings: Settings, ledger: Ledger, encoder: Encoder) -> str:
+def set_incumbent(
+    advice: Advice, *, file: Path | None, settings: Settings, ledger: Ledger, encoder: Encoder
+) -> tuple[str, ...]:
     """Write the best arm into the file as policy.incumbent and policy.holdback.arm. Returns what was done, or the line
-    to add.
+    to add, in sentences.
 
     A configured share of a holdback stays; else it is computed.
 
@@ -46,9 +48,9 @@ def set_incumbent(advice: Advice, *, file: Path | None, settings: Settings, ledg
     routed = 1.0 - advice.shares.get(ArmName(arm), 0.0)
     size = holdback_size(advice.comparisons[0], routed=routed, traffic=_traffic(ledger, arm=arm))
     setting: dict[str, float] = size.setting
-    why = f" ({size.sentence})"
+    why: tuple[str, ...] = (f"the holdback: {size.sentence}",)
     if configured is not None:
-        setting, why = configured.model_dump(exclude={"arm"}, exclude_none=True), ""
+        setting, why = configured.model_dump(exclude={"arm"}, exclude_none=True), ()
     policy: dict[str, Json] = {"incumbent": arm, "holdback": {"arm": arm, **setting}}
     line = f"policy: {_flow(policy)}"
 
@@ -61,18 +63,17 @@ def set_incumbent(advice: Advice, *, file: Path | None, settings: Settings, ledg
         # Not read_text, which would change the ends of lines.
         changed = None if file is None else with_policy(file.read_bytes().decode("utf-8"), policy)
         if file is None or changed is None:
-            return f"not set, since no safe change of {file or 'a file'} was found; add to it: {line}"
+            return (f"not set, since no safe change of {file or 'a file'} was found; add to it: {line}",)
         with whole_file(file.resolve(), durable=True) as new_file:
             new_file.write_bytes(changed.encode("utf-8"))
             shutil.copymode(file, new_file)
             prepare(load(new_file).settings)  # the environment may set more
     except ConfigError as error:
-        return f"not set: {error}"
+        return (f"not set: {error}",)
     except OSError as error:
-        return f"not set, since {file} cannot be written ({error.strerror}); add to it: {line}"
-    return (
-        f"{arm}, with a holdback of {percent(setting['share'])}{why}, in {file}; restart a running service to use them"
-    )
+        return (f"not set, since {file} cannot be written ({error.strerror}); add to it: {line}",)
+    written = f"{arm}, with a holdback of {percent(setting['share'])}, in {file}"
+    return (f"{written}; restart a running service to use them", *why)
 
 
 def _traffic(ledger: Ledger, *, arm: str) -> Traffic:

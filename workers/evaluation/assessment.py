@@ -54,7 +54,8 @@ def assessment(
 def _actions(advice: Advice, details: Mapping[str, Any], *, incumbent: str | None) -> Iterator[str]:
     """What to do next, in lines that fit a terminal. The command that was run is never proposed unchanged."""
     if "incumbent" in details:
-        yield from f"policy.incumbent: {details['incumbent']}".split("; ")
+        done, *why = details["incumbent"]
+        yield from (f"policy.incumbent: {done}", *why)
     if advice.verdict == "wrong log":
         yield "ragbandit replay shows the draws of each arm"
     elif advice.verdict == "fix":

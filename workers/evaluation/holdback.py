@@ -75,7 +75,7 @@ def holdback_size(best: Comparison, *, routed: float, traffic: Traffic) -> Holdb
     if questions > _LATEST:
         sentence = f"the gain is too small for a verdict before {_LATEST:,.0f} questions"
         return usual_size(sentence, learned=traffic.learned)
-    text = f"a verdict after {roughly(questions)} questions, if {percent(round(known, 2))} are rated"
+    text = f"a verdict after {roughly(questions, 'question')}, if {percent(round(known, 2))} are rated"
     if best.cost.estimate is not None and best.cost.estimate < 0.0:
         text += f"; it costs about {words.amount(-best.cost.estimate * share * questions, best.unit)}"
     until = None

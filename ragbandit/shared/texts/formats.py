@@ -92,13 +92,16 @@ def counted(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}{'' if round(count) == 1 else 's'}"
 
 
-def roughly(count: float) -> str:
-    """A rough count: one significant digit up to 10,000, then the order of magnitude: `about 300`, `millions`."""
+def roughly(count: float, noun: str = "") -> str:
+    """A rough count: one significant digit up to 10,000, then the order of magnitude: `about 300`, `millions`.
+
+    noun: of what, in the singular: `about 300 questions`, `millions of questions`
+    """
     rounded = max(float(f"{max(count, 1.0):.0e}"), 1.0)
     if rounded < 1e4:
-        return f"about {rounded:,.0f}"
+        return f"about {counted(rounded, noun) if noun else f'{rounded:,.0f}'}"
     names = ("tens of thousands", "hundreds of thousands", "millions")
-    return names[min(int(math.log10(rounded)) - 4, 2)]
+    return names[min(int(math.log10(rounded)) - 4, 2)] + (f" of {noun}s" if noun else "")
 
 
 def duration(seconds: float | None) -> str:

@@ -129,6 +129,16 @@ def test_the_verdict_is_printed_and_written(learned):
     assert "ragbandit advise" not in learned.text
 
 
+def test_what_apply_did_is_said_in_whole_sentences(learned):
+    """Each bullet of `--apply` is a sentence with its brackets closed; the holdback has one of its own."""
+    shown = advise("--table", "t.jsonl", "--apply", "--all", code=0)
+    first, second, *_ = [line for line in shown.splitlines() if line.startswith("- ")]
+    assert first.startswith("- policy.incumbent: no_retrieval, with a holdback of ")
+    assert first.endswith(" %, in config.yaml; restart a running service to use them")
+    assert second.startswith("- the holdback: ")
+    assert all(line.count("(") == line.count(")") for line in (first, second))
+
+
 def test_the_confusion_matrix_of_routing(learned):
     """The labels are the table's cheapest right arms; rows add up to routing's shares; screen and page have them."""
     confusion, rows = learned.facts["confusion"], list(made_rows(60))

@@ -211,9 +211,8 @@ def test_the_library_gives_the_same_verdict(folder):
         decision = router.route("easy easy 999?")
         assert decision.version.startswith(f"main-{learned}-")
         assert decision.pmf[decision.arms.index("small")] > 0.5
-        assert "policy.incumbent: big, with a holdback of 5 % (until 166 of its answers are learned" in " ".join(
-            advice.notes
-        )
+        written = "policy.incumbent: big, with a holdback of 5 %, in config.yaml; restart a running service to use them"
+        assert f"{written}; the holdback: until 166 of its answers are learned" in " ".join(advice.notes)
         kept = before_start(router.database, advice.comparisons[0], label="main", weight=router.settings.reward.weight)
         assert kept.startswith(f"Before the start, on {advice.questions} labelled questions: +")
         with pytest.raises(InvalidInput, match="only small to run"):

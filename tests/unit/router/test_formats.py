@@ -6,7 +6,17 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, one_line, percent, printable, seconds_of
+from ragbandit.shared.texts.formats import (
+    NOTHING,
+    duration,
+    iso_time,
+    moment,
+    one_line,
+    percent,
+    printable,
+    roughly,
+    seconds_of,
+)
 
 
 def test_printable_text():
@@ -40,6 +50,20 @@ def test_shares_are_percentages_of_three_digits(share, text):
 def test_durations(seconds, text):
     """A span in the unit that suits it."""
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1, "about 1 question"),
+        (320, "about 300 questions"),
+        (17_000, "tens of thousands of questions"),
+        (3e7, "millions of questions"),
+    ],
+)
+def test_rough_counts_with_their_noun(count, text):
+    """A rough count with its noun reads as a phrase at every size."""
+    assert roughly(count, "question") == text
 
 
 def test_times():

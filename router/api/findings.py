@@ -21,6 +21,7 @@ from ragbandit.shared.types import IMPORTED
 if TYPE_CHECKING:
     from redis import Redis
 
+    from ragbandit.router.config.rules import Rule
     from ragbandit.router.config.settings import Settings
     from ragbandit.router.learning.status import Status
     from ragbandit.router.queue.presence import ProcessCard
@@ -121,30 +122,52 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
 
 
 def _of_rules(settings: "Settings") -> Iterator[Finding]:
-    """Rules that take the incumbent or the holdback's arm from some questions, that a caller may pass by, or whose
-    tenant is probably misspelled.
+    """Rules that take the incumbent or the holdback's arm from some questions, that a caller may pass by, or that are
+    incomplete.
     """
-    from ragbandit.router.config.rules import RuleBook, named
+    from ragbandit.router.config.rules import named
 
-    for key in RuleBook(settings.rules, context=settings.context).open_keys:
+    for key in settings.rule_book.open_keys:
         what = f"a rule reads context.{key}, which callers choose: questions without a value are under no such rule"
         remedy = "let a proxy set it (proxy: true), or name null in a condition on it (docs/context.md)"
         yield Finding("warning", "rules", what, remedy)
-    tenants = [(name, tenant) for name, rule in named(settings.rules) for tenant in rule.tenants]
-    for name, tenant in tenants if settings.tenants else ():
-        advice = did_you_mean(tenant, settings.tenants) if tenant not in settings.tenants else ""
-        if advice:
-            what = f"{name} names the tenant {tenant}, which the setting tenants does not have"
-            yield Finding("warning", "rules", what, f"{advice}else ignore this")
     policy = settings.policy
     compared = {"policy.incumbent": policy.incumbent}
     if policy.holdback is not None:
         compared["policy.holdback"] = policy.holdback.arm
     for name, rule in named(settings.rules):
+        yield from _of_rule(name, rule, settings=settings)
         for setting, arm in compared.items():
             if arm is not None and arm not in rule.arms:
                 what = f"{name} does not allow {arm}, the arm of {setting}: reports compare it only on other questions"
                 yield Finding("warning", "rules", what, "allow it there, or accept that")
+
+
+def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Finding]:
+    """Tenants that are probably misspelled, arms that a cascade asks, and auxiliary models that the rule leaves out."""
+    for tenant in rule.tenants:
+        advice = did_you_mean(tenant, settings.tenants) if tenant not in settings.tenants else ""
+        if advice:
+            what = f"{name} names the tenant {tenant}, which the setting tenants does not have"
+            yield Finding("warning", "rules", what, f"{advice}else ignore this")
+    for arm in rule.arms:
+        params = settings.arms[arm]
+        parts = [params.get(part) for part in ("first", "then", "differs_from") if params.get("class") == "cascade"]
+        others = [part for part in parts if part in settings.arms and part not in rule.arms]
+        if others:
+            what = f"{name} allows {arm}, which asks {', '.join(map(str, others))}: an arm includes its parts"
+            yield Finding("warning", "rules", what, "allow only arms whose parts may answer, or accept that")
+    rewrite = settings.conversation.rewrite
+    models = {
+        "judge": settings.judge.generator is not None,
+        "rewrite": rewrite.by != "off" and (rewrite.generator or settings.generator).name == "openai",
+        "pick": settings.policy.name == "llm",
+        "embeddings": settings.embeddings is not None,
+    }
+    configured = ", ".join(model for model, is_on in models.items() if is_on)
+    if rule.models is None and configured:
+        what = f"{name} does not say whether {configured} may read such questions, so none of these models does"
+        yield Finding("warning", "rules", what, f"add models: [{configured}], or some of them, or models: []")
 
 
 def of_disk(settings: "Settings") -> Iterator[Finding]:
@@ -255,7 +278,7 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
     from ragbandit.router.reporting.report import report
 
     since, label = now - 30 * 86_400.0, settings.policy.label
-    scope = ReportScope(label=label, since=since, until=now, reward=settings.reward)
+    scope = ReportScope(label=label, since=since, until=now, reward=settings.reward, rules=settings.rule_book)
     return report(database, scope, policy=settings.policy, now=now)
 
 

@@ -1,10 +1,15 @@
-"""Rules of the operator: which questions may get which arms (setting `rules`)."""
+"""Rules of the operator: which questions may get which arms, and which other models may read them (setting `rules`).
+
+`RuleBook.permission` is the one place that applies them. It is asked wherever a question goes to a model: before a
+draw, when a queued question is run and when another arm takes over, when a stored question is asked again, and before
+an auxiliary model reads it. So the rules of now hold, not those of the time of the decision.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -31,6 +36,9 @@ LONGEST_HEADER: Final = 512
 _MOST_COMBINED: Final = 20_000
 
 Value = str | float | bool
+#: models besides those of the arms: the judge, the model that rewrites questions, the model that picks an arm for the
+#: policy `llm`, and the server of embeddings
+AuxiliaryModel = Literal["judge", "rewrite", "pick", "embeddings"]
 
 
 class UndecidedRule(InvalidInput, code="UNDECIDED_RULE", status=400):
@@ -48,6 +56,8 @@ class Rule(Section):
     when: dict[str, Value | list[Value | None] | None]
     #: the arms that such a question may have
     arms: Annotated[list[str], Field(min_length=1)]
+    #: auxiliary models that may read such a question: judge, rewrite, pick, embeddings. Without the list, none may
+    models: list[AuxiliaryModel] | None = None
 
     @field_validator("when")
     @classmethod
@@ -91,16 +101,14 @@ class Permission:
     names: tuple[str, ...]
     #: the arms that every rule which applies allows; None for all arms
     arms: frozenset[str] | None
+    #: the auxiliary models that every rule which applies allows; None for all of them
+    models: frozenset[str] | None
 
     def allows(self, arm: str) -> bool:
         return self.arms is None or arm in self.arms
 
-    def allowed(self, arms: Iterable[ArmName]) -> tuple[ArmName, ...]:
-        """Those of the arms that may answer."""
-        return tuple(arm for arm in arms if self.allows(arm))
 
-
-_ALL: Final = Permission(names=(), arms=None)
+_ALL: Final = Permission(names=(), arms=None, models=None)
 
 
 class RuleBook:
@@ -141,7 +149,28 @@ class RuleBook:
         return Permission(
             names=tuple(name for name, _ in applied),
             arms=frozenset.intersection(*(frozenset(rule.arms) for _, rule in applied)),
+            models=frozenset.intersection(*(frozenset[str](rule.models or ()) for _, rule in applied)),
         )
+
+    def permitted(self, query: Query, *, arms: Iterable[str]) -> list[ArmName]:
+        """Those of the arms that may get the question; [] if a rule cannot be decided."""
+        try:
+            permission = self.permission(query)
+        except UndecidedRule:
+            return []
+        return [ArmName(arm) for arm in arms if permission.allows(arm)]
+
+    def permits(self, query: Query, *, arm: str) -> bool:
+        """Whether the arm may get the question; False if a rule cannot be decided."""
+        return bool(self.permitted(query, arms=(arm,)))
+
+    def lets_read(self, query: Query, *, model: AuxiliaryModel) -> bool:
+        """Whether an auxiliary model may read the question; False if a rule cannot be decided."""
+        try:
+            models = self.permission(query).models
+        except UndecidedRule:
+            return False
+        return models is None or model in models
 
     def _applies(self, name: str, rule: Rule, *, query: Query) -> bool:
         """Whether the question meets all conditions of a rule. A condition that is not met decides the rule, whatever

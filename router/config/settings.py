@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.grids import FACTS, check_facts, expanded
 from ragbandit.router.config.named_sections import DEFAULT, Name, SectionName, with_named_sections
-from ragbandit.router.config.rules import MOST_RULES, Rule, check_rules
+from ragbandit.router.config.rules import MOST_RULES, Rule, RuleBook, check_rules
 from ragbandit.router.config.sections import (
     ConversationSettings,
     CostWeight,
@@ -286,8 +286,8 @@ class Settings(Section):
     )
     #: default preset of arms that have presets: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
-    #: which questions may get which arms: a list of {when: {...}, arms: [...]}; all rules whose conditions a question
-    #: meets apply (docs/context.md#rules)
+    #: which questions may get which arms: a list of {when: {...}, arms: [...], models: [...]}; all rules whose
+    #: conditions a question meets apply (docs/context.md#rules)
     rules: Annotated[list[Rule], Field(max_length=MOST_RULES)] = Field(default_factory=list)
     #: context key -> its type; the policy learns from these facts (docs/context.md). Sent by callers: {type: number},
     #: {type: boolean}, {type: category, values: [...]} or {type: category, hashed: 32}, {type: words, hashed: 32, most:
@@ -392,6 +392,10 @@ class Settings(Section):
 
     def tenant(self, name: str) -> TenantSettings:
         return self.tenants.get(name) or self.tenants.get("default") or _NO_TENANT
+
+    @property
+    def rule_book(self) -> RuleBook:
+        return RuleBook(self.rules, context=self.context)
 
     @property
     def database(self) -> str:

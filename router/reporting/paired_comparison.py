@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Pairing:
 
     judge: str
     versions: Mapping[ArmName, str]
+    #: whether the judge is the model of `judge.generator`
+    by_model: bool = False
 
     def of(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
         """Decision -> arm -> its answer, if it ended: it has a score, or the judge refused one.
@@ -232,6 +234,7 @@ def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str
         earlier = stored["versions"] if stored and stored["judge"] == pairing.judge else {}
         versions = {**earlier, **pairing.versions}
         position: dict[str, Json] = {"judge": pairing.judge, "versions": versions, "rater": rater}
+        position["by_model"] = pairing.by_model
         move_position(connection, _reader(label), position=position, now=now)
 
 
@@ -248,9 +251,10 @@ def stored_comparison(
     secret = known_secret(database, name=DRAWS) if stored else None
     if secret is None or against not in stored["versions"]:
         return None
-    pairing = Pairing(judge=stored["judge"], versions=stored["versions"])
-    arm, arms = ArmName(against), [*pairing.versions]
-    questions = read_questions(database, scope, against=arm, reward=reward, secret=secret, arms=arms)
+    by_model = bool(stored.get("by_model"))
+    pairing = Pairing(judge=stored["judge"], versions=stored["versions"], by_model=by_model)
+    which: dict[str, Any] = {"against": ArmName(against), "arms": [*pairing.versions], "by_model": by_model}
+    questions = read_questions(database, scope, reward=reward, secret=secret, **which)
     answers = stored_answers(database, questions)
     waiting = sum(map(len, pairing.waiting(answers).values()))
     result = paired_comparison(questions, pairing.of(answers), setting=reward, rater=stored["rater"], waiting=waiting)

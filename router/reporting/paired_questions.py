@@ -10,21 +10,23 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from sqlalchemy import RowMapping, and_, func, select
 
+from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.reading import ReportScope, count_questions, in_sample, reason_to_leave_out
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.chains import PREVIOUS
 from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.types import IMPORTED, ArmName, DecisionId, TaskTurn
+from ragbandit.shared.types import IMPORTED, ArmName, DecisionId, Query, RequestFacts, TaskTurn
 
 #: reasons why a question cannot be asked again
 NO_TEXT: Final = "its text was erased or not stored"
@@ -81,16 +83,18 @@ def read_questions(
     reward: RewardSettings,
     secret: bytes,
     arms: Collection[str] | None = None,
+    by_model: bool = False,
 ) -> PairedQuestions:
     """The questions of the report's period. Imported decisions, and those that no report compares, are left out.
 
-    secret: of the store's draws. arms: those that can be run here; None if nothing is asked. Raises StoreError.
+    secret: of the store's draws. arms: those that can be run here; None if nothing is asked. by_model: whether the
+        judge's model scores the answers. Raises StoreError.
     """
     condition = and_(scope.condition, ~has_key(decisions.c.facts, IMPORTED))
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
-        *decisions.c["id", "arm", "arms", "facts", "request"],
+        *decisions.c["id", "arm", "arms", "facts", "request", "tenant", "api_key", "context"],
         (func.length(decisions.c.text) > 0).label("has_text"),
         scope.is_open.label("is_open"),
         *outcomes.c["cost", "steps"],
@@ -111,6 +115,7 @@ def read_questions(
                     dollars.setdefault(row["arm"], []).append(cost_value(row["cost"]).dollars)
                 if row["arm"] != against:
                     obstacle = _obstacle(row, offered=offered, against=against, arms=arms)
+                    obstacle = obstacle or _forbidden(row, against=against, rules=scope.rules, by_model=by_model)
                     differing.append(_question(row, reward=reward, secret=secret, obstacle=obstacle))
     differing.sort(key=lambda question: (question.draw, question.id))
     return PairedQuestions(
@@ -130,6 +135,23 @@ def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacl
     return PairedQuestion(
         id=key, arm=ArmName(row["arm"]), draw=drawn_for("decide", key, secret=secret), cost=cost, obstacle=obstacle
     )
+
+
+def _forbidden(row: RowMapping, *, against: str, rules: RuleBook | None, by_model: bool) -> str | None:
+    """Why the rules of now do not let both arms answer the question again, or the judge read it; None if they do."""
+    if not rules:
+        return None
+    query = Query(
+        text="",
+        tenant=row["tenant"],
+        api_key=row["api_key"],
+        context=object_or_empty(row["context"]),
+        request=cast(RequestFacts, edge_of(row["request"])),
+    )
+    for arm in (against, row["arm"]):
+        if not rules.permits(query, arm=arm):
+            return f"the rules do not let {arm} answer it now"
+    return None if not by_model or rules.lets_read(query, model="judge") else "the rules do not let the judge read it"
 
 
 def _obstacle(row: RowMapping, *, offered: Sequence[str], against: ArmName, arms: Collection[str] | None) -> str | None:

@@ -22,6 +22,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, func
 
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
+from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight
@@ -169,6 +170,8 @@ class ReportScope:
     version: str | None = None
     #: reward setting, whose cost weight is applied to all rewards; None keeps the weights with which they were learned
     reward: RewardSettings | None = None
+    #: the operator's rules of now, under which stored questions may be asked again; None without rules
+    rules: RuleBook | None = None
 
     @property
     def condition(self) -> ColumnElement[bool]:

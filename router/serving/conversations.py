@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
 from ragbandit.router.serving.asked_model import AskedModel, event_loop
 from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
@@ -203,8 +204,10 @@ def rewriter_of(rewrite: RewriteSettings, *, generator: GeneratorSettings, store
 class ConversationQueries:
     """Turns chats into queries. Safe to use from several threads."""
 
-    def __init__(self, settings: ConversationSettings, *, generator: GeneratorSettings, store: DecisionStore) -> None:
-        self.settings = settings
+    def __init__(
+        self, settings: ConversationSettings, *, generator: GeneratorSettings, store: DecisionStore, rules: RuleBook
+    ) -> None:
+        self.settings, self._rules = settings, rules
         self.rewriter: Rewriter | None = rewriter_of(settings.rewrite, generator=generator, store=store)
 
     def submit(self, messages: Sequence[Message], *, query: Query, rewrites: bool = True) -> "Query | Future[Query]":
@@ -214,6 +217,7 @@ class ConversationQueries:
         """
         query = with_chat(query, messages, settings=self.settings)
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
-        if rewrites and self.rewriter is not None and query.asked is not None and TOOL_TURN not in query.request:
+        is_later = query.asked is not None and TOOL_TURN not in query.request
+        if rewrites and self.rewriter is not None and is_later and self._rules.lets_read(query, model="rewrite"):
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
         return query

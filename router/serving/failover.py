@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.settings import DEFAULT, BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.checks.questions import capped, new_id
@@ -20,7 +21,6 @@ from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lack
 from ragbandit.router.storage.decisions.turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import (
-    AppliedRules,
     ArmName,
     Budget,
     Conversation,
@@ -45,25 +45,25 @@ def other_arms(
     worker_arms: Collection[str],
     passing: Mapping[ArmName, Ability],
     attempts: int,
+    rules: RuleBook,
 ) -> list[ArmName]:
     """The arms that may answer if the decision's arm fails, the policy's favourite first.
 
     conversation: what the client sent. passing: arms that pass it on, see `passing_arms`. attempts: setting
-        server.failover
+        server.failover. rules: those of now
     """
     query, link = decision.query, link_of(decision.query.request)
+    by_rules = rules.permitted(query, arms=worker_arms)
     if link:
         if link["attempt"] > attempts:
             return []
-        return [ArmName(arm) for arm in link["left"] if arm in worker_arms]
+        return [ArmName(arm) for arm in link["left"] if arm in by_rules]
     is_off = attempts == 0 or query.request.get(FAILOVER) is False
     turn: Any = query.request.get(TOOL_TURN)
     is_ours = turn is not None and NAMED not in turn  # the loop's arm was drawn, not named by the caller
     if is_off or (query.forced and not is_ours) or PinnedArm.key in decision.facts:
         return []
     permitted = turn.get(PERMITTED) if is_ours else query.arms
-    rules = AppliedRules.of(decision.facts)
-    by_rules = worker_arms if rules is None else {arm for arm in worker_arms if arm in rules.arms}
     allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in by_rules]
     if query.conversation is not conversation:
         query = replace(query, conversation=conversation)

@@ -67,7 +67,9 @@ class Router(AbstractContextManager["Router"]):
         #: threads, queues and connections
         self.process = RouterProcess(settings, encoder=encoder, database=database, jobs=jobs)
         self.store, self.service = self.process.store, self.process.service
-        self.conversations = ConversationQueries(settings.conversation, generator=settings.generator, store=self.store)
+        self.conversations = ConversationQueries(
+            settings.conversation, generator=settings.generator, store=self.store, rules=settings.rule_book
+        )
         #: label -> learner of `learn`, and the number of decisions that these have closed since the last diagnosis
         self._learners: dict[str, Learner] = {}
         self._undiagnosed = 0

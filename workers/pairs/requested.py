@@ -43,7 +43,12 @@ def _newest(ledger: Ledger) -> PairedRequest:
 
 def _ask(request: PairedRequest, *, settings: Settings, ledger: Ledger, is_stopping: Callable[[], bool]) -> None:
     scope = ReportScope(
-        label=ledger.label, since=request.since, until=request.until, tenant=request.tenant, reward=settings.reward
+        label=ledger.label,
+        since=request.since,
+        until=request.until,
+        tenant=request.tenant,
+        reward=settings.reward,
+        rules=settings.rule_book,
     )
     try:
         against = report(ledger.database, scope, policy=settings.policy, against=request.against, now=time.time())

@@ -4,8 +4,9 @@ import contextlib
 import statistics
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ragbandit.router.api.security.budgets import check_budgets
 from ragbandit.router.config.settings import Settings
@@ -24,7 +25,7 @@ from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
-from ragbandit.workers.evaluation.scoring import CheckScorer, LabelQueue, Scorer, scorer_of
+from ragbandit.workers.evaluation.scoring import CheckScorer, LabelQueue, RubricScorer, Scorer, scorer_of
 from ragbandit.workers.pairs.asking import Pairs, StoredQuestions, version_of
 from ragbandit.workers.pairs.decision import PairedDecision
 from ragbandit.workers.pairs.prices import Prices, assumed_dollars
@@ -65,22 +66,24 @@ def prepared(
 ) -> PairedDecision:
     """Read the questions and load their arms. Nothing is asked. Raises InvalidInput, ConfigError, StoreError.
 
+    The rules of `settings` hold, not those of the time of the questions.
     against: the fixed arm, or the report that compares with it. pipelines: functions of the user's arms. actor: who
         asks, as in the audit log. charged: name that the dollars are booked on; None for the actor's
     """
     if isinstance(against, Report):
         against = _arm_of(against)
+    scope = replace(scope, rules=settings.rule_book)
     scorer = scorer_of(settings.judge, reward=settings.reward, chosen=judge)
     secret = shared_secret(ledger.database, name=DRAWS, now=time.time())
     runnable = {*settings.worker_arms, *pipelines}
     _check_runnable(against, runnable=runnable)
-    questions = read_questions(
-        ledger.database, scope, against=ArmName(against), reward=settings.reward, secret=secret, arms=runnable
-    )
+    by_model = isinstance(scorer, RubricScorer)
+    which: dict[str, Any] = {"against": ArmName(against), "arms": runnable, "by_model": by_model}
+    questions = read_questions(ledger.database, scope, reward=settings.reward, secret=secret, **which)
     _check_askable(questions)
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
     versions = {name: version_of(arm, limits=settings.budget) for name, arm in arms.items()}
-    pairing = Pairing(judge=scorer.identity, versions=versions)
+    pairing = Pairing(judge=scorer.identity, versions=versions, by_model=by_model)
     answers = stored_answers(ledger.database, questions)
     prices = _prices(questions, pairing.of(answers), arms=arms, settings=settings, scorer=scorer)
     asking = StoredQuestions(

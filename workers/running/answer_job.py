@@ -25,7 +25,7 @@ from ragbandit.router.telemetry.routines import insist
 from ragbandit.router.telemetry.tracing import REQUEST_ID, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.model_servers.failures import link_of
-from ragbandit.shared.types import CANCELLED, ArmName, Decision, Outcome
+from ragbandit.shared.types import CANCELLED, NOT_PERMITTED, ArmName, Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.arms.http import Http
@@ -100,10 +100,16 @@ class AnswerJob:
         return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
     def unrun(self) -> Outcome | None:
-        """The outcome of a decision that was cancelled or tried too often; None if it should run."""
+        """The outcome of a decision that was cancelled, that the rules of now forbid, or that was tried too often; None
+        if it should run.
+        """
         decision, tries = self.decision, self.run.tries
         if self._cancelled:
             return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
+        if not self.context.rules.permits(decision.query, arm=decision.arm):
+            log.warning("the setting rules forbids this arm by now; the question is not run", extra=self.log_extra)
+            error = f"the operator's rules do not allow the arm {decision.arm!r} for this question (any more)"
+            return unrun_outcome(decision.id, now=time.time(), stop_reason=NOT_PERMITTED, error=error)
         if tries < MAX_TRIES:
             return None
         extra = {**self.log_extra, "tries": tries}
@@ -124,6 +130,7 @@ class AnswerJob:
                 worker_arms=context.worker_arms,
                 passing=context.passing,
                 attempts=context.settings.server.failover,
+                rules=context.rules,
             )
         query = decision.query
         if query.id != decision.id or query.conversation is not conversation:

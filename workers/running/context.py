@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.notifier import Jobs, Notifier
@@ -101,6 +102,8 @@ class Context:
     queue: AnswerQueue = field(init=False)
     #: arms that workers run -> their params; arms that pass chats on -> their abilities
     worker_arms: Mapping[str, Mapping[str, Json]] = field(init=False)
+    #: the operator's rules of now, which hold for whatever this process sends to a model
+    rules: RuleBook = field(init=False)
     passing: Mapping[ArmName, Ability] = field(init=False)
     health: OutcomePoller = field(init=False)
     unsupported: UnsupportedFields = field(init=False)
@@ -110,6 +113,7 @@ class Context:
         self.notifier = Notifier(self.jobs)
         self.queue = AnswerQueue(self.store.database)
         self.loader = ArmLoader(self.settings)
+        self.rules = self.settings.rule_book
         self.worker_arms, generators = self.settings.worker_arms, self.settings.named_generators
         self.passing = passing_arms(self.worker_arms, generators=generators)
         gone = GoneModels(self.store.database, arms=self.worker_arms, generators=generators)

@@ -66,6 +66,9 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
         if outcome is None or not record.decision.query.text.strip():  # the texts were erased
             scorer.queue.withhold(job)
             return
+        if isinstance(scorer, Judging) and not context.rules.lets_read(record.decision.query, model="judge"):
+            scorer.queue.withhold(job)
+            return
         verdict: Verdict | None
         if outcome.answer is None or not outcome.answer.strip():
             verdict = Verdict(value=0.0, facts={"no_answer": outcome.stop_reason}, spent=Spent())

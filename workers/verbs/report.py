@@ -73,6 +73,7 @@ def report(
             until=now if until is None else parse_time(until, now=now, field="until"),
             tenant=tenant,
             reward=settings.reward,
+            rules=settings.rule_book,
         )
 
         def made() -> Report:

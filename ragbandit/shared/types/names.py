@@ -45,6 +45,8 @@ DecisionState = Literal["learned", "defaulted", "waiting", "closed", "quarantine
 
 #: stop reason of a failed outcome: the caller cancelled the answer
 CANCELLED: Final = "cancelled"
+#: stop reason of a question that no arm ran, because the operator's rules do not let its arm run any more
+NOT_PERMITTED: Final = "not_permitted"
 #: stop reason of an answer that ends where its model reached the limit of tokens, as in OpenAI's finish_reason
 CUT: Final = "length"
 

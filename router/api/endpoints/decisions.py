@@ -394,7 +394,8 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
     decision, router = explained.record.decision, router_of(request)
     if decision.turn_of is None or not decision.query.text:
         return explained
-    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, forced=False, request={})
+    read_by_rules = facts_of({name: decision.query.request.get(name) for name in ("surface", "agent")})
+    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, forced=False, request=read_by_rules)
     try:
         now = await awaited(request, router.preview(query, run_by=decision.run_by), what="decision_id")
     except RagBanditError:  # no arm would be offered now

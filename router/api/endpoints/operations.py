@@ -185,8 +185,11 @@ async def read_report(
     router, now = router_of(request), time.time()
     end = now if until is None else until
     begin = max(0.0, end - 7 * 86_400.0) if since is None else since
-    scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant, reward=router.settings.reward)
-    read = partial(report, router.database, scope, policy=router.settings.policy, against=against, now=now)
+    label, settings = router.ledger.label, router.settings
+    scope = ReportScope(
+        label=label, since=begin, until=end, tenant=tenant, reward=settings.reward, rules=settings.rule_book
+    )
+    read = partial(report, router.database, scope, policy=settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)
     learning = (await reads_of(request).run(router.status)).learning
     return JsonReply(replace(result, learning=None if learning is None else learning.line))

@@ -33,6 +33,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, refusal
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
+from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.storage.decisions.turns import (
     NAMED,
     PERMITTED,
@@ -186,6 +187,8 @@ class ChatExchange:
         if query.arms is not None and turn.arm not in query.arms:
             return None
         if turn.number > settings.tool_turns or turn.arm not in passing:
+            return None
+        if not router.service.step(Rules).book.permits(query, arm=turn.arm):
             return None
         if lacks_of(query, arms=(turn.arm,), passing=passing):
             return None

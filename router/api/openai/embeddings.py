@@ -23,10 +23,11 @@ from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.config.named_sections import errors_of
+from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.storage.access.spending import Reserved, settle
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import raise_error
-from ragbandit.shared.errors import NotFound, RagBanditError, StoreError, TooManyRequests
+from ragbandit.shared.errors import Forbidden, NotFound, RagBanditError, StoreError, TooManyRequests
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.openai_client import cause_of, connect, costs_nothing, reply_pieces
@@ -34,7 +35,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_ur
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, dollars_of, tokens_of
 from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import Query
+from ragbandit.shared.types import Query, facts_of
 
 log = logging.getLogger("ragbandit.api")
 
@@ -133,7 +134,7 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
     sent = await read_body(request, lambda: {name: storable(value, field=name) for name, value in body})
     estimate = Tokens(read=await read_body(request, input_tokens, body.input), written=0, estimated=True)
     dollars, tenant = server.price(estimate, model=body.model), caller.tenant or "default"
-    await paced(request, Query(text="", tenant=tenant, api_key=caller.key))
+    await paced(request, _permitted(request, tenant=tenant))
     try:
         async with asyncio.timeout(router.settings.budget.seconds), server.turn():
             reserved = await budgets.reserve(tenant, caller=caller, dollars=dollars)
@@ -143,6 +144,19 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
     except Exception as error:
         raise server.fault(error) from error
     return JsonReply(reply)
+
+
+def _permitted(request: Request, *, tenant: str) -> Query:
+    """The texts as a query without them. Raises Forbidden if a rule lets no server of embeddings read them."""
+    router, headers = router_of(request), headers_of(request)
+    entries = facts_of({"surface": "openai", "agent": headers.agent})
+    query = Query(text="", tenant=tenant, api_key=caller_of(request).key, context=headers.context, request=entries)
+    permission = router.service.step(Rules).book.permission(query)
+    if permission.models is not None and "embeddings" not in permission.models:
+        names = ", ".join(permission.names)
+        message = f"the rules {names} do not let the server of embeddings read these texts"
+        raise Forbidden(message, field="input", remedy="ask the operator to add embeddings to the models of the rules")
+    return query
 
 
 async def _paid_reply(

@@ -88,7 +88,8 @@ def _report(
 ) -> tuple[Report, Assessment]:
     """The report of the last `seconds` seconds, at most a minute old. minute: the time in minutes."""
     now, settings = time.time(), router.settings
-    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, reward=settings.reward)
+    label, rules = router.ledger.label, settings.rule_book
+    scope = ReportScope(label=label, since=now - seconds, until=now, reward=settings.reward, rules=rules)
     result = report(router.database, scope, policy=settings.policy)
     mapped = policy_map(
         router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight

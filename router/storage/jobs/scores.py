@@ -18,7 +18,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import ALL, Moves, kept
 from ragbandit.router.storage.sql.tables import decisions, jobs
-from ragbandit.shared.types import CANCELLED, IMPORTED, DecisionId, Json, Outcome, calls_of
+from ragbandit.shared.types import CANCELLED, IMPORTED, NOT_PERMITTED, DecisionId, Json, Outcome, calls_of
 
 #: maximum number of answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
@@ -30,7 +30,7 @@ LABEL_EXPIRE_S: Final = 7 * 86400.0
 #: seconds by which a queued answer is older than the one before it, since the newest is shown first
 _ORDER_S: Final = 1e-3
 #: stop reasons of failures that are not caused by the arm
-NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused"})
+NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused", NOT_PERMITTED})
 
 
 def is_judgeable(outcome: Outcome) -> bool:

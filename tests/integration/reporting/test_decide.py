@@ -11,6 +11,8 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit import Router
+from ragbandit.router.config.rules import Rule
+from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_questions
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
@@ -149,6 +151,48 @@ def test_presses_extend_one_random_order_within_their_budgets(world, arms):
         first.facts["asked"],
         second.facts["asked"],
     ]
+
+
+def with_rules(world, *rules, **more):
+    """The world's settings with rules that came after its questions."""
+    return world.settings.model_copy(update={"rules": [Rule.model_validate(rule) for rule in rules], **more})
+
+
+def test_stored_questions_obey_the_rules_of_now(world, arms):
+    """No question goes to an arm that a rule has forbidden since, on either side; report and run count them alike."""
+    for number in range(6):
+        query = Query(text=f"easy bank {number}", id=f"bank-{number}", tenant="bank")
+        world.outcome(made_small(world, query.id, query))
+    later = with_rules(
+        world, {"when": {"tenant": "bank"}, "arms": ["small"]}, {"when": {"key": "0" * 10}, "arms": ["small"]}
+    )
+    common = {"pipelines": arms.pipelines, "actor": ACTOR, "judge": "own_judge:right"}
+    decision = prepare(world.ledger, scope(world), settings=later, against="large", **common)
+    decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+    assert arms.asked
+    assert not [text for _, text in arms.asked if "bank" in text]
+    result = decision.result()
+    assert result.not_askable == {"the rules do not let large answer it now": 6}
+    ruled = replace(scope(world), rules=later.rule_book)
+    assert report(world.database, ruled, policy=later.policy, against="large").asked == result
+
+
+def test_the_judge_reads_what_the_rules_of_now_let_it_read(world, arms):
+    """A model scores no stored question under a rule that does not name the judge; people and checks may."""
+    rules = [{"when": {"tenant": "default"}, "arms": ["small", "large"]}]
+    judge = world.settings.judge.model_copy(
+        update={"generator": GeneratorSettings(name="scripted", context_tokens=4000)}
+    )
+    for models, obstacles in ((None, {"the rules do not let the judge read it"}), (["judge"], set())):
+        later = with_rules(world, {**rules[0], "models": models}, judge=judge)
+        common = {"settings": later, "against": "large", "pipelines": arms.pipelines, "actor": ACTOR}
+        if obstacles:
+            with pytest.raises(InvalidInput, match="the rules do not let the judge read it"):
+                prepare(world.ledger, scope(world), judge="judge", **common)
+        for scorer in ("labels", "own_judge:right", *(() if obstacles else ("judge",))):
+            decision = prepare(world.ledger, scope(world), judge=scorer, **common)
+            assert decision.questions.obstacles == {}, scorer
+            decision.close()
 
 
 def test_what_cannot_be_asked_is_bounded(world, arms):

@@ -202,7 +202,8 @@ def test_both_decisions_of_a_failover(world, named):
     failure = {"failure": {"kind": "failed", "status": 503}}
     failed = unrun_outcome(first.id, stop_reason="error", error=SECRET, now=world.now, made_by=failure)
     worker_arms = world.settings.worker_arms
-    others = other_arms(first, conversation=NO_CONVERSATION, worker_arms=worker_arms, passing={}, attempts=2)
+    given = {"conversation": NO_CONVERSATION, "passing": {}, "attempts": 2, "rules": world.settings.rule_book}
+    others = other_arms(first, worker_arms=worker_arms, **given)
     parts = {"arms": others, "unhealthy": others[:1], "conversation": NO_CONVERSATION, "secret": b"s"}
     parts |= {"limits": world.settings.budget, "passing": {}, "worker_arms": worker_arms}
     second = next_decision(first, failed, **parts)

@@ -51,7 +51,8 @@ def test_no_request_and_no_failover_leaves_them(make_world):
     decision = asked(world, context={"region": "eu"}, session="s")
     later = asked(world, context={"region": "eu"}, session="s")
     for one in (decision, later):
-        others = other_arms(one, conversation=NO_CONVERSATION, worker_arms=ARMS["arms"], passing={}, attempts=1)
+        found = {"conversation": NO_CONVERSATION, "worker_arms": ARMS["arms"], "passing": {}, "attempts": 1}
+        others = other_arms(one, **found, rules=world.settings.rule_book)
         assert set(others) == {"single_step", "multi_step"} - {one.arm}
     subagent = {"agent": "sub-7"}
     first = asked(world, session="t", arms=("multi_step",))
@@ -205,6 +206,19 @@ def test_a_key_that_callers_leave_out_is_named(settings):
     rules = [{"name": "bank", "when": {"tenant": "bnak"}, "arms": ["single_step"]}]
     made = settings(**ARMS, rules=rules, tenants={"bank": {}})
     assert any("did you mean bank?" in finding.line for finding in of_settings(made))
+
+
+def test_a_rule_that_does_not_name_its_models_is_named(settings):
+    """`validate` names auxiliary models that a rule does not mention, and arms that a permitted cascade asks."""
+    chat = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+    arms = {"a": {"class": "model"}, "b": {"class": "model"}}
+    arms["both"] = {"class": "cascade", "first": "a", "then": "b", "empty": True}
+    for models, warns in ((None, True), ([], False), (["judge"], False)):
+        rules = [{"name": "bank", "when": {"tenant": "bank"}, "arms": ["a", "both"], "models": models}]
+        made = settings(arms=arms, rules=rules, judge={"generator": chat}, generator=chat)
+        lines = [finding.line for finding in of_settings(made)]
+        assert any("whether judge, rewrite may read such questions" in line for line in lines) == warns
+        assert any("bank allows both, which asks b: an arm includes its parts" in line for line in lines)
 
 
 def test_a_library_call_has_its_proxied_value_in_the_context(make_world):

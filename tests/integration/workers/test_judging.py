@@ -90,7 +90,7 @@ def bench(database):
     """A factory of benches."""
     made = []
 
-    def make(replies=GOOD, *, generator=None, server=None, tenants=None, **judging):
+    def make(replies=GOOD, *, generator=None, server=None, tenants=None, rules=(), **judging):
         chosen = {"name": "scripted", "context_tokens": 4000}
         if server is not None:
             openai = {"base_url": server.url, "retries": 0, "token_prices": {"gpt": [1000.0, 2000.0]}}
@@ -103,6 +103,7 @@ def bench(database):
                 "arms": {"ours": {"run_by": "caller"}},
                 "policy": {"name": "uniform", "fallback": "ours"},
                 "tenants": tenants or {},
+                "rules": list(rules),
             }
         )
         made.append(Bench(database, generator=generator, settings=settings))
@@ -117,9 +118,9 @@ def bench(database):
 def answered(make_decision):
     """A function that stores an answered decision in a bench, and gives its id."""
 
-    def store(bench, *, question="Who wrote Dracula?", shown=PASSAGES[:1], run_by="worker", **more):
+    def store(bench, *, question="Who wrote Dracula?", shown=PASSAGES[:1], run_by="worker", tenant="default", **more):
         decision = make_decision(run_by=run_by, made_at=time.time())
-        decision = replace(decision, query=Query(id=decision.id, text=question))
+        decision = replace(decision, query=Query(id=decision.id, text=question, tenant=tenant))
         bench.store.add_decisions([decision])
         outcome = {"status": "answered", "answer": "Bram Stoker."} | more
         made = made_outcome(decision_id=decision.id, now=time.time(), status="answered", answer="Stoker", steps=1.0)
@@ -129,6 +130,21 @@ def answered(make_decision):
         return decision.id
 
     return store
+
+
+def test_the_judge_reads_no_answer_that_a_rule_keeps_from_it(bench, answered):
+    """An answer under a rule of now that does not name the judge is withheld, at no cost; others are scored."""
+    rules = [
+        {"name": "closed", "when": {"tenant": "bank"}, "arms": ["ours"]},
+        {"name": "open", "when": {"tenant": "shop"}, "arms": ["ours"], "models": ["judge"]},
+    ]
+    generator = ScriptedGenerator({"": GOOD})
+    trial = bench(generator=generator, rules=rules)
+    keys = {tenant: answered(trial, tenant=tenant) for tenant in ("bank", "shop", "other")}
+    for _ in keys:
+        trial.judge()
+    assert {tenant: len(trial.scores(key)) for tenant, key in keys.items()} == {"bank": 0, "shop": 1, "other": 1}
+    assert (len(generator.requests), trial.due(), trial.today()["begun"]) == (2, {}, 2)
 
 
 def test_a_score_is_feedback_with_all_that_made_it(bench, answered):

@@ -34,10 +34,11 @@ class Picks(Step):
         self._models: dict[str, tuple[Settings, AskedModel]] = {}
 
     def configure(self, served: ServedPolicy) -> None:
-        self._served = served
+        self._served, self._rules = served, served.settings.rule_book
 
     def asking(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
-        """The policy that needs a pick for this question; None if no model is asked.
+        """The policy that needs a pick for this question; None if no model is asked, for example since a rule lets no
+        model read the question.
 
         The policy that decides comes first, then versions in shadow, the oldest first.
         """
@@ -49,7 +50,7 @@ class Picks(Step):
         shadows = live.candidates if live.asks else ()
         for served in (self._served, *(candidate.served for candidate in shadows)):
             if served is not None and "pick" in served.policy.needs:
-                return served
+                return served if self._rules.lets_read(question.query, model="pick") else None
         return None
 
     async def picked(self, question: Question, *, asking: ServedPolicy) -> Question:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import Forbidden
@@ -11,7 +10,7 @@ from ragbandit.shared.types import AppliedRules, ArmName, Decision
 
 class Rules(Step):
     def configure(self, served: ServedPolicy) -> None:
-        self.book = RuleBook(served.settings.rules, context=served.settings.context)
+        self.book = served.settings.rule_book
         self.is_on = bool(self.book)
 
     def check(self, question: Question) -> None:
@@ -19,7 +18,7 @@ class Rules(Step):
         permission = self.book.permission(question.query)
         if permission.arms is None:
             return
-        left = permission.allowed(question.allowed)
+        left = tuple(arm for arm in question.allowed if permission.allows(arm))
         if not left:
             raise Forbidden(
                 f"the rules {', '.join(permission.names)} allow none of these arms: {', '.join(question.allowed)}",

@@ -20,7 +20,7 @@ from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.rows.outcome_rows import LATE, LATER
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.types import TaskTurn
+from ragbandit.shared.types import MovedTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 from .conftest import running_systems
@@ -223,7 +223,6 @@ def assert_arms(rows):
     arms = defaultdict(set)
     for key, row in rows.items():
         request = json.loads(row["request"] or "{}").get("edge", {})
-        task = TaskTurn.of(decision_value(row).facts)
-        if row["turn_of"] is None or FAILOVER in request or (task is not None and task.moved is not None):
+        if row["turn_of"] is None or FAILOVER in request or MovedTurn.of(decision_value(row).facts) is not None:
             arms[row["turn_of"] or key].add(row["arm"])
     assert [key for key, row in rows.items() if row["arm"] not in arms[row["turn_of"] or key]] == []

@@ -100,8 +100,14 @@ class TaskTurn(Fact):
     turn: int
     #: when the task ends if no further turn comes, seconds since 1970
     until: float
-    #: why the turn has another arm than the turn before; None if it has the same
-    moved: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MovedTurn(Fact):
+    """A turn with another arm than its decision, or than the turns before: of a task, or of a loop of tools."""
+
+    key: ClassVar[str] = "moved"
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

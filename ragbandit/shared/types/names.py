@@ -59,6 +59,9 @@ NAMED_ID: Final = "named_id"
 PICK: Final = "pick"
 #: key in `Query.request`: the factor (>= 1) by which the caller's dollar budgets raise the question's cost weight
 BUDGET_FACTOR: Final = "budget_factor"
+#: largest BUDGET_FACTOR: of a budget that is spent. The cheapest arm then gets all questions, except the least
+#: probabilities (floors) of other arms
+MOST_FACTOR: Final = 1000.0
 #: fact of a decision whose texts were erased: "texts" or "texts and features"
 ERASED: Final = "erased"
 #: entry of a feedback's facts: the id that the caller sent, if another tenant has used it before

@@ -33,8 +33,10 @@ from ragbandit.router.api.schemas.responses import JsonReply, refusal
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
+from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.storage.decisions.turns import (
+    CALLED_BY,
     NAMED,
     PERMITTED,
     RESULTS,
@@ -46,6 +48,7 @@ from ragbandit.router.storage.decisions.turns import (
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import (
     DERIVED,
+    MOST_FACTOR,
     NAMED_ID,
     Decision,
     DeltaPiece,
@@ -140,6 +143,8 @@ class ChatExchange:
                 raise Previewed(JsonReply(preview_json(turn)))
             return turn, False
         query = await paced(request, turn or await self._with_session())
+        if turn is not None and budget_factor(query) >= MOST_FACTOR and not self.question.query.forced:
+            query = _open_turn(query, arms=self.question.query.arms)
         conversations = router_of(request).conversations
         made = conversations.submit(self.question.turns, query=query, rewrites=not is_preview)
         query = made if isinstance(made, Query) else await awaited(request, made, what="Idempotency-Key")
@@ -249,6 +254,13 @@ class ChatExchange:
             if not has_begun:
                 raise error from None
             yield b"".join(reply.failure(_error_in_stream(error, has_content=reply.has_begun)))
+
+
+def _open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
+    """A turn of a loop of tools that may leave the arm of its calls. arms: those that the caller may use; None: all."""
+    (arm,) = turn.arms or ("",)
+    loop: Any = turn.request[TOOL_TURN]
+    return replace(turn, arms=arms, forced=False, request={**turn.request, TOOL_TURN: {**loop, CALLED_BY: arm}})
 
 
 def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:

@@ -5,7 +5,7 @@ the clock. `spent` is the share of the budget that is spent, and `elapsed` the s
 
     allowed = BURST + (1 - BURST) * elapsed               share of the budget that may be spent by now
     ahead   = (spent - allowed) / (1 - elapsed + LATE)    part of the remaining time for which there is no money
-    factor  = MOST ** min(1, ahead / FULL)  if ahead > 0,  else 1
+    factor  = MOST_FACTOR ** min(1, ahead / FULL)  if ahead > 0,  else 1
 
 If demand exceeds the budget, the price settles where the spending rate fits the rest of the budget, and `spent` ends
 at 1. The price is the dual variable of the budget, and the factor controls its logarithm proportionally (Balseiro and
@@ -32,7 +32,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.texts.formats import moment
-from ragbandit.shared.types import BUDGET_FACTOR, Caller, DecisionId, Json, Period, Query, SpendLimit
+from ragbandit.shared.types import BUDGET_FACTOR, MOST_FACTOR, Caller, DecisionId, Json, Period, Query, SpendLimit
 
 if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
     from ragbandit.router.api.dependencies import Reads
@@ -41,11 +41,9 @@ log = logging.getLogger("ragbandit.api")
 
 _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
 
-#: largest factor. The cheapest arm then gets all questions, except the least probabilities (floors) of other arms
-MOST: Final = 1000.0
 #: share of a budget that may be spent at the start of a period without a higher price
 BURST: Final = 0.1
-#: value of `ahead` from which on the factor is MOST
+#: value of `ahead` from which on the factor is MOST_FACTOR
 FULL: Final = 0.1
 #: share of a period, added to the remaining time, so that `ahead` stays finite at the end
 LATE: Final = 0.01
@@ -86,11 +84,12 @@ class DollarBudget:
 
 
 def price_factor(*, spent: float, elapsed: float) -> float:
-    """The factor on the price, in [1, MOST]. spent, elapsed: shares of the budget and of the period (see above)."""
+    """The factor on the price, in [1, MOST_FACTOR]. spent, elapsed: shares of the budget and of the period."""
     if spent >= 1.0:
-        return MOST
+        return MOST_FACTOR
     ahead = (spent - BURST - (1.0 - BURST) * elapsed) / (1.0 - elapsed + LATE)
-    return float(f"{MOST ** min(1.0, max(0.0, ahead / FULL)):.4g}")  # rounded, since every decision stores the factor
+    factor = MOST_FACTOR ** min(1.0, max(0.0, ahead / FULL))
+    return float(f"{factor:.4g}")  # rounded, since every decision stores it
 
 
 def bounds(period: Period, *, now: float) -> tuple[float, float]:

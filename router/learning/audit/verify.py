@@ -35,7 +35,7 @@ from ragbandit.router.storage.sql.json_columns import has_key
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
 from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import ERASED, IMPORTED, Decision, DecisionId, SnapshotInfo, StickyTurn, Update
+from ragbandit.shared.types import ERASED, IMPORTED, Decision, DecisionId, MovedTurn, SnapshotInfo, StickyTurn, Update
 
 
 def verify(
@@ -249,7 +249,7 @@ def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: Verdict)
         return
     firsts = {str(_first_of(decision)) for decision in turns}
     columns = decisions.c["id", "arm", "turn_of", "facts", "request"]
-    moved = or_(has_key(decisions.c.facts, "moved"), has_key(decisions.c.request, FAILOVER))
+    moved = or_(has_key(decisions.c.facts, MovedTurn.key), has_key(decisions.c.request, FAILOVER))
     query = select(*columns).where(or_(decisions.c.id.in_(firsts), and_(decisions.c.turn_of.in_(firsts), moved)))
     arms = defaultdict[str, set[str]](set)
     with ledger.database.read() as connection:

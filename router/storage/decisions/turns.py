@@ -46,7 +46,7 @@ _REPEATED: Final = (
 _TAKE: Final = "UPDATE outcomes SET taken_by = ? WHERE decision_id = ? AND taken_by IS NULL RETURNING decision_id"
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
-#: calls, "turn": number of this turn, from 2, BEGUN_BY, NAMED, PERMITTED}
+#: calls, "turn": number of this turn, from 2, BEGUN_BY, NAMED, PERMITTED, CALLED_BY}
 TOOL_TURN: Final = "tool_turn"
 #: key in TOOL_TURN: id of the turn of a task that began the loop; missing if the decision began it
 BEGUN_BY: Final = "begun_by"
@@ -55,6 +55,8 @@ TASK_TURN: Final = "task_turn"
 #: key in TOOL_TURN: True if the caller named the arm. Key in TOOL_TURN: the arms that the caller may use, if not all
 NAMED: Final = "named"
 PERMITTED: Final = "permitted"
+#: key in TOOL_TURN, if the turn may go to another arm: the arm that made the calls
+CALLED_BY: Final = "called_by"
 #: key in `Query.request`: hash of the caller and of all messages
 CONVERSATION: Final = "conversation_hash"
 #: `field` of the error raised if another request has already brought the results

@@ -18,7 +18,7 @@ from ragbandit.router.storage.decisions.tasks import end_tasks
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates, waiting
-from ragbandit.shared.types import Conversation, DecisionId, Query, TaskTurn
+from ragbandit.shared.types import Conversation, DecisionId, MovedTurn, Query, TaskTurn
 from tests.conftest import EPOCH, on_sqlite
 
 TASKS = {"conversation": {"unit": "task"}}
@@ -185,9 +185,9 @@ def test_a_task_leaves_an_arm_that_cannot_answer(make_world, database_url):
     others = tuple(arm for arm in first.arms if arm != first.arm)
     moved = turn(world, arms=others)
     assert (place(moved), moved.arm in others, moved.pmf) == ((2, first.id), True, (1.0,))
-    assert TaskTurn.of(moved.facts).moved
+    assert MovedTurn.of(moved.facts)
     stays = turn(world)
-    assert (place(stays), stays.arm, TaskTurn.of(stays.facts).moved) == ((3, first.id), moved.arm, None)
+    assert (place(stays), stays.arm, MovedTurn.of(stays.facts)) == ((3, first.id), moved.arm, None)
     for _ in range(2):
         failing = turn(world, session=None, arms=(moved.arm,))
         world.store.add_outcome(
@@ -196,7 +196,7 @@ def test_a_task_leaves_an_arm_that_cannot_answer(make_world, database_url):
     world.router.service.refresh_steps()
     again = turn(world)
     assert (place(again), again.arm != moved.arm) == ((4, first.id), True)
-    assert "fails" in TaskTurn.of(again.facts).moved
+    assert "fails" in MovedTurn.of(again.facts).reason
     assert world.router.verify(deep=True).ok
 
 

@@ -3,12 +3,15 @@
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.decisions.tasks import end_tasks
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
+from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import outcomes, units
 from ragbandit.shared.errors import Conflict, StoreError
+from ragbandit.shared.types import BUDGET_FACTOR, MOST_FACTOR, MovedTurn, Query
 from tests.conftest import on_sqlite
 from tests.integration.serving.test_tasks import TASKS, cost_of, place, turn
 
@@ -166,3 +169,85 @@ def test_the_error_of_a_block_is_raised(make_world, monkeypatch):
         raise ZeroDivisionError
     with pytest.raises(StoreError), world.router.task():
         pass
+
+
+@pytest.fixture
+def priced(make_world):
+    """A world that has learned that `premium` costs a dollar, and `cheap` a cent, for equal answers."""
+    costs = {"premium": 1.0, "cheap": 0.01}
+    more = {"policy": {"name": "mba"}, "reward": {"cost": {"dollars": 1.0}, "weight": 0.05}}
+    world = make_world(arms={name: {"run_by": "caller"} for name in costs}, **more, **TASKS)
+    for number in range(20):
+        for arm, dollars in costs.items():
+            decision = turn(world, session=f"{arm}{number}", arms=(arm,))
+            world.outcome(decision, cost={"dollars": dollars})
+            world.feedback(decision, rating=1.0)
+            world.store.end_session(f"{arm}{number}", tenant="default", now=world.now)
+    assert world.learn() == 40
+    return world
+
+
+def expensive_task(world, session="s"):
+    """The first turn of a task that has the expensive arm."""
+    first = turn(world, session=session, arms=("premium",))
+    assert first.arm == "premium"
+    return first
+
+
+SPENT = {BUDGET_FACTOR: MOST_FACTOR}
+
+
+def test_a_spent_budget_moves_the_next_turn(priced):
+    """A turn of an open task leaves an expensive arm when the budget is spent, and the next ones keep the cheap arm."""
+    first = expensive_task(priced)
+    assert turn(priced, session="s").arm == "premium"
+    assert turn(priced, session="s", request={BUDGET_FACTOR: MOST_FACTOR / 2}).arm == "premium"
+    moved = turn(priced, session="s", request=SPENT)
+    assert (moved.arm, moved.turn_of, moved.arms, moved.pmf) == ("cheap", first.id, ("cheap",), (1.0,))
+    reasons = explain(priced.store, moved.id, rule=closing_rule(priced.settings.learning)).reasons
+    assert any("a dollar budget is spent" in reason for reason in reasons), reasons
+    stays = [turn(priced, session="s", request=request) for request in (SPENT, SPENT, {})]
+    assert [(one.arm, one.turn_of, MovedTurn.of(one.facts)) for one in stays] == [("cheap", first.id, None)] * 3
+    for one in (first, moved):
+        priced.outcome(one, cost={"dollars": 1.0 if one.arm == "premium" else 0.01})
+    assert cost_of(priced, first).dollars == pytest.approx(1.01)
+    assert priced.router.verify(deep=True).ok
+
+
+def test_tasks_that_were_opened_before_do_not_escape(priced):
+    """Each further turn is asked about, also of many agents and of tasks that were opened while the price was low."""
+    opened = [expensive_task(priced, session=session) for session in "stu"]
+    agents = [turn(priced, session="s", arms=("premium",), request={"agent": f"a{number}"}) for number in range(10)]
+    later = [turn(priced, session=session, request=SPENT) for session in "stu"]
+    later += [turn(priced, session="s", request={"agent": f"a{number}", **SPENT}) for number in range(10)]
+    assert {one.arm for one in later} == {"cheap"}
+    assert [one.turn_of for one in later] == [one.id for one in opened] + [one.id for one in agents]
+
+
+@pytest.mark.parametrize("unit", ["task", "turn"])
+def test_a_spent_budget_moves_results_of_tools(priced, unit):
+    """Results that need not go to the arm of their calls go to the cheap one, and the loop stays one decision."""
+    first = expensive_task(priced)
+    priced.outcome(first)
+    loop = {"first": first.id, "previous": first.id, "turn": 2, CALLED_BY: "premium"}
+    request = {TOOL_TURN: loop, **SPENT}
+    results = turn(priced, session="s", unit=unit, request=request)
+    assert (results.arm, results.turn_of) == ("cheap", first.id)
+    assert MovedTurn.of(results.facts)
+    assert priced.router.verify(deep=True).ok
+
+
+def test_a_turn_moves_only_to_a_permitted_arm(priced):
+    """A spent budget does not move a turn to an arm that the caller does not permit."""
+    first = expensive_task(priced)
+    only = turn(priced, session="s", arms=("premium",), request=SPENT)
+    assert (only.arm, only.turn_of, MovedTurn.of(only.facts)) == ("premium", first.id, None)
+
+
+def test_a_preview_shows_the_move(priced):
+    """A preview of such a turn has the cheap arm, and moves nothing."""
+    first = expensive_task(priced)
+    query = Query(text="and now?", session="s", request=SPENT)
+    shown = priced.router.preview(query).result(30)
+    assert (shown.turn_of, shown.arm, shown.arms) == (first.id, "cheap", ("cheap",))
+    assert turn(priced, session="s").arm == "premium"

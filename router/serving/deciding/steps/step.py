@@ -22,6 +22,8 @@ class Question(Offer):
     allowed: tuple[ArmName, ...]
     #: arm that a step chose without a draw; None if the arm is drawn
     certain_arm: ArmName | None = None
+    #: arm of the turns before, which this turn keeps unless the policy favours another one; None if this is not asked
+    kept_arm: ArmName | None = None
     #: whether only the probabilities are wanted: nothing is drawn, stored, or asked of another model
     is_preview: bool = False
     #: the decision that this turn belongs to; None if the question gets a decision of its own
@@ -65,7 +67,7 @@ class Question(Offer):
 
     def begin_again(self) -> None:
         """Forget what the steps after `check` have chosen."""
-        self.certain_arm = self.turn_of = self.decision = None
+        self.certain_arm = self.kept_arm = self.turn_of = self.decision = None
         self.facts = dict(self.checked_facts)
 
     def settle(self, arm: ArmName) -> None:

@@ -4,6 +4,9 @@ The first turn of a task is a decision like any other. Later turns belong to it:
 this arm cannot answer a turn, the policy draws another one, which the following turns keep. That draw is logged with
 the turn, but the outcome and the feedback of all turns count for the decision, as it was drawn. Otherwise an arm that
 breaks off its tasks would look as good as the arm that ends them.
+
+When a dollar budget is spent, each further turn is asked about: it goes to the arm that the policy favours at the
+highest price, as a new question would, and not to the arm of the turns before. So do results of tools.
 """
 
 import re
@@ -13,13 +16,14 @@ from typing import Any, Final
 
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
+from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.decisions.tasks import ENDED, OpenTask, end_tasks, newest_tasks, unit_key
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
+from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Decision, DecisionId, Json, StickyTurn, TaskTurn
+from ragbandit.shared.types import MOST_FACTOR, ArmName, Decision, DecisionId, Json, MovedTurn, StickyTurn, TaskTurn
 
 _LIFE: Final = re.compile(r'"(?:cache_control":\{[^{}]*"ttl|prompt_cache_retention)":"(\d{1,6})([smh])"')
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -46,6 +50,8 @@ class Tasks(Step):
             loop: Any = query.request.get(TOOL_TURN)
             if isinstance(loop, Mapping):
                 question.turn_of = DecisionId(str(loop["first"]))
+                if CALLED_BY in loop and not query.forced:
+                    _keep(question, arm=ArmName(str(loop[CALLED_BY])))
             if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
                 keyed.append((question, key))
         if keyed:
@@ -76,20 +82,21 @@ class Tasks(Step):
             return
         if is_loop and question.turn_of != task.first:
             return
-        question.turn_of, moved = task.first, None
-        if question.certain_arm is None and not question.query.forced:
-            moved = _reason_to_move(question, arm=task.arm)
-            if moved is None:
-                question.arms, question.certain_arm = (task.arm,), task.arm
-        elif question.certain_arm not in (None, task.arm):
-            moved = "the kill switch pinned another arm"
-        question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until, moved=moved))
+        question.turn_of = task.first
+        question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until))
+        if not is_loop:  # results of tools go to the arm of their calls
+            _keep(question, arm=task.arm)
 
     def after(self, batch: Batch) -> None:
         for question in batch.questions:
             if question.turn_of is None or question.decision is None:
                 continue
-            question.settle(question.certain_arm or question.decision.arm)
+            arm, kept = question.certain_arm or question.decision.arm, question.kept_arm
+            if kept is not None:
+                arm = _favourite(question.decision, kept=kept)
+                if arm != kept:
+                    question.add(MovedTurn(reason=f"a dollar budget is spent, and {arm} is favoured at its price"))
+            question.settle(arm)
             assert question.decision is not None
             # Neither facts of a draw that did not take place nor features, since nothing is learned from a turn.
             question.decision = replace(question.decision, facts={}, features=None, turn_of=question.turn_of)
@@ -100,10 +107,34 @@ class Tasks(Step):
         if task is not None and decision.turn_of is None:
             yield "It is the first turn of a task: the later turns get its arm, and their cost and feedback count here."
         elif decision.turn_of is not None:
-            if task is not None and task.moved is not None:
-                yield f"Turn {task.turn} of the task left the arm of the turns before: {task.moved}."
+            if (moved := MovedTurn.of(decision.facts)) is not None:
+                yield f"The turn left the arm of the turns before: {moved.reason}."
         elif stay is not None:
             yield f"The turn stayed on {decision.arm}, which decision {stay.first} drew. It is no draw of its own."
+
+
+def _keep(question: Question, *, arm: ArmName) -> None:
+    """Let a turn keep the arm of the turns before, if it can. A spent budget asks the policy whether it should."""
+    if question.certain_arm is not None:
+        if question.certain_arm != arm:
+            question.add(MovedTurn(reason="the kill switch pinned another arm"))
+        return
+    if question.query.forced:
+        return
+    reason = _reason_to_move(question, arm=arm)
+    if reason is not None:
+        question.add(MovedTurn(reason=reason))
+    elif question.cost_weight is not None and budget_factor(question.query) >= MOST_FACTOR:
+        question.kept_arm = arm
+    else:
+        question.arms, question.certain_arm = (arm,), arm
+
+
+def _favourite(decision: Decision, *, kept: ArmName) -> ArmName:
+    """The likeliest arm of a draw; `kept` if no arm is likelier, or if the policy failed."""
+    chances = dict(zip(decision.arms, decision.pmf, strict=True))
+    likeliest = max(decision.arms, key=lambda arm: chances[arm])
+    return kept if decision.fault is not None or chances[likeliest] <= chances[kept] else likeliest
 
 
 def _reason_to_move(question: Question, *, arm: str) -> str | None:

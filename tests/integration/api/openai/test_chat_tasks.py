@@ -52,11 +52,12 @@ class Chats:
 def chats(serve, answering):
     """A function that starts the service with these answers."""
 
-    def start(*, keys=1, calls=False, **conversation):
+    def start(*, keys=1, calls=False, sections=None, **conversation):
         service = serve(
             arms={name: {"class": "model"} for name in ("small", "large")},
             generator=MODEL,
             conversation={"rewrite": {"by": "off"}, "unit": "task", **conversation},
+            **(sections or {}),
         )
         more = {}
         if calls:

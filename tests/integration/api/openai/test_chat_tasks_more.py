@@ -5,6 +5,8 @@ import time
 import pytest
 
 from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.access.spending import book, spenders_of
+from ragbandit.shared.types import MovedTurn, Query
 from tests.integration.api.openai.test_chat_tasks import CALLS, FIRST, RESULT, TOOLS, chats, number
 
 __all__ = ["chats"]
@@ -53,3 +55,47 @@ def test_a_key_ends_its_own_session(chats, key):
     ended = world.send("/v1/sessions/1/end", {"feedback": {"rating": True, "source": "code"}}, key=key).json()
     assert (ended["decision_id"], ended["ended"]) == (firsts[key].id, 1)
     assert world.post(FIRST, headers=headers, key=1 - key).turn_of == firsts[1 - key].id
+
+
+@pytest.mark.parametrize("unit", ["task", "turn"])
+def test_a_spent_budget_moves_loops_and_turns(chats, unit):
+    """When the budget is spent, results of tools and further questions leave an expensive arm. A loop and a task
+    stay one decision.
+    """
+    sections = {
+        "policy": {"name": "mba"},
+        "reward": {"cost": {"dollars": 1.0}},
+        "tenants": {"acme": {"dollars_per_day": 1.0, "cost_weight": 0.0}},
+    }
+    world = chats(calls=True, unit=unit, sections=sections)
+    router = world.router
+    for count in range(20):
+        for arm, dollars in (("large", 1.0), ("small", 0.01)):
+            decision = router.route(Query(text=f"question {count}", arms=(arm,)))
+            router.outcome(decision.id, answer="x", steps=1, cost={"dollars": dollars})
+            router.feedback(decision.id, rating=True)
+    router.learn()
+    key = KeyStore(router.database).create(
+        name="a", role="app", now=time.time(), actor="cli:test", tenant="acme", scopes={}
+    )
+    world.service.app.state.gate.ring.known = None
+    world.keys[0] = key.text
+    firsts = (world.post(FIRST, tools=TOOLS, headers={"x-ragbandit-session-id": f"s{count}"}) for count in range(100))
+    first = next(decision for decision in firsts if decision.arm == "large")
+    headers = {"x-ragbandit-session-id": first.query.session}
+    messages = [*FIRST, CALL, RESULT]
+    before = world.post(messages, tools=TOOLS, headers=headers)
+    assert (before.turn_of, before.arm) == (first.id, "large")
+    book(router.database, spenders_of("acme", key=None), dollars=2.0, now=time.time())
+    world.service.app.state.budgets._cached.clear()
+    messages += [CALL, RESULT]
+    moved, again = (
+        world.post(messages, tools=TOOLS, headers=headers),
+        world.post([*messages, CALL, RESULT], tools=TOOLS, headers=headers),
+    )
+    assert [(one.turn_of, one.arm) for one in (moved, again)] == [(first.id, "small")] * 2
+    assert (MovedTurn.of(moved.facts) is not None, MovedTurn.of(again.facts)) == (True, None)
+    question = world.post([*FIRST, {"role": "user", "content": "And low tide?"}], headers=headers)
+    assert question.arm == "small"
+    assert question.turn_of == (first.id if unit == "task" else None)
+    assert router.verify().ok

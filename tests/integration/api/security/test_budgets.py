@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 import pytest
 
 from ragbandit.router.api.findings import of_store
-from ragbandit.router.api.security.budgets import MOST, price_factor
+from ragbandit.router.api.security.budgets import price_factor
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.deciding.steps.prices import served_weight
-from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Query
+from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, MOST_FACTOR, Query
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
 
@@ -57,7 +57,7 @@ def test_the_price_rises(world, caplog):
     assert weight() is None
     spend(world, "first", 0.56)
     factor = price_factor(spent=0.56, elapsed=0.5)
-    assert 1.0 < factor < MOST
+    assert 1.0 < factor < MOST_FACTOR
     assert weight() == pytest.approx(0.05 * factor)
     assert routed(client, decision_id="first")["arm"] == first["arm"]
     (reported,) = [one for one in of_store(router.database, settings=router.settings, now=NOON) if "price" in one.what]
@@ -75,7 +75,7 @@ def test_the_price_rises(world, caplog):
     assert paced.query.request["budget_factor"] == factor
     with caplog.at_level(logging.WARNING, "ragbandit.api"):
         spend(world, items[0]["decision_id"], 0.6)
-        assert weight() == pytest.approx(0.05 * MOST)
+        assert weight() == pytest.approx(0.05 * MOST_FACTOR)
     assert "a dollar budget is spent" in caplog.text
     assert (
         world.service.router.decision(routed(world.client(tenant="other"))["decision_id"]).decision.cost_weight is None
@@ -94,7 +94,7 @@ def test_weights_under_a_budget():
     assert [served(None), served(None, factor=3.0, policy=uniform)] == [None, None]
     assert [served(None, factor=3.0), served("economy", factor=3.0), served(0.5)] == pytest.approx([0.3, 0.6, 0.5])
     assert [served(0.0, factor=3.0), served(0.04, factor=3.0)] == pytest.approx([0.2, 0.24])
-    assert served(1e5, factor=MOST) == MAX_WEIGHT
+    assert served(1e5, factor=MOST_FACTOR) == MAX_WEIGHT
 
 
 def test_a_stop(world):

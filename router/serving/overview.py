@@ -23,6 +23,7 @@ from ragbandit.router.storage.totals import (
     minutes_of,
     progress_of,
     totals_ever,
+    uncounted,
 )
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput
@@ -30,6 +31,8 @@ from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, Policy
 
 HOUR_S: Final = 3600
 MOST_ROWS: Final = 5_000
+#: an overview reads fewer rows than this of each table that the totals do not have yet
+MOST_UNCOUNTED: Final = 10_000
 MOST_POINTS: Final = 1000
 MOST_VERSIONS: Final = 50
 
@@ -170,12 +173,20 @@ def totals_of(sums: ArmTotals) -> Totals:
     return Totals(failure_share=mean(sums.failed, sums.ended), learned=sums.rewarded, **values)
 
 
-def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
-    """The overview from `since` to `until`, in whole hours. step: a multiple of 3600, seconds. Raises InvalidInput."""
+def overview(
+    database: Database, *, policy: PolicyLabel, since: float, until: float, weight: float, step: int = HOUR_S
+) -> Overview:
+    """The overview from `since` to `until`, in whole hours. Rows that the totals do not have yet are read, unless there
+    are MOST_UNCOUNTED of them.
+
+    weight: the setting reward.weight. step: a multiple of 3600, seconds. Raises InvalidInput.
+    """
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:
         rows = hours_of(connection, policy=policy, since=first, until=last)
-        progress = _progress(connection, policy=policy)
+        newer = uncounted(connection, policy=policy, weight=weight, limit=MOST_UNCOUNTED)
+        progress = _progress(connection, policy=policy, is_whole=newer is not None)
+    rows += [row for row in newer or () if first <= row.hour < last]
     by_arm: dict[ArmName, list[ArmTotals]] = {}
     for row in rows:
         by_arm.setdefault(row.arm, []).append(row.totals)
@@ -247,8 +258,11 @@ def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_
         )
 
 
-def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
+def _progress(connection: Connection, *, policy: PolicyLabel, is_whole: bool = False) -> Progress:
+    """How far the totals are behind. is_whole: whether what they lack was read as well."""
     newest = connection.execute(select(func.max(decisions.c.made_at))).scalar()
+    if is_whole:
+        return Progress(decided_to=newest, behind_s=0.0, updates_behind=0)
     last_seq = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == policy)).scalar()
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
 

@@ -208,6 +208,30 @@ def minutes_of(connection: Connection, *, policy: str, since: int, weight: float
     ]
 
 
+def uncounted(connection: Connection, *, policy: str, weight: float, limit: int) -> list[ArmHour] | None:
+    """The amounts, by hour and arm, of the rows that the totals do not have yet: those of the last minute, or more if
+    no learner counts. Returns None if a table has `limit` or more of them.
+    """
+    deltas, seen = Deltas(), position_of(connection, TRAFFIC)
+    for table in _COUNTED:
+        after = tuple(seen.get(table.name, (-1.0, "")))
+        page = _page(connection, table, after=after, until=math.inf, limit=limit)
+        if len(page) == limit:
+            return None
+        _count(table, page, deltas)
+    seen = position_of(connection, rewards_reader(policy))
+    position, rewards, _ = next_rewards(connection, label=policy, weight=weight, seen=seen, limit=limit)
+    if position.get("seq", 0) - seen.get("seq", 0) >= limit:
+        return None
+    for key, amounts in rewards.items():
+        deltas.add(key, **amounts)
+    return [
+        ArmHour(policy=PolicyLabel(policy), hour=hour, arm=ArmName(arm), totals=totals_value(canonical(amounts)))
+        for (label, hour, arm), amounts in sorted(deltas.items())
+        if label == policy
+    ]
+
+
 def _minutes_as_hours(row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with its times multiplied by 60, so that `hour_of` returns minutes."""
     return {**row, **{name: 60.0 * row[name] for name in ("made_at", "decided_at") if name in row}}

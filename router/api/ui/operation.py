@@ -248,11 +248,10 @@ async def _history(request: Request) -> tuple[str, Overview]:
     router, now = router_of(request), time.time()
     # The first point is a multiple of the step, so all points stay the same if the page is loaded again.
     begin = (now - length) // step * step
-    label, database = router.ledger.label, router.database
-    read = partial(overview, database, policy=label, since=begin, until=now, step=step)
+    label, database, weight = router.ledger.label, router.database, router.settings.reward.weight
+    read = partial(overview, database, policy=label, since=begin, until=now, weight=weight, step=step)
     history = await reads_of(request).run(read)
     if chosen == "day" and not lived(history):  # the first decision is less than an hour old, so show minutes
-        weight = router.settings.reward.weight
         by_minute = partial(with_minutes, database, history=history, weight=weight, now=now)
         history = await reads_of(request).run(by_minute)
     return chosen, history

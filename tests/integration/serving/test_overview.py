@@ -26,7 +26,7 @@ def world(tmp_path_factory, sqlite_template):
 
 
 def read(world, **changes):
-    given = {"policy": "main", "since": world.now - 10_000.0, "until": world.now, **changes}
+    given = {"policy": "main", "since": world.now - 10_000.0, "until": world.now, "weight": 0.05, **changes}
     return overview(world.database, **given)
 
 
@@ -41,6 +41,25 @@ def test_arms_and_points_add_up(world):
     whole = read(world, step=86_400)
     assert len(whole.points) == 1
     assert whole.points[0].totals.answered == 10
+
+
+def test_what_is_not_counted_yet_is_read(make_world, monkeypatch):
+    """An overview of a store that nobody counts is that of the same store when it is counted; with too many rows to
+    read, it says how far it is behind.
+    """
+    fresh = make_world()
+    lived(fresh)
+    found = read(fresh)
+    assert (found.totals.decided, found.totals.answered, found.totals.learned) == (10, 10, 6)
+    assert (found.counted_to, found.behind_s, found.updates_behind) == (fresh.now, 0.0, 0)
+    Extender(fresh.database, holder="one", weight=0.05, clock=lambda: fresh.now + 60.0).extend()
+    assert read(fresh).totals == found.totals
+    fresh.now += 700.0
+    fresh.route()
+    assert read(fresh).totals.decided == 11
+    monkeypatch.setattr("ragbandit.router.serving.overview.MOST_UNCOUNTED", 1)
+    behind = read(fresh)
+    assert (behind.totals.decided, behind.behind_s, behind.updates_behind) == (10, 700.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +91,7 @@ def test_no_statement_reads_a_whole_table(world):
     event.remove(world.database.engine, "before_cursor_execute", seen)
     big = ("decisions", "outcomes", "updates", "arm_hours", "feedback", "waiting")
     found = [(s, p) for s, p in statements if any(f"FROM {name}" in s.replace("\n", " ") for name in big)]
-    assert len(found) == 3
+    assert len(found) == 5  # three of them read what the totals lack
     with world.database.read() as connection:
         for statement, parameters in found:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()

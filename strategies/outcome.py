@@ -1,4 +1,5 @@
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
@@ -178,7 +179,15 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
         return _exhausted(run, cap=error.cap)
     except RagBanditError as error:
         return _failed(error)
-    except (Exception, SystemExit) as error:
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # the caller or the end of the process cancels the run
+        message = f"the arm {strategy.name} raised CancelledError, and nobody cancelled its run"
+        return _failed(ArmFailed(message, remedy="catch the CancelledError of a task that the arm cancels"))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # a signal interrupts the main thread, and nothing but an arm another one
         # A TimeoutError before the end of the budget's time, for example of a socket, is a failure of the arm.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")

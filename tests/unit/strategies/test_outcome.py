@@ -312,6 +312,44 @@ def test_a_cancellation_from_outside_passes_through(asked):
         asyncio.run(cut_off())
 
 
+@pytest.mark.parametrize("stop", [None, "given"])
+def test_an_arm_that_raises_cancelled_error_has_failed(stop):
+    """If nobody cancels the run, the arm's CancelledError is its failure, which counts against it."""
+    outcome = ended(Arm(raising(asyncio.CancelledError())), stop=stop and Future())
+    assert (outcome.status, outcome.stop_reason) == ("failed", "error")
+    assert "the arm arm raised CancelledError" in outcome.error
+    assert outcome.cost.llm_calls == 1
+
+
+class Strange(BaseException):
+    """Not an Exception."""
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3), GeneratorExit(), Strange(), BaseExceptionGroup("g", [Strange()])]
+)
+def test_no_exception_of_an_arm_ends_the_loop_of_others(error):
+    """Whatever an arm raises on the loop of a worker is its failure, and other runs on the loop go on."""
+    outcomes = []
+
+    async def both():
+        other = asyncio.create_task(outcome_of(Arm(good)))
+        outcomes.append(await outcome_of(Arm(raising(error))))
+        outcomes.append(await other)
+
+    thread = threading.Thread(target=asyncio.run, args=(both(),))
+    thread.start()
+    thread.join(20)
+    assert [each.status for each in outcomes] == ["failed", "answered"]
+    assert type(error).__name__ in outcomes[0].error
+
+
+def test_a_signal_interrupts_a_run_in_the_main_thread():
+    """A KeyboardInterrupt in the main thread is Ctrl-C, and passes through a run."""
+    with pytest.raises(KeyboardInterrupt):
+        ended(Arm(raising(KeyboardInterrupt())))
+
+
 # ------------------------------------------------------------------------------------------ late, and too long
 
 

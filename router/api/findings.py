@@ -6,7 +6,7 @@ they are configured.
 
 import contextlib
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -336,28 +336,34 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from sqlalchemy import select
+    from sqlalchemy import or_, select
 
     from ragbandit.router.storage.rows.conversion import json_object
     from ragbandit.router.storage.sql.json_columns import has_key
     from ragbandit.router.storage.sql.tables import decisions, outcomes
     from ragbandit.shared.model_servers.failures import FAILURE, failure_of, successor_of
+    from ragbandit.shared.types import ABANDONED, DIED
 
-    newest = select(*outcomes.c["decision_id", "made_by", "status", "stop_reason"])
+    newest = select(*outcomes.c["decision_id", "made_by", "status", "stop_reason", "run_by"])
     newest = newest.where(outcomes.c.made_at > now - 3600.0).order_by(outcomes.c.made_at.desc()).limit(MOST_OUTCOMES)
     recent = newest.subquery()
     is_same = decisions.c.id == recent.c.decision_id
     columns = decisions.c.arm, recent.c.made_by, recent.c.stop_reason
     rows = select(*columns).join_from(recent, decisions, is_same)
-    rows = rows.where(recent.c.status == "failed", has_key(recent.c.made_by, FAILURE))
+    is_ours = recent.c.run_by == "worker"  # a caller may report any stop reason
+    is_explained = or_(has_key(recent.c.made_by, FAILURE), recent.c.stop_reason.in_((ABANDONED, DIED)))
+    rows = rows.where(recent.c.status == "failed", is_ours, is_explained)
     rows = rows.where(decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
     unable: dict[tuple[str, str], int] = defaultdict(int)
+    harmful: Counter[tuple[str, str]] = Counter()
     with database.read() as connection:
         for arm, text, stop_reason in connection.execute(rows):
             made_by = json_object(text)
             failure, is_handed_over = failure_of(made_by), successor_of(made_by) is not None
-            if failure is not None and failure.is_unable:
+            if stop_reason in (ABANDONED, DIED):
+                harmful[arm, stop_reason] += 1
+            elif failure is not None and failure.is_unable:
                 unable[arm, str(failure.inability)] += is_handed_over
             elif failure is not None and failure.kind != "refused" and stop_reason != "request_refused":
                 counts[arm, failure.kind].append(is_handed_over)
@@ -367,6 +373,15 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
             is_context = inability == "context"
             setting = "context_tokens" if is_context else "supports, or leave the parameter out by its fields"
             yield Finding("warning", f"arms.{arm}", what, f"set its generator's {setting}")
+    for (arm, stop_reason), count in harmful.items():
+        remedy = "let its code pass on asyncio.CancelledError, and await with a timeout"
+        what = f"{count} answers in the last hour ran on after budget.seconds and ignored their cancellation"
+        if stop_reason == DIED:
+            what, remedy = (
+                f"{count} answers in the last hour ended the processes that ran them",
+                "see the workers' logs",
+            )
+        yield Finding("problem", f"arms.{arm}", what, remedy)
     for (arm, kind), handed_over in counts.items():
         what = f"{len(handed_over)} answers failed in the last hour ({kind}); another arm took over {sum(handed_over)}"
         denied = kind == "denied"

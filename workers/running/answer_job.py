@@ -25,7 +25,7 @@ from ragbandit.router.telemetry.routines import insist
 from ragbandit.router.telemetry.tracing import REQUEST_ID, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.model_servers.failures import link_of
-from ragbandit.shared.types import CANCELLED, NOT_PERMITTED, ArmName, Decision, Outcome
+from ragbandit.shared.types import ABANDONED, CANCELLED, DIED, NOT_PERMITTED, ArmName, Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.arms.http import Http
@@ -40,8 +40,8 @@ from ragbandit.workers.setup.loading import LoadedArm
 
 log = logging.getLogger("ragbandit.worker")
 
-#: A question fails after this number of runs without an outcome: its runs probably end their processes. The second run
-#: is alone in its process, so that no other question fails with it.
+#: A question fails after this number of runs without an outcome: its runs end their processes. The second run is alone
+#: in its process, so that no other question fails with it.
 MAX_TRIES: Final = 2
 #: seconds after its time budget at which a run is abandoned, because the arm ignores its cancellation
 MARGIN_S: Final = 5.0
@@ -82,8 +82,9 @@ class AnswerJob:
         self._others: list[ArmName] = []
         #: whether a reader was sent a piece of the answer
         self.has_content = False
-        #: cost of the run, however it ends
+        #: cost of the run, however it ends, and the dollars of it that its outcome has
         self.account = Account()
+        self._charged = 0.0
 
     @property
     def longest_s(self) -> float:
@@ -113,11 +114,25 @@ class AnswerJob:
         if tries < MAX_TRIES:
             return None
         extra = {**self.log_extra, "tries": tries}
-        log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=extra)
-        arm = self.context.arms.get(decision.arm)
+        log.error("workers died over a question; it fails and is not tried again", extra=extra)
+        error = f"{tries} workers died over this question with the arm {decision.arm!r}"
+        return self._failed(DIED, error=error)
+
+    def abandoned(self) -> Outcome:
+        """The outcome of a run whose arm still runs after its time, since it ignores its cancellation. Such a run does
+        not end its process, so the question does not run again.
+        """
+        extra = {**self.log_extra, "after_s": self.longest_s}
+        log.error("an arm ignores its cancellation: its question fails, and its run is left alone", extra=extra)
+        error = f"the arm {self.decision.arm!r} ran for {self.longest_s:g} s and ignored its cancellation"
+        self._charged = self.account.cost.dollars
+        cost = replace(self.account.cost, seconds_total=self.longest_s)
+        return replace(self._failed(ABANDONED, error=error), cost=cost)
+
+    def _failed(self, stop_reason: str, *, error: str) -> Outcome:
+        arm = self.context.arms.get(self.decision.arm)
         made_by = {} if arm is None else arm.made_by(self._budget)
-        error = f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}"
-        return unrun_outcome(decision.id, now=time.time(), stop_reason="worker_died", error=error, made_by=made_by)
+        return unrun_outcome(self.decision.id, now=time.time(), stop_reason=stop_reason, error=error, made_by=made_by)
 
     async def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Outcome:
         """Run the arm, traced as a span. reader: receives the answer while it is generated."""
@@ -173,9 +188,17 @@ class AnswerJob:
         self.book_lost()
 
     def book_lost(self) -> None:
-        """Charge the dollars of a run that ends without an outcome, since the question runs again."""
+        """Charge the dollars of a run that no outcome has, since the question runs again."""
+        self._book(self.account.cost.dollars)
+
+    def book_rest(self) -> None:
+        """Charge what an abandoned run has cost after its outcome."""
+        if self.account.cost.dollars > self._charged:
+            self._book(self.account.cost.dollars - self._charged)
+
+    def _book(self, dollars: float) -> None:
         query, database = self.decision.query, self.context.store.database
-        spenders, dollars = spenders_of(query.tenant, key=query.api_key), self.account.cost.dollars
+        spenders = spenders_of(query.tenant, key=query.api_key)
         try:
             book(database, spenders, dollars=dollars, now=time.time())
         except StoreError as error:

@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import logging
-import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.running.event_loop import CLOSE_S, EventLoop, LoopWatch
 from ragbandit.workers.running.runs import ActiveRuns
+from ragbandit.workers.running.second_runs import SecondRuns
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
@@ -92,9 +92,8 @@ class Context:
     )
     #: time.monotonic() when the learner last looked for something to learn
     looked_at: float = 0.0
-    #: time.monotonic() of the last look for questions whose run ended a process, and whether one waits for too long
-    looked_again_at: float = -math.inf
-    is_overdue: bool = False
+    #: when this process runs questions whose first run ended a process
+    second_runs: SecondRuns = field(default_factory=SecondRuns)
     wake_versions: Callable[[], None] = lambda: None
     #: the time for what deletes, gives up or pays again
     deadlines: DeadlineClock = field(init=False)

@@ -19,6 +19,10 @@ CLOSE_S: Final = 5.0
 END_S: Final = 0.05
 
 
+class LoopEnded(Exception):
+    """The event loop of this process has ended, and the coroutine was not begun."""
+
+
 class LoopWatch:
     """Finds out whether an event loop is blocked by code that never awaits, or has ended.
 
@@ -62,9 +66,22 @@ class EventLoop:
         with asyncio.Runner(loop_factory=lambda: self._loop):  # the Runner cancels all running tasks at the end
             self._loop.run_forever()
 
+    @property
+    def lives(self) -> bool:
+        """Whether the loop runs coroutines: not after `close`, and not after a task of an arm has ended it."""
+        return self._thread.is_alive() and not self._loop.is_closed()
+
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:
-        """Run the coroutine on the loop and wait for its result. Raises its error, or TimeoutError after timeout_s."""
-        waiting = asyncio.run_coroutine_threadsafe(self._noted(work), self._loop)
+        """Run the coroutine on the loop and wait for its result. Raises its error, LoopEnded, or TimeoutError after
+        timeout_s.
+        """
+        noted = self._noted(work)
+        try:
+            waiting = asyncio.run_coroutine_threadsafe(noted, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            noted.close()
+            work.close()
+            raise LoopEnded from error
         try:
             return waiting.result(timeout_s)
         except BaseException:

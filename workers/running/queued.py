@@ -1,52 +1,55 @@
 """The source of a worker: decisions of the queue, whose callers wait in other processes."""
 
-import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import Final
 
 from ragbandit.router.queue.stream_writer import AnswerWriter
 from ragbandit.shared.model_servers.failures import link_of
-from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import Decision, Outcome
 from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
+from ragbandit.workers.running.event_loop import LoopEnded
 from ragbandit.workers.running.runner import Runner
 from ragbandit.workers.running.runs import ActiveRun
 from ragbandit.workers.setup.loading import full_arms
 
-#: time for which a question whose run ended a process waits behind other questions, seconds. Then a worker
-#: waits until its runs end, and runs the question by itself
-AGAIN_S: Final = 10.0
-
 
 def next_answer(context: Context) -> Callable[[], None] | None:
-    """Claim the next decision. Returns the function that answers it; None if no decision waits."""
-    runs = context.active_runs
-    if runs.most_tries() > 0 or (runs.ids() and _is_overdue(context)):
+    """Claim the next decision. Returns the function that answers it; None if no decision waits.
+
+    Called by one thread at a time. A process whose event loop has ended claims nothing until it ends itself.
+    """
+    runs, queue, second_runs = context.active_runs, context.queue, context.second_runs
+    if context.loop is None or not context.loop.lives or runs.most_tries() > 0:
         return None
     # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
     full = full_arms(context.arms, running=runs.arms())
-    claimed = None if _is_overdue(context) else context.queue.claim(again=False, without=full)
+    claimed = None
+    if second_runs.are_due(queue):
+        if runs.ids():
+            second_runs.hold()
+            return None
+        claimed = queue.claim(again=True, without=full)
+        if claimed is None:
+            second_runs.forget()
+    claimed = claimed or queue.claim(again=False, without=full)
     if claimed is None and not runs.ids():
-        claimed = context.queue.claim(again=True, without=full)
+        claimed = queue.claim(again=True, without=full)
     run = None if claimed is None else runs.begin_claimed(claimed)
     return None if run is None else partial(answer, context, run)
-
-
-def _is_overdue(context: Context) -> bool:
-    """Whether a question whose run ended a process waits for longer than AGAIN_S. Looked up once a second."""
-    now = time.monotonic()
-    if now >= context.looked_again_at + 1.0:
-        context.looked_again_at = now
-        context.is_overdue = context.queue.waits_again(since=steady_clock().now() - AGAIN_S)
-    return context.is_overdue
 
 
 def answer(context: Context, run: ActiveRun) -> None:
     """Answer a decision that this process has claimed, and wait for its end."""
     assert context.loop is not None
-    context.loop.run(Runner(context, callers=_RemoteCallers(context)).answer(run))
+    with context.second_runs.running() if run.tries else nullcontext():
+        try:
+            context.loop.run(Runner(context, callers=_RemoteCallers(context)).answer(run))
+        except LoopEnded:
+            with context.active_runs.ending(run):
+                context.queue.give_back(run.decision_id)
+            raise
 
 
 class _RemoteCallers:

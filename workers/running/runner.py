@@ -7,7 +7,7 @@ A source claims decisions for it: the queue in a worker (queued.py), the decisio
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -34,8 +34,12 @@ class AnswerWriter(AnswerReader, Protocol):
 Writer = TypeVar("Writer", bound=AnswerWriter)
 
 
-async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Await a run. Raises TimeoutError after `seconds`, also if the arm ignores its cancellation."""
+class Abandoned(Exception):
+    """The arm ignores its cancellation: its run goes on, and nobody waits for it."""
+
+
+async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, left: Callable[[], object]) -> Outcome:
+    """Await a run. Raises Abandoned after `seconds` if the run ignores its cancellation. Its end then calls `left`."""
     run = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([run], timeout=seconds)
@@ -47,7 +51,16 @@ async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome]) -> Outcom
         raise
     run.cancel()
     await asyncio.wait([run], timeout=END_S)
-    raise TimeoutError
+    if run.done() and not run.cancelled():
+        return run.result()
+
+    def end(run: asyncio.Task[Outcome]) -> None:
+        if not run.cancelled():
+            run.exception()  # so that asyncio does not log it
+        left()
+
+    run.add_done_callback(end)
+    raise Abandoned
 
 
 class Callers(Protocol[Writer]):
@@ -101,9 +114,8 @@ class Runner(Generic[Writer]):
                 raise  # the arm cancelled itself
             await context.step(job.give_back)
             return None, writer
-        except TimeoutError:
-            await context.step(job.book_lost)
-            raise
+        except Abandoned:
+            outcome = job.abandoned()
         successor = await context.step(partial(job.successor, outcome)) if job.hands_over(outcome) else None
         if successor is not None:
             outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
@@ -122,7 +134,8 @@ class Runner(Generic[Writer]):
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error), writer
         writer = await self._callers.begin(job, writer)
         try:
-            return await _at_most(job.longest_s, job.work(arm, reader=writer)), writer
+            work = job.work(arm, reader=writer)
+            return await _at_most(job.longest_s, work, left=partial(context.threads.submit, job.book_rest)), writer
         finally:
             if writer is not None:
                 self._callers.end(writer)

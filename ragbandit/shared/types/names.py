@@ -47,6 +47,10 @@ DecisionState = Literal["learned", "defaulted", "waiting", "closed", "quarantine
 CANCELLED: Final = "cancelled"
 #: stop reason of a question that no arm ran, because the operator's rules do not let its arm run any more
 NOT_PERMITTED: Final = "not_permitted"
+#: stop reason of a question whose runs ended their processes
+DIED: Final = "worker_died"
+#: stop reason of a run that ignored its cancellation, after its time
+ABANDONED: Final = "abandoned"
 #: stop reason of an answer that ends where its model reached the limit of tokens, as in OpenAI's finish_reason
 CUT: Final = "length"
 

@@ -1,7 +1,6 @@
 """The job "answer" in a worker: counted, cancelled, given up, and questions that kill workers."""
 
 import asyncio
-import math
 import time
 from dataclasses import replace
 
@@ -13,6 +12,9 @@ from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.chores.exchanges import keep_claims
 from ragbandit.workers.running.answer_job import MAX_TRIES
+from ragbandit.workers.running.event_loop import LoopEnded
+from ragbandit.workers.running.queued import next_answer
+from ragbandit.workers.running.second_runs import SecondRuns
 from tests.support.arms.answer_jobs import Held, answer_next, decision_for, outcome_in, set_tries, tries_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
@@ -139,10 +141,66 @@ def test_a_question_whose_run_ended_a_process_waits_behind_others(work, age_s, p
     for key in fresh:
         context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key))])
     for _ in range(3):
-        context.looked_again_at = -math.inf
+        context.second_runs = SecondRuns()
         assert answer_next(context)
         order += [key for key in context.store.outcomes_by_id(["d1", *fresh]) if key not in order]
     assert (order.index("d1"), [key for key in order if key != "d1"]) == (place, fresh)
+
+
+def test_second_runs_take_at_most_half_of_the_time(work):
+    """After a second run, new questions have as much time as that run took, however many second runs wait."""
+    now, runs, again, fresh = [100.0], [], ["d1", "d2", "d3"], ["fresh-1", "fresh-2"]
+
+    class Slow(ScriptedGenerator):
+        async def complete(self, request):
+            runs.extend(context.active_runs.ids())
+            now[0] += 11.0 if runs[-1] in again else 6.0
+            return await super().complete(request)
+
+    context = work(generator=Slow({"": "x"}))
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key)) for key in again[1:]])
+    set_tries(context, 1)
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key)) for key in fresh])
+    context.second_runs = SecondRuns(now=lambda: now[0])
+    while answer_next(context):
+        pass
+    assert runs == ["d1", "fresh-1", "fresh-2", "d2", "d3"]
+
+
+def test_a_second_run_waits_for_the_runs_of_its_worker_within_its_share(work, together):
+    """The time in which a worker takes no new question, to be empty for a second run, counts as that run's time."""
+    generator, now = Held(), [100.0]
+    context = work(generator=generator)
+    context.second_runs = SecondRuns(now=lambda: now[0])
+    (first,) = together(context, 1)
+    assert generator.entered.wait(20)
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key)) for key in ("again", "new")])
+    with context.store.database.write() as connection:
+        connection.execute(update(jobs).where(jobs.c.decision_id == "again").values(tries=1))
+    now[0] += 1.0
+    assert not answer_next(context)
+    now[0] += 30.0
+    generator.free.set()
+    first.join(20)
+    assert answer_next(context)
+    assert sorted(context.store.outcomes_by_id(["d1", "again", "new"])) == ["again", "d1"]
+    assert not context.second_runs.are_due(context.queue)
+    now[0] += 29.0
+    set_tries(context, 1)
+    assert not context.second_runs.are_due(context.queue)
+    now[0] += 2.0
+    assert context.second_runs.are_due(context.queue)
+
+
+def test_a_worker_whose_event_loop_has_ended_claims_nothing(work, monkeypatch):
+    """Until it ends, it takes no further question, and gives back one that it has just claimed."""
+    context = work()
+    job = next_answer(context)
+    context.loop.close()
+    with pytest.raises(LoopEnded):
+        job()
+    assert (tries_of(context), context.active_runs.held()) == ({"d1": 0}, [])
+    assert next_answer(context) is None
 
 
 def test_what_waits_to_begin_is_no_lost_claim(work):

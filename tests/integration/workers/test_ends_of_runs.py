@@ -11,6 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.api.findings import of_store
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.access.spending import spenders_of, spent
 from ragbandit.router.storage.sql.tables import jobs, outcomes
@@ -52,7 +53,7 @@ class Deaf(ScriptedGenerator):
         while not self.released:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
-        return await super().complete(request)
+        return replace(await super().complete(request), dollars=0.25)
 
 
 def given(context, seconds):
@@ -104,15 +105,55 @@ def test_functions_that_hang_are_given_back_at_a_second_signal(work, together):
     generator.released.set()
 
 
-def test_a_run_that_ignores_its_cancellation_is_abandoned(work, monkeypatch):
-    """After its time and a margin the worker goes on with other questions; the claim expires."""
-    monkeypatch.setattr(answer_job, "MARGIN_S", 0.2)
+@pytest.fixture
+def deaf(work, monkeypatch):
+    """A worker whose runs ignore their cancellation. Gives (context, generator)."""
+    monkeypatch.setattr(answer_job, "MARGIN_S", 0.05)
     generator = Deaf()
-    context = given(work(generator=generator), 0.1)
-    with pytest.raises(TimeoutError):
-        answer_next(context)
-    assert (context.active_runs.held(), outcome_in(context)) == ([], None)
+    yield given(work(generator=generator), 0.02), generator
     generator.released = True
+
+
+def spent_today(context):
+    tenant = decision_for("single_step").query.tenant
+    with context.store.database.read() as connection:
+        (total, *_) = spent(connection, spenders_of(tenant, key=None), now=time.time()).values()
+    return total.day
+
+
+def test_a_run_that_ignores_its_cancellation_fails_at_once(deaf):
+    """After its time and a margin the run is left alone: its question fails, with its cost, and does not run again."""
+    context, _ = deaf
+    assert answer_next(context)
+    outcome = outcome_in(context)
+    assert (outcome.status, outcome.stop_reason, outcome.run_by) == ("failed", "abandoned", "worker")
+    assert "the arm 'single_step' ran for 0.07 s and ignored its cancellation" in outcome.error
+    assert (outcome.cost.seconds_total, outcome.made_by["arm"]) == (pytest.approx(0.07), "single_step")
+    assert (context.active_runs.held(), tries_of(context), answer_next(context)) == ([], {}, False)
+
+
+def test_an_arm_that_ignores_its_cancellation_is_suspended(deaf):
+    """After a few such runs the circuit breaker suspends the arm, and `status` says why."""
+    context, _ = deaf
+    more = [replace(decision_for("single_step"), id=DecisionId(f"e{number}")) for number in range(4)]
+    context.store.add_decisions(more)
+    while answer_next(context):
+        pass
+    (health,) = context.health.read(["single_step"], now=time.time())
+    assert (health.state, health.failures) == ("open", 5)
+    settings = context.settings.model_copy(update={"arms": {"single_step": {}}})
+    reported = of_store(context.store.database, settings=settings, now=time.time())
+    (what,) = [each.what for each in reported if each.about == "arms.single_step"]
+    assert what == "5 answers in the last hour ran on after budget.seconds and ignored their cancellation"
+
+
+def test_what_an_abandoned_run_pays_later_is_booked(deaf):
+    """The dollars that a run costs after it was abandoned count in the budgets, and those of its outcome count once."""
+    context, generator = deaf
+    assert answer_next(context)
+    assert spent_today(context) == 0.0
+    generator.released = True
+    assert until(lambda: spent_today(context) == 0.25)
 
 
 @pytest.mark.parametrize("tries", [0, 1])
@@ -156,10 +197,7 @@ def test_an_outcome_that_is_never_stored_is_charged(work, monkeypatch):
     monkeypatch.setattr(context.store, "add_outcome", refuse)
     with pytest.raises(StoreError):
         answer_next(context)
-    tenant = decision_for("single_step").query.tenant
-    with context.store.database.read() as connection:
-        (total, *_) = spent(connection, spenders_of(tenant, key=None), now=time.time()).values()
-    assert total.day == 0.5
+    assert spent_today(context) == 0.5
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""When a worker runs questions whose first run ended a process: each alone, and for at most half of the time."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ragbandit.router.storage.jobs.answers import AnswerQueue
+from ragbandit.shared.processes.steady_clock import steady_clock
+
+#: time for which such a question waits behind other questions, seconds. Then a worker takes no new question until its
+#: runs have ended, and runs the question by itself
+AGAIN_S: Final = 10.0
+#: seconds between two looks into the queue
+LOOK_S: Final = 1.0
+
+
+@dataclass(kw_only=True)
+class SecondRuns:
+    """After a second run, new questions have as much time as it took with the wait before it. Not thread-safe."""
+
+    now: Callable[[], float] = time.monotonic
+    _looked_at: float = -math.inf
+    _waits: bool = False
+    #: time since which this worker has taken no new question, to be empty for a second run; None if it takes some
+    _held_since: float | None = None
+    _next_at: float = -math.inf
+
+    def are_due(self, queue: AnswerQueue) -> bool:
+        """Whether a question that waits for its second run goes before new ones. Raises StoreError."""
+        now = self.now()
+        if now < self._next_at:
+            return False
+        if now >= self._looked_at + LOOK_S:
+            self._looked_at = now
+            self._waits = queue.waits_again(since=steady_clock().now() - AGAIN_S)
+        if not self._waits:
+            self._held_since = None
+        return self._waits
+
+    def hold(self) -> None:
+        """Count the time from now on, in which no new question is taken, as time of the second run."""
+        if self._held_since is None:
+            self._held_since = self.now()
+
+    def forget(self) -> None:
+        """Another process has taken what waited."""
+        self._waits, self._held_since = False, None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A second run of this process."""
+        began = self.now() if self._held_since is None else self._held_since
+        try:
+            yield
+        finally:
+            ended = self.now()
+            self._next_at = ended + (ended - began)
+            self.forget()
+            self._looked_at = -math.inf

@@ -224,6 +224,7 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
         "decision": f"{reply['decision_id']}, {moment(record['made_at'])}",
         "question": record["question"],
         "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:6]),
+        "chosen": reply["chosen"],
         **answer,
         "cost": ", ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in cost.items()),
         "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-3:]),

@@ -209,7 +209,7 @@ def minutes_of(connection: Connection, *, policy: str, since: int, weight: float
 
 
 def uncounted(connection: Connection, *, policy: str, weight: float, limit: int) -> list[ArmHour] | None:
-    """The amounts, by hour and arm, of the rows that the totals do not have yet: those of the last minute, or more if
+    """The amounts, by hour and arm, of the rows that the totals do not have yet: usually the last minute, or more if
     no learner counts. Returns None if a table has `limit` or more of them.
     """
     deltas, seen = Deltas(), position_of(connection, TRAFFIC)

@@ -431,6 +431,9 @@ class RecordReply(DecisionFields):
     """Further facts that the policy logged."""
     made_at: float
     """Time of the decision, seconds since 1970."""
+    turn_of: str | None
+    """The decision that this turn belongs to; null for a decision. State, reason, feedback and reward are of that
+    decision."""
     state: DecisionState
     """State of the decision in the ledger; see docs/glossary.md."""
     reason: str | None

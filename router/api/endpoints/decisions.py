@@ -402,7 +402,7 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
         return explained
     if now.arm == decision.arm:
         return explained
-    chosen = f"For this turn alone the policy would now prefer {now.arm}; the task stays on its arm."
+    chosen = f"For this turn alone the policy would now prefer {now.arm}; the turns stay on their arm."
     return replace(explained, reasons=(*explained.reasons, chosen))
 
 

@@ -17,7 +17,7 @@ from ragbandit.router.api.ui.rendering import form_of, onward, page
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
-from ragbandit.router.serving.explanations.explain import Explanation
+from ragbandit.router.serving.explanations.explain import Explanation, turn_words
 from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.paired_labels import count_items
@@ -181,6 +181,7 @@ def _facts(explained: Explanation) -> dict[str, Any]:
     columns = ("score", "quality", "cost")
     return {
         "explained": explained,
+        "turn": turn_words(explained.record.decision),
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
         "has": {name: any(getattr(arm, name) is not None for arm in explained.arms) for name in columns},
         "cost": {} if outcome is None else {name: value for name, value in asdict(outcome.cost).items() if value},

@@ -1,9 +1,10 @@
 """Explanation of one decision. The texts below the fields are their descriptions in /openapi.json."""
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import GetPydanticSchema
 from sqlalchemy import select
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
+from ragbandit.router.reporting.deciders import decider_of
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
@@ -19,7 +21,18 @@ from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.texts.formats import moment
-from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Decision, DecisionId, Json, UntriedArms
+from ragbandit.shared.types import (
+    IMPORTED,
+    UNDRAWN,
+    ArmName,
+    Decision,
+    DecisionId,
+    Json,
+    PinnedArm,
+    StickyTurn,
+    TaskTurn,
+    UntriedArms,
+)
 
 _AS_REPLY: Final = GetPydanticSchema(lambda _source, handler: handler.generate_schema(RecordReply))
 
@@ -68,6 +81,8 @@ class Explanation:
 
     decision_id: DecisionId
     """Id of the decision."""
+    chosen: str
+    """Who or what chose the arm, in a few words."""
     reasons: tuple[str, ...]
     """Why this arm was chosen, in sentences, the main reason first."""
     progress: str
@@ -80,8 +95,18 @@ class Explanation:
     """The reply of `GET /v1/decisions/{decision_id}`."""
 
 
-def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known: Collection[str] = ()) -> Explanation:
-    """Explain one decision. known: names of all configured arms. Raises NotFound, InvalidInput, StoreError."""
+def explain(
+    store: DecisionStore,
+    decision_id: str,
+    *,
+    rule: ClosingRule,
+    known: Collection[str] = (),
+    now: float | None = None,
+) -> Explanation:
+    """Explain one decision. Raises NotFound, InvalidInput, StoreError.
+
+    known: names of all configured arms. now: seconds since 1970; None for the present time
+    """
     record = store.record(DecisionId(checked_id(decision_id, field="decision_id")))
     decision = record.decision
     is_imported, arms = IMPORTED in decision.facts, chances_of(decision)
@@ -105,8 +130,9 @@ def explain(store: DecisionStore, decision_id: str, *, rule: ClosingRule, known:
         reasons += (f"Its policy is now {diagnosis.line}.",)
     return Explanation(
         decision_id=decision.id,
+        chosen=choice_words(decision),
         reasons=reasons,
-        progress=progress_of(record, rule=rule),
+        progress=progress_of(record, rule=rule, now=time.time() if now is None else now),
         arms=arms,
         draw=draw,
         record=record,
@@ -117,7 +143,9 @@ def preview_of(decision: Decision) -> tuple[list[str], tuple[ArmChance, ...]]:
     """Reasons and arms of a decision that was not drawn (`Router.preview`)."""
     reasons = [sentence for step in reversed(STEPS) for sentence in step.explain(decision)]
     if decision.turn_of is not None:
-        reasons.insert(0, f"It would be a turn of decision {decision.turn_of}, and nothing would be drawn.")
+        reasons.insert(
+            0, f"It would be {turn_words(decision)}, of decision {decision.turn_of}, and nothing would be drawn."
+        )
     return [*reasons, *_of_the_policy(decision)], chances_of(decision)
 
 
@@ -161,15 +189,41 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
     return [float(number) for number in value] if are_numbers else None
 
 
+def turn_words(decision: Decision) -> str:
+    """Which turn it is of its task or loop of tools: "turn 6 of a task"; of a decision, "a decision"."""
+    task, loop = TaskTurn.of(decision.facts), decision.query.request.get(TOOL_TURN)
+    if decision.turn_of is None:
+        return "a decision"
+    if task is not None:
+        return f"turn {task.turn} of a task"
+    return f"turn {loop.get('turn')} of a loop of tools" if isinstance(loop, Mapping) else "a later turn of a task"
+
+
+def choice_words(decision: Decision) -> str:
+    """Who or what chose the arm, in a few words: on pages, in `explain` and in replies."""
+    facts, link = decision.facts, link_of(decision.query.request)
+    decider = decider_of(facts, request="")
+    words = {
+        "drawn elsewhere, in an imported log": IMPORTED in facts,
+        f"it answers in place of {link.get('arm') if link else ''}, which failed": bool(link),
+        f"{turn_words(decision)}: nothing was drawn": decision.turn_of is not None,
+        "the caller chose it": decision.query.forced,
+        "the kill switch chose it": PinnedArm.key in facts,
+        "it stayed on the arm of an earlier turn": StickyTurn.key in facts,
+        "the only arm on offer": len(decision.arms) == 1,
+        "the safe start chose it": decider.kind == "safe start" and decider.share == 1.0,
+        "explored: not the most probable arm": decision.explored,
+    }
+    return next((text for text, holds in words.items() if holds), "the most probable arm")
+
+
 def _instead_of_a_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
     if draw.made_elsewhere:
         yield f"The decision came with an imported log: {decision.arm} was drawn elsewhere, and cannot be drawn again."
     if decision.turn_of is not None:
-        loop: Any = decision.query.request.get(TOOL_TURN)
-        what = f"Turn {loop.get('turn')} of a loop of tools" if isinstance(loop, Mapping) else "This turn of a task"
         yield (
-            f"{what} belongs to decision {decision.turn_of}: nothing was drawn, and its cost and its feedback count "
-            "for that decision."
+            f"{turn_words(decision).capitalize()} belongs to decision {decision.turn_of}: nothing was drawn, and its "
+            "cost and its feedback count for that decision."
         )
     if link := link_of(decision.query.request):
         yield (
@@ -234,7 +288,13 @@ def _of_the_caller(decision: Decision, *, known: Collection[str]) -> Iterator[st
         yield f"The caller or its key allowed only these arms: {', '.join(allowed)}."
 
 
-def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
+def progress_of(record: DecisionRecord, *, rule: ClosingRule, now: float) -> str:
+    """The state of a decision in a sentence. A turn has the state of its decision."""
+    sentence, first = _progress(record, rule=rule, now=now), record.decision.turn_of
+    return sentence if first is None else f"As part of decision {first}: {sentence[0].lower()}{sentence[1:]}"
+
+
+def _progress(record: DecisionRecord, *, rule: ClosingRule, now: float) -> str:
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":
@@ -242,7 +302,9 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
     if record.state in ("closed", "quarantined"):
         end = "Closed, and nothing was learned of it" if record.state == "closed" else "Quarantined: not learned"
         return f"{end}: {record.reason}."
-    decision, ends = record.decision, moment(record.decision.made_at + rule.wait_s + rule.expire_s)
+    decision, ends = record.decision, moment(record.begun_at + rule.wait_s + rule.expire_s)
+    if record.open_until is not None and record.open_until > now:
+        return f"Waits for the end of its task: at {moment(record.open_until)}, unless a further turn comes."
     judgements = [item for item in record.feedback if item.value is not None]
     if record.reason is not None:
         return f"Waits: {record.reason.removeprefix('waiting for ')}; without one it is closed at {ends}."
@@ -251,7 +313,7 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule) -> str:
     if not judgements:
         awaited = "the outcome and feedback" if record.outcome is None else "feedback"
         return f"Waits for {awaited}; else it is closed at {ends}."
-    window = decision.made_at + rule.wait_s
+    window = (record.open_until or record.begun_at) + rule.wait_s
     if rule.wait_s > 0:
         return f"Has feedback, and collects more until {moment(window)}; then the learner takes it."
     return "Has all it needs: the learner takes it next."

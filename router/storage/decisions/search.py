@@ -53,8 +53,10 @@ class SearchRow:
     session: str | None
     made_at: float
     status: OutcomeStatus | None
+    #: a turn has the state of its decision
     state: DecisionState
-    #: reward and seq are None if the decision was not learned
+    turn_of: str | None
+    #: reward and seq are None if the decision was not learned; a turn has neither
     reward: float | None
     seq: int | None
 
@@ -76,8 +78,9 @@ _COLUMNS: Final = (
     decisions.c.fault.is_not(None).label("faulty"),
     outcomes.c.status,
     _STATE.label("state"),
-    updates.c.value.label("reward"),
-    updates.c.seq,
+    decisions.c.turn_of,
+    case((decisions.c.turn_of.is_(None), updates.c.value)).label("reward"),
+    case((decisions.c.turn_of.is_(None), updates.c.seq)).label("seq"),
 )
 
 
@@ -117,8 +120,9 @@ def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
 
 
 def _matching(inner: Any, wanted: Search) -> Select[Any]:
-    learned = and_(updates.c.policy == wanted.label, updates.c.decision_id == decisions.c.id)
-    closed = and_(closures.c.policy == wanted.label, closures.c.decision_id == decisions.c.id)
+    first = func.coalesce(decisions.c.turn_of, decisions.c.id)  # a turn has the state of its decision
+    learned = and_(updates.c.policy == wanted.label, updates.c.decision_id == first)
+    closed = and_(closures.c.policy == wanted.label, closures.c.decision_id == first)
     filters = {"tenant": wanted.tenant, "arm": wanted.arm}
     conditions = [decisions.c[name] == value for name, value in filters.items() if value is not None]
     if wanted.state is not None:

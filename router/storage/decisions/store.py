@@ -88,9 +88,13 @@ from ragbandit.shared.types import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
+    """A decision or a turn. The ledger knows only decisions: feedback, state, reward and reason of a turn are those of
+    the decision that it belongs to.
+    """
+
     decision: Decision
     outcome: Outcome | None
-    #: all feedback on the decision, oldest first
+    #: all feedback, oldest first
     feedback: tuple[Feedback, ...]
     #: ids of feedback that came after the decision was closed
     late: frozenset[str]
@@ -100,6 +104,10 @@ class DecisionRecord:
     learned_seq: int | None
     #: why the decision was closed or quarantined, or what the caller has to send before it can be learned
     reason: str | None
+    #: time of the decision, of a turn that of its decision; and the end of its task while a ledger waits for it, None
+    #: for one turn; seconds since 1970
+    begun_at: float
+    open_until: float | None = None
 
 
 class _OutdatedError(Exception):
@@ -133,6 +141,8 @@ class AnswerTask:
 
 #: `field` of the error of decisions that were made with an older revision of versions and kill switch
 OUTDATED: Final = "revision"
+#: tables that have a decision's row of a ledger, by its state: learned, closed, waiting
+_PLACES: Final = (updates, closures, waiting)
 _REVISION: Final = "SELECT revision FROM policy_control WHERE base = ?"
 _ID: Final = attrgetter("id")
 _DECISION_ID: Final = itemgetter("decision_id")
@@ -529,12 +539,15 @@ class DecisionStore:
                 raise feedback_writes.unknown_decision()
             query = select(outcomes).where(outcomes.c.decision_id == decision_id)
             outcome = connection.execute(query).mappings().first()
-            query = select(feedback).where(feedback.c.decision_id == decision_id)
+            first = row["turn_of"] or decision_id
+            query = select(feedback).where(feedback.c.decision_id == first)
             query = query.order_by(feedback.c.received_at, feedback.c.id)
             feedback_rows = connection.execute(query).mappings().all()
-            learned = self._row_in(connection, updates, decision_id)
-            closed = self._row_in(connection, closures, decision_id)
-            open_row = self._row_in(connection, waiting, decision_id)
+            learned, closed, open_row = (self._row_in(connection, table, first) for table in _PLACES)
+            begun_at = row["made_at"]
+            if row["turn_of"] is not None:
+                query = select(decisions.c.made_at).where(decisions.c.id == first)
+                begun_at = connection.execute(query).scalar() or begun_at
             has_open_turn = open_row is not None and bool(with_open_turn(connection, [decision_id]))
         waits = "waiting for a worker's answer to a later turn" if has_open_turn else None
         if open_row is not None and is_missing_outcome(open_row):
@@ -549,6 +562,8 @@ class DecisionStore:
                 reward=None if learned is None else reward_value(learned),
                 learned_seq=None if learned is None else learned["seq"],
                 reason=waits if closed is None else closed["reason"],
+                begun_at=begun_at,
+                open_until=None if open_row is None else open_row["open_until"],
             )
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"the rows of decision {row['id']} cannot be read: {error}") from error

@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.diagnosis import STARVED
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.serving.explanations.explain import choice_words, explain
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.types import ERASED, Generated, Query, Retrieved, Round, Source
 from tests.conftest import on_sqlite
@@ -119,6 +119,62 @@ def test_reasons(make_world, make_decision, changes, said):
     assert any(said in reason for reason in explained.reasons), explained.reasons
 
 
+TURN = {"turn_of": "first"}
+LOOP = {"tool_turn": {"first": "first", "previous": "p", "turn": 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "query", "said"),
+    [
+        ({}, {}, "the most probable arm"),
+        ({"explored": True}, {}, "explored: not the most probable arm"),
+        ({}, {"forced": True}, "the caller chose it"),
+        (TURN | {"facts": {"task": {"unit": "u", "turn": 6, "until": 1.0}}}, {}, "turn 6 of a task: nothing was drawn"),
+        # a turn that brings results of tools has its arm by force, inside a task and without one
+        (
+            TURN | {"facts": {"task": {"unit": "u", "turn": 6, "until": 1.0}}},
+            {"forced": True, "request": LOOP},
+            "turn 6 of a task: nothing was drawn",
+        ),
+        (TURN, {"forced": True, "request": LOOP}, "turn 2 of a loop of tools: nothing was drawn"),
+        (TURN, {"forced": True}, "a later turn of a task: nothing was drawn"),
+        ({"facts": {"killed": {"arm": "multi_step", "revision": 3}}}, {}, "the kill switch chose it"),
+        ({"facts": {"imported": "jsonl"}}, {}, "drawn elsewhere, in an imported log"),
+        ({"facts": {"incumbent": {"arm": "multi_step", "share": 0.0}}}, {}, "the safe start chose it"),
+        ({"facts": {"incumbent": {"arm": "multi_step", "share": 0.5}}}, {}, "the most probable arm"),
+    ],
+)
+def test_who_chose_the_arm(make_decision, changes, query, said):
+    """Few words say who or what chose the arm; a later turn is never called the caller's choice."""
+    decision = make_decision(**{"explored": False} | changes)
+    assert choice_words(replace(decision, query=replace(decision.query, **query))) == said
+
+
+def test_a_turn_has_the_state_of_its_task(make_world):
+    """While its task is open, ended, learned or closed, a later turn says the same as the first one."""
+    world = make_world(conversation={"unit": "task"})
+    first, second = (world.router.submit(Query(text=f"q {n}", session="s")).result(30) for n in range(2))
+
+    def both(said):
+        one, two = (told(world, decision, now=world.now) for decision in (first, second))
+        assert said in one.progress
+        assert two.progress == f"As part of decision {first.id}: {one.progress[0].lower()}{one.progress[1:]}"
+        assert (one.record.state, one.record.reward) == (two.record.state, two.record.reward)
+        assert one.record.feedback == two.record.feedback
+        return one.record.state
+
+    assert both("Waits for the end of its task: at ") == "waiting"
+    for decision in (first, second):
+        world.outcome(decision)
+    world.router.end_session("s")
+    assert both("Waits for feedback; else it is closed at ") == "waiting"
+    world.feedback(second, rating=1.0)
+    world.now += 1.0
+    assert both("Has all it needs") == "waiting"
+    assert world.learn() == 1
+    assert both("Learned from feedback, as update 1 of its ledger.") == "learned"
+
+
 def test_forced_and_later_turns_are_no_draws(make_world):
     """A forced arm and a later turn of a task are explained as such."""
     world = make_world(conversation={"unit": "task"})
@@ -127,7 +183,7 @@ def test_forced_and_later_turns_are_no_draws(make_world):
     first = world.router.submit(Query(text="q", session="s")).result(30)
     world.now += 1
     second = world.router.submit(Query(text="q again", session="s")).result(30)
-    assert told(world, second).reasons[0].startswith(f"This turn of a task belongs to decision {first.id}")
+    assert told(world, second).reasons[0].startswith(f"Turn 2 of a task belongs to decision {first.id}")
     assert any("It is the first turn of a task" in reason for reason in told(world, first).reasons)
 
 

@@ -157,6 +157,29 @@ def test_an_answer_is_rated_on_its_page(service, visit, with_keys):
     )
 
 
+def test_a_turn_of_a_task_says_what_became_of_its_task(serve, visit):
+    """The page of a later turn links its decision, has the task's state, offers no rating of a learned task, and calls
+    nothing the caller's choice; the list of decisions has the same state.
+    """
+    service = serve(conversation={"unit": "task"})
+    ids = [answered(service, f"question {number}", session_id="s") for number in range(3)]
+    service.http.post("/v1/sessions/s/end", json={}).raise_for_status()
+    service.http.post("/v1/feedback", json={"decision_id": ids[2], "rating": True}).raise_for_status()
+    service.router.learn()
+    browser = visit(service)
+    page = browser.page(f"/ui/decisions/{ids[2]}")
+    text = " ".join("".join(Tags(page).words).split())
+    assert f'href="/ui/decisions/{ids[0]}"' in page
+    assert "Turn 3 of a task, which belongs to decision" in text
+    assert f"As part of decision {ids[0]}: learned from feedback, as update 1 of its ledger." in text
+    assert not [word for word in ("the caller chose", "Waits", "Is the answer right?", "loop of tools") if word in text]
+    listed = "".join(Tags(browser.page("/ui/decisions")).words)
+    assert (listed.count("learned"), listed.count("waiting")) == (4, 1)  # each turn, and both in the search form
+    record = service.http.get(f"/v1/decisions/{ids[2]}").json()
+    assert (record["turn_of"], record["state"], record["learned_seq"]) == (ids[0], "learned", 1)
+    assert service.http.get(f"/v1/decisions/{ids[0]}").json()["turn_of"] is None
+
+
 def test_budgets_are_on_the_overview(serve, visit):
     """The overview has every budget with what it does to the choices, and none without a budget."""
     service = serve(tenants={"default": {"dollars_per_day": 1.0}}, reward={"cost": {"dollars": 1.0}})

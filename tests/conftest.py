@@ -44,6 +44,7 @@ from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
 from tests.support.statements import share_statements
+from tests.support.time_limits import pytest_runtest_setup, pytest_runtest_teardown  # noqa: F401 - hooks of pytest
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "ragbandit/client/client.py"

@@ -16,7 +16,7 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install quick test unit lint docs demo test-slow test-faults test-browser api-fuzz clients isa-matrix release-check screenshots handbook-table handbook-curve bench boards papers clean
+.PHONY: help install quick test unit lint docs demo test-slow test-faults test-browser api-fuzz clients other-processor isa-matrix release-check screenshots handbook-table handbook-curve bench boards papers clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-16s %s\n", $$1, $$2}'
@@ -90,6 +90,9 @@ api-fuzz: install ## REQUESTS random requests from the OpenAPI document; `make t
 # Each client has its own environment under .venv-clients/. ONLY="openai langchain" selects folders of tests/clients/.
 clients: install ## unmodified clients of other projects against one service
 	$(BIN)/python -m tests.clients $(if $(ONLY),--only "$(ONLY)")
+
+other-processor: install ## tests that compare two processors: this process as an old one, the other as it is
+	env $$($(BIN)/python -m tests.support.other_processor --environment) $(PYTEST) tests/integration tests/unit -m "other_processor and not slow and not gpu"
 
 # ONLY="AVX2 OpenBLAS" selects settings.
 isa-matrix: install ## tests that compute, under each instruction set of this processor and one or two threads

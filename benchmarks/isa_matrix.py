@@ -58,6 +58,8 @@ SETTINGS = (
     Setting(name="torch without vectors", environment={"ATEN_CPU_CAPABILITY": "default"}),
     Setting(name="numpy without AVX512", environment={"NPY_DISABLE_CPU_FEATURES": "{avx512}"}, needs=("avx512f",)),
     Setting(name="numpy baseline", environment={"NPY_DISABLE_CPU_FEATURES": "{all}"}, needs=("avx2",)),
+    Setting(name="OpenBLAS Nehalem", environment={"OPENBLAS_CORETYPE": "Nehalem"}),
+    Setting(name="OpenBLAS Sandybridge", environment={"OPENBLAS_CORETYPE": "Sandybridge"}, needs=("avx",)),
     Setting(name="OpenBLAS Haswell", environment={"OPENBLAS_CORETYPE": "Haswell"}, needs=("avx2",)),
     Setting(name="OpenBLAS SkylakeX", environment={"OPENBLAS_CORETYPE": "SkylakeX"}, needs=("avx512bw",)),
     Setting(name="1 thread", environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),

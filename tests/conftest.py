@@ -40,6 +40,7 @@ from ragbandit.router.storage.sql.tables import leases, service_secrets, updates
 from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.certificates import share_certificates
 from tests.support.examples import made_decision
+from tests.support.other_processor import OtherProcessor, shared_processor, with_torch
 from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
@@ -112,6 +113,32 @@ def clean_environment(monkeypatch):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(sys, "path", [*sys.path])  # `load` appends the folder of a configuration
+
+
+# ------------------------------------------------------------------------------------------------- other processor
+
+
+@pytest.fixture(scope="session")
+def other_processor(tmp_path_factory) -> Iterator[OtherProcessor]:
+    """A process whose BLAS gives other bits than this one's. It reads what a test made here, and learns on."""
+    base = tmp_path_factory.getbasetemp()
+    with shared_processor((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "processor.json") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def other_torch(other_processor) -> Iterator[OtherProcessor]:
+    """The same with torch, whose bits are others, too."""
+    with with_torch(other_processor) as process:
+        yield process
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the other processor: `make other-processor` runs them on both."""
+    for item in items:
+        if "other_processor" in getattr(item, "fixturenames", ()):
+            item.add_marker("other_processor")
 
 
 # ---------------------------------------------------------------------------------------------------- databases

@@ -1,10 +1,15 @@
-"""Makes `store_1.0.0.tar.xz`: a small store with a decision of every guard, as the released code writes it.
+"""Makes small stores with a decision of every guard, as the present code writes them.
 
-Run `python -m tests.data.make_store` once, in the commit of a release. Ids, clock and the secret of the draws are
-fixed, so that every run decides the same.
+    python -m tests.data.make_store
+
+writes `store_native.tar.xz`, learned with the kernels of BLAS of this processor, and `store_nehalem.tar.xz`, with those
+of an old one. If `test_released_store.py` fails because a ledger is of another revision of its policy, run it on a
+processor with AVX2 and commit both files. In the commit of a release, copy `store_native.tar.xz` to
+`store_VERSION.tar.xz`, which stays as it is. Ids, clock and the secret of the draws are fixed.
 """
 
 import itertools
+import os
 import tarfile
 import tempfile
 from dataclasses import replace
@@ -13,7 +18,6 @@ from typing import Any, Final
 
 import yaml
 
-import ragbandit
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import Settings
@@ -27,8 +31,8 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import service_secrets
 from ragbandit.shared.types import Decision, DecisionId, FeedbackId, PolicyLabel, Query
+from tests.support.other_processor import KERNELS, old_processor, shared_processor
 
-FILE: Final = Path(__file__).with_name(f"store_{ragbandit.__version__}.tar.xz")
 EPOCH: Final = 1_790_000_000.0
 ACTOR: Final = {"actor": "cli:ann@host", "reason": "for the store of this release"}
 
@@ -125,22 +129,25 @@ def _free(service: Service) -> None:
     service.teach("pinned", 2)
 
 
-def make(folder: Path) -> None:
-    """Write the configurations and the data folder `store` into this folder."""
-    (folder / "store").mkdir()
+def make(folder: Path) -> dict[str, str]:
+    """Write the configurations and the data folder `store` into this folder. Returns ledger -> its newest snapshot."""
+    (folder / "store").mkdir(parents=True)
     database = Database(f"sqlite:///{folder / 'store' / 'ragbandit.db'}")
     migrate(database)
     with database.write() as connection:
         row = {"name": DRAWS, "value": "5eed" * 16, "made_at": EPOCH}
         insert_new(connection, service_secrets, [row], key="name")
     database.close()
+    newest = {}
     for number, (label, story) in enumerate({"main": _guarded, "free": _free}.items()):
         file = folder / f"{label}.yaml"
         file.write_text(yaml.safe_dump(CONFIGURATIONS[label]))
         settings = load(file).settings.model_copy(update={"data_dir": str(folder / "store")})
         service = Service(settings, now=EPOCH + 100_000.0 * number)
-        with service.router:
+        with service.router as router:
             story(service)
+            newest[label] = router.status().snapshot
+    return newest
 
 
 def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -150,15 +157,28 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
+def _pack(folder: Path, *, kernels: str) -> None:
+    with tarfile.open(Path(__file__).with_name(f"store_{kernels}.tar.xz"), "w:xz") as archive:
+        for path in sorted(folder.iterdir()):
+            archive.add(path, arcname=path.name, filter=_without_owner)
+
+
 def main() -> None:
-    """Make the store and pack it."""
+    """Make a store here and one on an old processor, and pack both."""
+    held_back = sorted(old_processor().keys() & os.environ.keys())
+    if held_back:
+        raise SystemExit(f"this process is to use the processor as it is: unset {', '.join(held_back)}")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        make(folder)
-        with tarfile.open(FILE, "w:xz") as archive:
-            for path in sorted(folder.iterdir()):
-                archive.add(path, arcname=path.name, filter=_without_owner)
+        native, old = Path(name, "native"), Path(name, "old")
+        with shared_processor(Path(name, "processor.json"), kernels=KERNELS[:1]) as other:
+            here, there = make(native), other.call(make, old)
+        if same := here.items() & there.items():
+            raise SystemExit(f"both processors learned the same bits: {dict(same)}")
+        _pack(native, kernels="native")
+        _pack(old, kernels=KERNELS[0].lower())
 
 
 if __name__ == "__main__":
-    main()
+    from tests.data import make_store  # under this name the other process imports its functions, too
+
+    make_store.main()

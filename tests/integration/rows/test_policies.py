@@ -1,18 +1,43 @@
 """Each policy, from a configuration to decisions, and what it learned from them to a ledger that verifies."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from ragbandit import Router
 from ragbandit.router.config.loading import load
-from tests.support.policies import POLICIES, example
+from ragbandit.router.learning.audit.checks import Verdict
+from tests.support.policies import FINE_TUNED, POLICIES, example
 
 ARMS = ["no_retrieval", "single_step", "multi_step"]
 
 
+def learned(config: Path, numbers: range) -> Verdict:
+    """Audit of the store after these questions were decided, rated and learned."""
+    with Router.open(load(config).settings) as router:
+        for number in numbers:
+            decision = router.route(f"who wrote dracula ? {number}")
+            assert sum(decision.pmf) == pytest.approx(1.0)
+            assert decision.propensity == decision.pmf[decision.arms.index(decision.arm)] > 0.0
+            router.outcome(decision.id, answer="Bram Stoker", steps=1)
+            router.feedback(decision.id, rating=True)
+        assert router.learn() == len(numbers)
+        return router.verify(deep=True)
+
+
+@pytest.fixture
+def other(request, name):
+    """The other processor; with torch if the policy uses it."""
+    return request.getfixturevalue("other_torch" if name in FINE_TUNED else "other_processor")
+
+
+@pytest.mark.other_processor
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_policy_decides_and_learns(tmp_path, name):
-    """A configured policy decides questions, learns their ratings, and the ledger is computed again from the store."""
+def test_a_policy_decides_and_learns(tmp_path, other, name):
+    """A configured policy decides questions, learns their ratings, and the ledger is computed again from the store:
+    here, on another processor, which learns on, and here again.
+    """
     if name == "vw":
         pytest.importorskip("vowpal_wabbit_next", reason="Vowpal Wabbit has no wheel for this Python")
     policy = {"name": name, "params": example(name)}
@@ -23,12 +48,9 @@ def test_a_policy_decides_and_learns(tmp_path, name):
         tree["generator"] = {"name": "openai", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(tree))
-    with Router.open(load(config).settings) as router:
-        for number in range(6):
-            decision = router.route(f"who wrote dracula ? {number}")
-            assert sum(decision.pmf) == pytest.approx(1.0)
-            assert decision.propensity == decision.pmf[decision.arms.index(decision.arm)] > 0.0
-            router.outcome(decision.id, answer="Bram Stoker", steps=1)
-            router.feedback(decision.id, rating=True)
-        assert router.learn() == 6
-        assert router.verify(deep=True).ok
+    here = learned(config, range(6))
+    assert here.ok, here.notes
+    there = other.call(learned, config, range(6, 12))
+    assert (there.ok, there.updates) == (True, 12), there.notes
+    here = learned(config, range(12, 15))
+    assert (here.ok, here.updates) == (True, 15), here.notes

@@ -1,8 +1,6 @@
 """One Elasticsearch for all processes that test: it takes longer to start than its tests do."""
 
 import contextlib
-import fcntl
-import json
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.shared_record import shared_record
+
 PROGRAM = Path(__file__).parents[4] / "shared" / "elasticsearch" / "start"
 
 
@@ -20,30 +20,18 @@ def shared_server(file: Path) -> Iterator[str]:
     """URL of the server recorded in `file`. The first user starts it, the last one stops it. Skips if no server can be
     started.
     """
-    with _record(file) as record:
+    with shared_record(file) as record:
         if not record.get("users"):
             record.update(_start(), users=0)
         record["users"] += 1
     try:
         yield record["url"]
     finally:
-        with _record(file) as record:
+        with shared_record(file) as record:
             record["users"] -= 1
             if not record["users"]:
                 subprocess.run([PROGRAM.with_name("stop"), record["folder"]], capture_output=True, timeout=60)
                 shutil.rmtree(record["folder"], ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _record(file: Path) -> Iterator[dict[str, Any]]:
-    """What the file says, for one process at a time; changes are written back unless an error comes."""
-    with file.open("a+", encoding="utf-8") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        opened.seek(0)
-        record = json.loads(opened.read() or "{}")
-        yield record
-        opened.truncate(0)
-        json.dump(record, opened)
 
 
 def _start() -> dict[str, Any]:

@@ -56,7 +56,9 @@ class RequestFacts(TypedDict, total=False):
     conversation_hash: str
     """Hash of the caller and of all messages."""
     tool_turn: Mapping[str, Json]
-    """The loop of tools that this turn continues: `first`, `previous`, `turn`, `named`, `permitted`."""
+    """The loop of tools that this turn continues: `first`, `previous`, `turn`, `named`, `permitted`, `called_by`."""
+    continues: str
+    """The decision whose answer a chat without an id continues; absent if the same chat has continued it before."""
     agent: str
     """The agent of the conversation that asks, if it is not the main one; it has tasks of its own."""
     asked_model: str

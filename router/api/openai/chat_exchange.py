@@ -36,14 +36,17 @@ from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.storage.decisions.turns import (
+    ANSWER,
     CALLED_BY,
+    CONTINUES,
+    CONVERSATION,
     NAMED,
     PERMITTED,
     RESULTS,
     TOOL_TURN,
     ToolTurn,
+    continued_chat,
     next_turn,
-    session_of_answer,
 )
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import (
@@ -151,24 +154,30 @@ class ChatExchange:
         try:
             decision, _ = await decide(request, query, run_by="worker")
         except Conflict as error:
-            if error.field != RESULTS:
+            if error.field not in (RESULTS, ANSWER):
                 raise
-            return await self._decide()  # another request has meanwhile used the results of the tools
+            return await self._decide()  # another request has meanwhile brought the results, or continued the answer
         return decision, query.id is None or query.request.get(NAMED_ID) is False
 
     async def _with_session(self) -> Query:
-        """The query with a session. A chat of a task without an id gets the session of the chat whose answer it
-        continues, or a new session.
+        """The query with a session. A chat of a task without an id gets the session of the chat that it continues, or a
+        new session.
         """
         query, router = self.question.query, router_of(self.request)
         if not router.settings.conversation.is_task(query) or query.session is not None or query.forced:
             return query
-        session, answered = None, self.question.answered
+        chat, answered = None, self.question.answered
         keys = self.question.calls if answered is None else (answered,)
         if keys:
-            since = time.time() - LONGEST_S
-            session = await reads_of(self.request).run(lambda: session_of_answer(router.database, keys, since=since))
-        return replace(query, session=session or f"{DERIVED}{new_id()}")
+            since, conversation = time.time() - LONGEST_S, query.request.get(CONVERSATION)
+            find = partial(continued_chat, router.database, keys, conversation=conversation, since=since)
+            chat = await reads_of(self.request).run(find)
+        if chat is None:
+            return replace(query, session=f"{DERIVED}{new_id()}")
+        request: RequestFacts = {**query.request}
+        if chat.answer is not None:
+            request[CONTINUES] = chat.answer
+        return replace(query, session=chat.session, request=request)
 
     async def _next_turn(self) -> Query | Decision | None:
         """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next

@@ -27,7 +27,7 @@ from ragbandit.router.storage.decisions.turns import (
     add_turns,
     called,
     earlier_turns,
-    take_results,
+    take_answers,
 )
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
@@ -250,7 +250,7 @@ class DecisionStore:
             are_new = inserted()
             new = list(compress(group, are_new))
             tasks.lock_tasks(connection, new)
-            refused.update(take_results(connection, new))
+            refused.update(take_answers(connection, new))
             refused.update(tasks.take_places(connection, [item for item in new if item.id not in refused]))
             accepted = [item for item in new if item.id not in refused]
             self._begin(connection, accepted, places=places, moves=moves, claims=claims, reserved=reserved)

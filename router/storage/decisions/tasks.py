@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, false, func, or_, select, update
 
-from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of, give_back_results
+from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN, edge_of, give_back_answers
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
 from ragbandit.router.storage.sql.connections import Connection
@@ -90,16 +90,19 @@ def take_places(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
                 message, remedy = "the task has ended meanwhile", "send the request again: it gets a draw"
                 errors[decision.id] = Conflict(message, field=TAKEN, remedy=remedy)
     if errors:
-        give_back_results(connection, [decision for _, decision in placed if decision.id in errors])
+        give_back_answers(connection, [decision for _, decision in placed if decision.id in errors])
         connection.execute(decisions.delete().where(decisions.c.id.in_(errors)))
     return errors
 
 
 def lock_tasks(connection: Connection, new: Iterable[Decision]) -> None:
-    """Lock the tasks of new turns, for `take_places`; see `sql/waiting.py` for the order of locks."""
+    """Lock the tasks of new turns, and of chats that continue an answer, before `take_answers` and `take_places`; see
+    `sql/waiting.py` for the order of locks.
+    """
     keys = set[str]()
     for decision in new:
-        fact = None if decision.turn_of is None else TaskTurn.of(decision.facts)
+        is_further = decision.turn_of is not None or CONTINUES in decision.query.request
+        fact = TaskTurn.of(decision.facts) if is_further else None
         if fact is not None:
             keys.add(fact.unit)
     if keys:

@@ -9,6 +9,9 @@ the calls by its `loop_key`. The results of calls are accepted once, in the tran
 (`outcomes.taken_by`), so the turns of a loop form a chain. The loop that the decision began has one answer, so the
 decision's outcome gets the newest answer of this loop. All other turns belong to tasks (see `tasks`), and a task's
 decision keeps the answer to its own question.
+
+A chat without an id finds the task that it continues by an answer in it. Chats of several users may begin alike, so an
+answer is continued once, too (`outcomes.taken_by`), except by the same chat sent again.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -59,8 +62,11 @@ PERMITTED: Final = "permitted"
 CALLED_BY: Final = "called_by"
 #: key in `Query.request`: hash of the caller and of all messages
 CONVERSATION: Final = "conversation_hash"
-#: `field` of the error raised if another request has already brought the results
+#: key in `Query.request` of a chat without an id: the decision whose answer it continues
+CONTINUES: Final = "continues"
+#: `field` of the error raised if another request has already brought the results, or continued the answer
 RESULTS: Final = "tool_call_id"
+ANSWER: Final = "messages"
 #: maximum number of events in the trace of a decision with turns; each turn has its own trace
 _MOST_EVENTS: Final = 500
 #: number of newest outcomes with the same `loop_key` that are read
@@ -100,14 +106,37 @@ def answer_key(conversation: object, answer: str | None) -> str | None:
     return body_hash([conversation, "assistant", "", text]) if text and isinstance(conversation, str) else None
 
 
-def session_of_answer(database: Database, keys: Sequence[str], *, since: float) -> str | None:
-    """The session of the newest turn after `since` whose answer has one of these keys (`answer_key`, `loop_key`); None
-    without one.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContinuedChat:
+    session: str
+    #: the decision whose answer the chat continues; None if the same chat has continued it before
+    answer: DecisionId | None
+
+
+def continued_chat(
+    database: Database, keys: Sequence[str], *, conversation: object, since: float
+) -> ContinuedChat | None:
+    """Find the chat without an id that a request continues. None if answers of several chats have one of the keys, or
+    if another request has continued the answer: it may be another user's.
+
+    keys: see `answer_key`, `loop_key`. conversation: value of CONVERSATION of the request. since: older turns are left
+        out
     """
-    query = select(decisions.c.session).join(outcomes, outcomes.c.decision_id == decisions.c.id)
-    query = query.where(outcomes.c.call.in_(keys), decisions.c.made_at > since, decisions.c.session.is_not(None))
+    query = select(decisions.c.id, decisions.c.session, outcomes.c.taken_by)
+    query = query.join(outcomes, outcomes.c.decision_id == decisions.c.id).where(outcomes.c.call.in_(keys))
+    query = query.where(decisions.c.made_at > since, decisions.c.session.startswith(DERIVED))
     with database.read() as connection:
-        return connection.execute(query.order_by(decisions.c.made_at.desc()).limit(1)).scalar()
+        alike = connection.execute(query.order_by(decisions.c.made_at.desc()).limit(_MOST_ALIKE)).all()
+        if len({row.session for row in alike}) != 1:
+            return None
+        for row in alike:
+            if row.taken_by is None:
+                return ContinuedChat(session=row.session, answer=row.id)
+        taken_by = select(decisions.c.request).where(decisions.c.id.in_([row.taken_by for row in alike]))
+        for request in connection.execute(taken_by).scalars():
+            if edge_of(request).get(CONVERSATION) == conversation:
+                return ContinuedChat(session=alike[0].session, answer=None)
+    return None
 
 
 def next_turn(
@@ -152,30 +181,41 @@ def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> 
     return None
 
 
-def take_results(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls whose results new turns bring. Deletes turns whose calls were taken; returns turn -> error."""
-    ordered = list[tuple[str, DecisionId]]()
+def _continued(decision: Decision) -> tuple[str, str] | None:
+    """Returns (decision with the calls or the answer that this one continues, RESULTS or ANSWER); None if none."""
+    request = decision.query.request
+    turn, answer = request.get(TOOL_TURN), request.get(CONTINUES)
+    if isinstance(turn, Mapping):
+        return str(turn["previous"]), RESULTS
+    return None if answer is None else (str(answer), ANSWER)
+
+
+def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
+    """Mark the calls whose results new turns bring, and the answers that they continue. Deletes decisions that another
+    one has preceded; returns decision -> error.
+    """
+    ordered = list[tuple[str, DecisionId, str]]()
     for decision in new:
-        turn = decision.query.request.get(TOOL_TURN)
-        if isinstance(turn, Mapping):
-            ordered.append((str(turn["previous"]), decision.id))
+        if (continued := _continued(decision)) is not None:
+            ordered.append((continued[0], decision.id, continued[1]))
     ordered.sort()  # a fixed order prevents deadlocks between writers
     errors = dict[DecisionId, RagBanditError]()
-    for previous, key in ordered:
+    for previous, key, field in ordered:
         if not run(connection, _TAKE, key, previous):
-            message = "another request has already brought the results of these tool calls"
-            errors[key] = Conflict(message, field=RESULTS, remedy="send the request again: it gets an arm of its own")
+            message = "another request has already continued this chat"
+            if field == RESULTS:
+                message = "another request has already brought the results of these tool calls"
+            errors[key] = Conflict(message, field=field, remedy="send the request again: it gets an arm of its own")
     if errors:
         connection.execute(delete(decisions).where(decisions.c.id.in_(errors)))
     return errors
 
 
-def give_back_results(connection: Connection, refused: Iterable[Decision]) -> None:
-    """Undo `take_results` of turns that are not stored after all."""
+def give_back_answers(connection: Connection, refused: Iterable[Decision]) -> None:
+    """Undo `take_answers` of decisions that are not stored after all."""
     for decision in refused:
-        turn = decision.query.request.get(TOOL_TURN)
-        if isinstance(turn, Mapping):
-            taken = update(outcomes).where(outcomes.c.decision_id == str(turn["previous"]))
+        if (continued := _continued(decision)) is not None:
+            taken = update(outcomes).where(outcomes.c.decision_id == continued[0])
             connection.execute(taken.where(outcomes.c.taken_by == decision.id).values(taken_by=None))
 
 
@@ -226,7 +266,7 @@ def add_turns(
         another one comes too late: its cost is stored apart.
     """
     finished = []
-    for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_results`
+    for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_answers`
         query = select(outcomes).where(outcomes.c.decision_id == first).with_for_update()
         row = connection.execute(query).mappings().first()
         if row is None:

@@ -369,7 +369,9 @@ outcomes = _table(
         String(43),
         comment="sha256 of caller, conversation, and tool calls or answer; see turns.py",
     ),
-    Column("taken_by", ID, comment="the decision that has the results of these calls; NULL: none yet"),
+    Column(
+        "taken_by", ID, comment="the decision with the results of these calls, or with the next turn; NULL: none yet"
+    ),
     Index("outcomes_made_at", "made_at"),
     comment="outcome of a decision: the answer and its cost; at most one per decision",
 )

@@ -1,6 +1,7 @@
 """Tasks over HTTP: results of tools in chats without an id, and keys."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,15 +14,19 @@ __all__ = ["chats"]
 CALL = {"role": "assistant", "content": None, "tool_calls": CALLS}
 
 
+def said(text):
+    return [{"role": "user", "content": text}]
+
+
 def test_a_question_behind_results_stays_in_the_task(chats):
-    """A chat without an id may send a question behind the results, or in place of them."""
+    """A chat without an id may send a question behind the results, or in place of them, but not both."""
     world = chats(calls=True)
-    first = world.post(FIRST, tools=TOOLS)
-    question = {"role": "user", "content": "Go on, please."}
-    second = world.post([*FIRST, CALL, RESULT, question], tools=TOOLS)
-    third = world.post([*FIRST, CALL, question], tools=TOOLS)
-    assert [one.turn_of for one in (second, third)] == [first.id] * 2
-    assert world.post([*FIRST, {**CALL, "tool_calls": [{**CALLS[0], "id": "call_9"}]}, question]).turn_of is None
+    question = said("Go on, please.")
+    for begin, results in ((FIRST, [RESULT]), (said("And tomorrow?"), [])):
+        first = world.post(begin, tools=TOOLS)
+        assert world.post([*begin, CALL, *results, *question], tools=TOOLS).turn_of == first.id
+    assert world.post([*FIRST, CALL, *question], tools=TOOLS).turn_of is None
+    assert world.post([*FIRST, {**CALL, "tool_calls": [{**CALLS[0], "id": "call_9"}]}, *question]).turn_of is None
 
 
 def test_a_task_goes_on_after_its_longest_loop(chats):
@@ -99,3 +104,66 @@ def test_a_spent_budget_moves_loops_and_turns(chats, unit):
     assert question.arm == "small"
     assert question.turn_of == (first.id if unit == "task" else None)
     assert router.verify().ok
+
+
+def after_hi(text):
+    """The chat of a user who said hi, got the greeting, and says this."""
+    return [*said("hi"), {"role": "assistant", "content": "At noon."}, *said(text)]
+
+
+@pytest.mark.parametrize("door", ["/v1/chat/completions", "/v1/messages"])
+def test_chats_that_begin_alike_are_apart(chats, door):
+    """Users who say the same, get the same answer, and then ask different things have a task each, which goes on."""
+    world = chats()
+
+    def post(messages):
+        reply = world.send(door, {"model": "auto", "max_tokens": 9, "messages": messages})
+        assert reply.status_code == 200, reply.text
+        return world.router.decision(reply.headers["x-ragbandit-decision-id"]).decision
+
+    firsts = [post(said("hi")) for _ in range(5)]
+    seconds = [post(after_hi(f"I am user {number}")) for number in range(5)]
+    assert [one.turn_of for one in (*firsts, *seconds)] == [None] * 10
+    assert len({one.query.session for one in (*firsts, *seconds)}) == 10
+    third = [*after_hi("I am user 3"), {"role": "assistant", "content": "At noon."}, *said("And you?")]
+    assert post(third).turn_of == seconds[3].id
+
+
+def test_an_answer_continues_one_chat(chats):
+    """The first request that continues an answer stays in its task; the same chat again, as a retry or to get another
+    answer, stays there too, and another continuation begins a new task.
+    """
+    world = chats()
+    first, second = world.post(said("hi")), world.post(after_hi("a"))
+    assert second.turn_of == first.id
+    other = world.post(after_hi("b"))
+    assert (other.turn_of, other.query.session == first.query.session) == (None, False)
+    assert world.post(after_hi("a")).turn_of == first.id
+    again = [*after_hi("a"), {"role": "assistant", "content": "At noon."}, *said("c")]
+    assert world.post(again).turn_of == first.id
+    assert world.post([*after_hi("b"), {"role": "assistant", "content": "At noon."}, *said("c")]).turn_of == other.id
+
+
+def test_a_retry_with_its_key_is_the_same_turn(chats):
+    """A request with an idempotency key that comes again gets its stored turn, although it has taken the answer."""
+    world = chats()
+    first = world.post(said("hi"))
+    key = {"idempotency-key": "retry-1"}
+    second, again = world.post(after_hi("a"), headers=key), world.post(after_hi("a"), headers=key)
+    assert (second.turn_of, again.id) == (first.id, second.id)
+    begun = world.post(after_hi("b"), headers={"idempotency-key": "retry-2"})
+    assert world.post(after_hi("b"), headers={"idempotency-key": "retry-2"}).id == begun.id
+
+
+def test_continuations_at_once(chats, postgres_url):
+    """If several requests continue one answer at once, one stays in the task, and the others begin their own tasks."""
+    world = chats(sections={"database_url": postgres_url})
+    first = world.post(said("hi"))
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: world.post(after_hi(f"user {number}")), range(8)))
+        same = list(pool.map(lambda _: world.post(after_hi("user 0")), range(4)))
+    assert [one.turn_of for one in made if one.turn_of is not None] == [first.id]
+    assert len({one.query.session for one in made}) == 8
+    stays = first.id if made[0].turn_of is not None else None
+    assert {one.turn_of for one in same} == ({stays} if stays else {None})
+    assert world.router.verify().ok

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ragbandit.router.cli.lazy_verbs import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
+from ragbandit.shared.processes.hung_threads import leave_hung_threads
 from ragbandit.shared.version import __version__
 
 _CLI: Final = "ragbandit.router.cli"
@@ -127,4 +128,9 @@ def main() -> None:
     # collector scans them again and again, which takes a fifth of the start-up time.
     gc.set_threshold(50_000)
     set_up_log()
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        leave_hung_threads(status=status)
+        raise

@@ -1,6 +1,5 @@
 """Calls a pipeline of the user that is a Python object."""
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
+from ragbandit.strategies.functions import FunctionCalls
 from ragbandit.strategies.run import Answer, Run
 
 #: names of methods that answer a question, in the order in which they are tried
@@ -37,6 +37,7 @@ class CallableArm(ParamsArm[CallableParams]):
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         self._call, self._method = self._callable(where=f"arms.{self.name}.object")
+        self._calls = FunctionCalls(self._call, arm=self.name)
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Stop reasons: "answered", "empty_answer" if the text is empty, "budget_rounds" if the budget has no round."""
@@ -61,7 +62,7 @@ class CallableArm(ParamsArm[CallableParams]):
         argument = self._input(question, run=run)
         if inspect.iscoroutinefunction(self._call):
             return await self._call(argument)
-        output = await asyncio.to_thread(self._call, argument)
+        output = await self._calls.call(argument)
         return await output if inspect.isawaitable(output) else output
 
     def _input(self, question: str, *, run: Run) -> object:

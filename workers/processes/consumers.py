@@ -127,8 +127,12 @@ class Consumer:
         return failed or done == 0
 
 
-def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_off: Callable[[], None]) -> None:
-    """Wait until all threads have ended. The first signal stops them; a second one also calls cut_off."""
+def wait_for_signal(
+    consumers: Sequence[Consumer], signals: "Signals", *, cut_off: Callable[[], None], most_s: float
+) -> None:
+    """Wait until all threads have ended. The first signal stops them; a second one, or most_s seconds after the first,
+    also calls cut_off.
+    """
 
     def ended() -> bool:
         return all(consumer.wait(0.1) for consumer in consumers)
@@ -137,8 +141,10 @@ def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_of
         if signals.first:
             for consumer in consumers:
                 consumer.stopping.set()
-        if signals.second:
-            log.warning("second signal: runs under way are cut off", extra={"action": "cut_off"})
+        is_over = signals.since_s > most_s
+        if signals.second or is_over:
+            why = f"runs have not ended within {most_s:g} s" if is_over else "second signal"
+            log.warning("%s: runs under way are cut off", why, extra={"action": "cut_off"})
             give_up = time.monotonic() + 2.0
             cut_off()
             while not ended() and time.monotonic() < give_up:
@@ -158,6 +164,11 @@ class Signals:
     @property
     def first(self) -> bool:
         return bool(self._times)
+
+    @property
+    def since_s(self) -> float:
+        """Seconds since the first signal; 0.0 without one."""
+        return time.monotonic() - self._times[0] if self._times else 0.0
 
     @property
     def second(self) -> bool:

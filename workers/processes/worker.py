@@ -25,6 +25,7 @@ from ragbandit.workers.chores import start_chores
 from ragbandit.workers.chores.exchanges import stop_cancelled
 from ragbandit.workers.processes.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
 from ragbandit.workers.processes.watches import beating, store_watched
+from ragbandit.workers.running.answer_job import MARGIN_S
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.learning import next_learn
 from ragbandit.workers.running.queued import next_answer
@@ -37,6 +38,8 @@ from ragbandit.workers.setup.loading import runs_at_once
 log = logging.getLogger("ragbandit.worker")
 
 QUEUES: Final = ("answer", "judge", "learn")
+#: seconds after the time budget of a run at which a worker that was told to end cuts off what still runs
+MORE_S: Final = MARGIN_S + 5.0
 
 
 def run_worker(
@@ -125,4 +128,4 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
     for group in groups:
         for consumer in group:
             consumer.start(burst=burst)
-        wait_for_signal(group, signals, cut_off=cut_off)
+        wait_for_signal(group, signals, cut_off=cut_off, most_s=context.settings.budget.seconds + MORE_S)

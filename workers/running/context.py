@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -147,13 +148,20 @@ class Context:
         return self.loop
 
     def close(self) -> None:
-        """Close scorers, generators and retrievers on the event loop, then the loop. Failures are logged."""
+        """Close scorers, generators and retrievers on the event loop, for CLOSE_S in all, then the loop. Failures, and
+        arms whose runs still hold the loop, are logged.
+        """
         loop, self.loop = self.loop, None
         if loop is None:
             return
+        if held := self.active_runs.arms():
+            extra = {"action": "close", "arms": ",".join(dict.fromkeys(held)), "runs": len(held)}
+            extra["at"] = loop.watch.position()
+            log.warning("runs have not ended, and the process ends without them", extra=extra)
+        give_up = time.monotonic() + CLOSE_S
         for part in [*self.scorers, *parts_of(self.arms.values())]:
             try:
-                loop.run(part.close(), timeout_s=CLOSE_S)
+                loop.run(part.close(), timeout_s=max(0.1, give_up - time.monotonic()))
             except Exception as error:  # the caller must still close the database
                 extra = {"action": "close", "part": part.name, "reason": repr(error)}
                 log.warning("a part could not be closed; the process ends all the same", extra=extra)

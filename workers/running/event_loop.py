@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import logging
-import sys
 import threading
-import traceback
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
+
+from ragbandit.shared.processes.hung_threads import position_of
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -44,11 +44,7 @@ class LoopWatch:
 
     def position(self) -> str:
         """The line of code that the loop's thread is running, as "file:line function"."""
-        frame = sys._current_frames().get(self._thread or 0)  # noqa: SLF001 - the documented way to ask
-        if frame is None:
-            return "its thread has ended"
-        call = traceback.extract_stack(frame)[-1]
-        return f"{call.filename}:{call.lineno} {call.name}"
+        return position_of(self._thread) or "its thread has ended"
 
 
 class EventLoop:

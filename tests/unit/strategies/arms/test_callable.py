@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, DecisionId, Message, Query
+from ragbandit.strategies import functions
 from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
@@ -55,6 +57,11 @@ def slow(question):
     return question
 
 
+def hang(question):
+    released.wait(20)
+    return question
+
+
 def made():
     return Engine()
 
@@ -75,6 +82,7 @@ def fails_if_asked(question):
     raise AssertionError(question)
 
 
+released = threading.Event()
 chain, pipeline, number, no_text = Chain(), Pipeline(), 7, (lambda _question: 7)
 
 
@@ -116,6 +124,65 @@ def test_passages_and_the_seconds_of_the_budget():
     assert outcome_of("my_rag:made").cost.passages == 2
     late = outcome_of("my_rag:slow", budget=Budget(seconds=0.1))
     assert (late.status, late.stop_reason) == ("exhausted", "budget_seconds")
+
+
+@pytest.fixture
+def hanging():
+    """Functions hang during the test."""
+    released.clear()
+    yield
+    released.set()
+
+
+def asked(arms, *groups, seconds=0.02):
+    """The outcomes of groups of arms, asked one group after the other on one loop."""
+
+    async def ask_all():
+        query, parts = Query(id=DecisionId("d1"), text=QUESTION), {"generator": ScriptedGenerator({"": "unused"})}
+        parts |= {"retriever": NoRetriever(), "budget": Budget(seconds=seconds)}
+        outcomes = []
+        for names in groups:
+            outcomes += await asyncio.gather(*(run_strategy(arms[name], query=query, **parts) for name in names))
+        return outcomes
+
+    return asyncio.run(ask_all())
+
+
+def test_functions_that_hang_hold_up_nobody(hanging, monkeypatch):
+    """Many hung calls of one arm hold up neither another arm's function nor the end of the event loop; above a limit of
+    hung calls the arm fails at once, until they have returned.
+    """
+    monkeypatch.setattr(functions, "MOST_HUNG", 40)
+    objects = {"hung": "my_rag:hang", "good": "my_rag:ask"}
+    arms = make_arms(
+        {name: {"class": "callable", "object": one} for name, one in objects.items()}, capabilities=frozenset()
+    )
+    outcomes = asked(arms, ["hung"] * 40, ["good", "hung"], seconds=0.2)
+    assert not released.is_set()
+    assert [each.stop_reason for each in outcomes] == [*["budget_seconds"] * 40, "answered", "error"]
+    assert "40 calls of the function of the arm hung have not returned" in outcomes[-1].error
+    threads = [each for each in threading.enumerate() if each.name == "arm hung"]
+    released.set()
+    for thread in threads:
+        thread.join(20)
+    assert asked(arms, ["hung"], seconds=10.0)[0].stop_reason == "answered"
+
+
+@pytest.mark.parametrize("error", [StopIteration("x"), KeyboardInterrupt(), SystemExit(2)])
+def test_whatever_a_function_raises_is_its_failure(error, monkeypatch):
+    """Exceptions that no Future can hold, or that would end a process, fail the question."""
+
+    def raises(question):
+        raise error
+
+    monkeypatch.setattr(sys.modules["my_rag"], "raises", raises, raising=False)
+    outcomes = []  # on a thread, as in a worker, since a KeyboardInterrupt of the main thread is Ctrl-C
+    thread = threading.Thread(target=lambda: outcomes.append(outcome_of("my_rag:raises")))
+    thread.start()
+    thread.join(20)
+    (outcome,) = outcomes
+    assert (outcome.status, outcome.stop_reason) == ("failed", "error")
+    assert type(error).__name__ in outcome.error
 
 
 def test_an_empty_text_and_no_round():

@@ -1,0 +1,67 @@
+"""Calls a function of the user, which may hang, in threads that delay neither other arms nor the end of the process."""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from ragbandit.shared.errors import ArmFailed
+
+#: maximum number of calls of one function that hang: they were given up, and have not returned
+MOST_HUNG: Final = 64
+
+
+class FunctionCalls:
+    """Each call has a daemon thread, whose name contains the arm's. Safe to use from several event loops."""
+
+    def __init__(self, function: Callable[..., Any], *, arm: str) -> None:
+        self._function, self._arm = function, arm
+        self._lock = threading.Lock()
+        self._hung = 0
+
+    async def call(self, argument: object) -> Any:
+        """Call the function. Raises what it raises, and ArmFailed if MOST_HUNG earlier calls hang."""
+        if self._hung >= MOST_HUNG:
+            message = f"{self._hung} calls of the function of the arm {self._arm} have not returned"
+            raise ArmFailed(message, remedy="give what it waits for a timeout, and start the worker again")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        call = partial(contextvars.copy_context().run, self._function, argument)
+        given_up, returned = False, False
+
+        def run() -> None:
+            nonlocal returned
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = call()
+            except StopIteration as stop:  # no Future can have it
+                error = RuntimeError(f"the function raised StopIteration({stop.value!r:.80})")
+            except BaseException as raised:
+                error = raised
+            with self._lock:
+                returned = True
+                self._hung -= given_up
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_settle, done, result, error)
+
+        threading.Thread(target=run, name=f"arm {self._arm}", daemon=True).start()
+        try:
+            return await done
+        except asyncio.CancelledError:
+            with self._lock:
+                given_up = not returned and not given_up
+                self._hung += given_up
+            raise
+
+
+def _settle(done: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)

@@ -24,6 +24,7 @@ from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, printable
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Caller
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -75,6 +76,7 @@ def environment() -> Environment:
     jinja = assessments.environment("ragbandit.router.api.ui")
     filters = (duration, age, state_sign, plain)
     jinja.filters |= {function.__name__: function for function in filters} | {"moment": time_element, "query": _query}
+    jinja.tests["blank"] = is_blank
     return jinja
 
 

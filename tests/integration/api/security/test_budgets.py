@@ -115,6 +115,23 @@ def test_a_stop(world):
     routed(world.client(tenant="other"))
 
 
+def test_a_preview_ends_no_task(world):
+    """A preview under a spent budget is 429 and changes nothing; a question ends the open task of its session."""
+    key = world.client(tenant="other", scopes={"dollars_per_day": 0.5, "budget_stop": True, "unit": "task"})
+    first = routed(key, session_id="previewed")["decision_id"]
+    spend(world, first, 0.5)
+    router, asked = world.service.router, {"question": QUESTION, "session_id": "previewed"}
+
+    def reason():
+        router.learn()
+        return router.decision(first).reason
+
+    assert key.post("/v1/route", json=asked, headers={"x-ragbandit-preview": "true"}).status_code == 429
+    assert reason() is None
+    assert key.post("/v1/route", json=asked).status_code == 429
+    assert reason() == "a budget stopped the task"
+
+
 def test_nobody_chooses_an_arm_at_will(world):
     """Under a budget forcing and narrowing need the scope forced=true, and the list of models shows it."""
     body = {"question": QUESTION, "arms": ["multi_step"]}

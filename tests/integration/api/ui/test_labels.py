@@ -1,5 +1,7 @@
 """Labelling: the queue over HTTP, the page, the verb, and what is learned from a label."""
 
+from html.parser import HTMLParser
+
 import pytest
 
 from ragbandit.client import Client
@@ -36,6 +38,38 @@ def test_the_queue(asking):
     assert asking.http.post("/v1/feedback", json=body).status_code == 202
     assert waiting(asking) == keys[1::-1]
     refused(asking.http.get("/v1/label-queue?n=0"), 422, "INVALID_INPUT", field="n")
+
+
+class Tags(HTMLParser):
+    """The tags of a page with their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.text = [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, [pair for pair in attributes if pair[0] != "value"]))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_no_text_changes_the_page(asking):
+    """A question and an answer add no tag, hide nothing and change no direction; a blank answer is named."""
+
+    def page(question, answer):
+        answered(asking, question, answer=answer)
+        return Tags(asking.http.get("/ui/labels").text)
+
+    plain = page("plain?", "plain")
+    closing = '</bdi></h2></blockquote></section><base href=//x>" onload="x'
+    hostile = f"{HOSTILE}{closing} {{{{ 7*7 }}}} &lt;b&gt; a\u202eb\x1b[2Jc\u200b"
+    shown = page(f"q {hostile}", f"a {hostile}")
+    assert shown.tags == plain.tags
+    assert shown.text.count("{{ 7*7 }} &lt;b&gt; a\\u202eb\\u001b[2Jc\\u200b") == 2
+    for blank in ("\u200b\u3164", "\ufeff"):
+        assert "The answer is empty." in page(f"blank {blank!r}", blank).text
 
 
 def test_nothing_waits_by_default(service):

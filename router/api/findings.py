@@ -294,16 +294,19 @@ def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Fin
 
     from ragbandit.router.learning.reward import cost_of_terms
     from ragbandit.router.storage.rows.outcome_rows import cost_value
+    from ragbandit.router.storage.sql.json_columns import object_or_empty
     from ragbandit.router.storage.sql.tables import decisions, outcomes
 
     charged = {term: price for term, price in settings.reward.cost.items() if price > 0.0}
     if not charged or settings.reward.weight == 0.0 or len(settings.arms) < 2:
         return
-    columns = select(decisions.c.arm, outcomes.c.steps, outcomes.c.cost)
+    columns = select(decisions.c.arm, *outcomes.c["steps", "cost", "made_by"])
     answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
-    answers = answers.where(outcomes.c.stop_reason != IMPORTED)  # the costs of imported rows are only in their ledger
     with database.read() as connection:
-        rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(SAME_COSTS)).all()
+        newest = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS))
+        # The costs of imported rows are only in their ledger.
+        own = [row for row in newest if IMPORTED not in object_or_empty(row.made_by)]
+    rows = own[:SAME_COSTS]
     costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
     if len(rows) == SAME_COSTS and {*settings.arms} <= {row.arm for row in rows} and len(costs) == 1:
         what = f"all arms cost the same, {number(costs.pop())}, in the newest {SAME_COSTS} answers"
@@ -336,12 +339,11 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from sqlalchemy import or_, select
+    from sqlalchemy import select
 
-    from ragbandit.router.storage.rows.conversion import json_object
-    from ragbandit.router.storage.sql.json_columns import has_key
+    from ragbandit.router.storage.sql.json_columns import json_object
     from ragbandit.router.storage.sql.tables import decisions, outcomes
-    from ragbandit.shared.model_servers.failures import FAILURE, failure_of, successor_of
+    from ragbandit.shared.model_servers.failures import failure_of, successor_of
     from ragbandit.shared.types import ABANDONED, DIED
 
     newest = select(*outcomes.c["decision_id", "made_by", "status", "stop_reason", "run_by"])
@@ -351,9 +353,7 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
     columns = decisions.c.arm, recent.c.made_by, recent.c.stop_reason
     rows = select(*columns).join_from(recent, decisions, is_same)
     is_ours = recent.c.run_by == "worker"  # a caller may report any stop reason
-    is_explained = or_(has_key(recent.c.made_by, FAILURE), recent.c.stop_reason.in_((ABANDONED, DIED)))
-    rows = rows.where(recent.c.status == "failed", is_ours, is_explained)
-    rows = rows.where(decisions.c.arm.in_(settings.arms))
+    rows = rows.where(recent.c.status == "failed", is_ours, decisions.c.arm.in_(settings.arms))
     counts: dict[tuple[str, str], list[bool]] = defaultdict(list)
     unable: dict[tuple[str, str], int] = defaultdict(int)
     harmful: Counter[tuple[str, str]] = Counter()

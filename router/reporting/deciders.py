@@ -5,10 +5,10 @@ about routing then.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ragbandit.router.comparison import forecast
-from ragbandit.router.storage.rows.conversion import json_object
+from ragbandit.router.storage.sql.json_columns import object_at
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import BUDGET_FACTOR, ColdStartFloors, Json, Rebuilding, SafeStart
 
@@ -31,18 +31,16 @@ class Decider(NamedTuple):
 _POLICY: Final = Decider("policy", 0.0)
 
 
-def decider_of(facts: Mapping[str, Json], *, request: str) -> Decider:
-    """What decided a draw, by its stored facts. request: JSON of the decision's request."""
+def decider_of(facts: Mapping[str, Json], *, request: Mapping[str, Any]) -> Decider:
+    """What decided a draw, by its stored facts. request: the parsed column of the decision."""
     if Rebuilding.of(facts):
         return Decider("rebuilt ledger", 1.0)
     incumbent, cold_start = SafeStart.of(facts), ColdStartFloors.of(facts)
     if incumbent is not None and incumbent.share < 1.0:
         return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm))
-    if BUDGET_FACTOR in request:
-        edge = json_object(request).get("edge")
-        factor = edge.get(BUDGET_FACTOR) if isinstance(edge, Mapping) else None
-        if isinstance(factor, int | float) and factor >= _RAISED:
-            return Decider("budget", 1.0)
+    factor = object_at(request, "edge").get(BUDGET_FACTOR)
+    if isinstance(factor, int | float) and factor >= _RAISED:
+        return Decider("budget", 1.0)
     if cold_start is not None:
         return Decider("warm-up", min(sum(cold_start.floors.values()), 1.0))
     return _POLICY

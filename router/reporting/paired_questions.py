@@ -10,21 +10,26 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import RowMapping, and_, func, select
 
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.reporting.reading import ReportScope, count_questions, in_sample, reason_to_leave_out
+from ragbandit.router.reporting.reading import (
+    ReportScope,
+    count_imported,
+    count_questions,
+    in_sample,
+    reason_to_leave_out,
+)
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.chains import PREVIOUS
-from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
-from ragbandit.router.storage.rows.conversion import object_or_empty
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.types import IMPORTED, ArmName, DecisionId, Query, RequestFacts, TaskTurn
 
@@ -90,7 +95,6 @@ def read_questions(
     secret: of the store's draws. arms: those that can be run here; None if nothing is asked. by_model: whether the
         judge's model scores the answers. Raises StoreError.
     """
-    condition = and_(scope.condition, ~has_key(decisions.c.facts, IMPORTED))
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
@@ -103,19 +107,22 @@ def read_questions(
     count, differing = 0, list[PairedQuestion]()
     dollars: dict[str, list[float]] = {}
     with database.read() as connection:
-        whole = count_questions(connection, condition)
-        query = query.where(condition, in_sample(whole, most=scope.most))
+        whole = count_questions(connection, scope.condition) - count_imported(connection, scope.condition)
+        query = query.where(scope.condition, in_sample(whole, most=scope.most))
         with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
             for row in result.mappings():
-                offered = json.loads(row["arms"])
-                if reason_to_leave_out(row, arms=offered) is not None:
+                offered, facts, request = json.loads(row["arms"]), *map(object_or_empty, (row["facts"], row["request"]))
+                is_left_out = reason_to_leave_out(row, facts=facts, request=request, arms=offered) is not None
+                if IMPORTED in facts or is_left_out:
                     continue
                 count += 1
                 if row["cost"] is not None:
                     dollars.setdefault(row["arm"], []).append(cost_value(row["cost"]).dollars)
                 if row["arm"] != against:
-                    obstacle = _obstacle(row, offered=offered, against=against, arms=arms)
-                    obstacle = obstacle or _forbidden(row, against=against, rules=scope.rules, by_model=by_model)
+                    obstacle = _obstacle(row, facts=facts, request=request, against=against, arms=arms)
+                    obstacle = obstacle or _forbidden(
+                        row, request=request, against=against, rules=scope.rules, by_model=by_model
+                    )
                     differing.append(_question(row, reward=reward, secret=secret, obstacle=obstacle))
     differing.sort(key=lambda question: (question.draw, question.id))
     return PairedQuestions(
@@ -137,7 +144,9 @@ def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacl
     )
 
 
-def _forbidden(row: RowMapping, *, against: str, rules: RuleBook | None, by_model: bool) -> str | None:
+def _forbidden(
+    row: RowMapping, *, request: Mapping[str, Any], against: str, rules: RuleBook | None, by_model: bool
+) -> str | None:
     """Why the rules of now do not let both arms answer the question again, or the judge read it; None if they do."""
     if not rules:
         return None
@@ -146,7 +155,7 @@ def _forbidden(row: RowMapping, *, against: str, rules: RuleBook | None, by_mode
         tenant=row["tenant"],
         api_key=row["api_key"],
         context=object_or_empty(row["context"]),
-        request=cast(RequestFacts, edge_of(row["request"])),
+        request=cast(RequestFacts, object_at(request, "edge")),
     )
     for arm in (against, row["arm"]):
         if not rules.permits(query, arm=arm):
@@ -154,15 +163,23 @@ def _forbidden(row: RowMapping, *, against: str, rules: RuleBook | None, by_mode
     return None if not by_model or rules.lets_read(query, model="judge") else "the rules do not let the judge read it"
 
 
-def _obstacle(row: RowMapping, *, offered: Sequence[str], against: ArmName, arms: Collection[str] | None) -> str | None:
-    if against not in offered:
+def _obstacle(
+    row: RowMapping,
+    *,
+    facts: Mapping[str, Any],
+    request: Mapping[str, Any],
+    against: ArmName,
+    arms: Collection[str] | None,
+) -> str | None:
+    """Why the question cannot be asked again; None if it can be. facts, request: parsed columns of `row`."""
+    if against not in json.loads(row["arms"]):
         return f"{against} was not on offer: rules of the tenant or of the request"
     if not row["has_text"]:
         return NO_TEXT
-    edge = edge_of(row["request"]) if row["request"] else {}
+    edge = object_at(request, "edge")
     if any(edge.get(name) for name in _NOT_REPEATABLE):
         return NOT_STORED
-    if TaskTurn.of(json.loads(row["facts"])) is not None:
+    if TaskTurn.of(facts) is not None:
         return A_TASK
     if arms is not None and row["arm"] not in arms:
         return f"{row['arm']} cannot be run here"

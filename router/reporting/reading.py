@@ -31,16 +31,15 @@ from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.outcome_rows import Amounts, cost_value, spent_of
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import if_it_may_have, may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, units, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
+    BUDGET_FACTOR,
     IMPORTED,
     WHOLE,
     AppliedRules,
     CandidateNote,
-    JudgeRequest,
-    LabelRequest,
     Matrix,
     PinnedArm,
     StickyTurn,
@@ -265,13 +264,19 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         rows = _read_rows(connection, scope, questions=questions)
         # Imported decisions were counted but are not read, so the sample is too small.
         if rows.imported and questions > scope.most:
-            questions = count_questions(connection, scope.condition & ~has_key(decisions.c.facts, IMPORTED))
+            questions -= count_imported(connection, scope.condition)
             rows = _read_rows(connection, scope, questions=questions)
     return rows.log(scope, whole=questions if questions > scope.most else None)
 
 
 def count_questions(connection: Connection, condition: ColumnElement[bool]) -> int:
     return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
+
+
+def count_imported(connection: Connection, condition: ColumnElement[bool]) -> int:
+    query = select(decisions.c.facts).where(condition, may_have(decisions.c.facts, IMPORTED))
+    with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
+        return sum(IMPORTED in object_or_empty(facts) for facts in result.scalars())
 
 
 def share_of(questions: int, *, most: int) -> float:
@@ -292,7 +297,8 @@ def in_sample(questions: int, *, most: int) -> ColumnElement[bool]:
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     query = select(
-        *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
+        *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
+        if_it_may_have(decisions.c.request, "forced", BUDGET_FACTOR).label("request"),
         *outcomes.c["cost", "steps"],
         scope.is_open.label("is_open"),
         exists().where(*_stopped_in(scope.label)).label("is_stopped"),
@@ -331,35 +337,35 @@ class _Rows:
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, row: RowMapping, *, scope: ReportScope) -> None:
-        facts = row["facts"]
-        if f'"{IMPORTED}":' in facts:
+        facts, request = object_or_empty(row["facts"]), object_or_empty(row["request"])
+        if IMPORTED in facts:
             self.imported += 1
             return
         if row["arms"] not in self.offers:
             self.offers[row["arms"]] = json.loads(row["arms"])
         arms = self.offers[row["arms"]]
-        if f'"{AppliedRules.key}":' in facts and (applied := AppliedRules.of(json.loads(facts))) is not None:
+        applied = AppliedRules.of(facts)
+        if applied is not None:
             self.rules.update(applied.names)
         if row["is_stopped"]:
             self.stopped[row["arm"]] += 1
-        reason, pmf = reason_to_leave_out(row, arms=arms), json.loads(row["pmf"])
+        reason, pmf = reason_to_leave_out(row, facts=facts, request=request, arms=arms), json.loads(row["pmf"])
         candidate = None
         if reason is None and scope.version is not None:
-            note = candidate_note(json.loads(facts), scope.version)
+            note = candidate_note(facts, scope.version)
             candidate = None if note is None else _candidate_pmf(note, pmf=pmf)
             reason = NOT_ASKED if note is None else NO_PMF if candidate is None else None
         if reason is not None:
             self.left_out[reason] += 1
             return
         if len(self.deciders) < NEWEST:
-            self.deciders.append(decider_of(json.loads(facts), request=row["request"] or ""))
+            self.deciders.append(decider_of(facts, request=request))
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
-        has_draw = LabelRequest.key in facts or JudgeRequest.key in facts
         if rated and (row["preset"] in WHOLE or not 0.0 <= row["quality"] <= 1.0):
             self.is_bounded = False
-        self.judged_twice += not by_judge and '"judge"' in (row["surrogates"] or "")
+        self.judged_twice += not by_judge and "judge" in object_or_empty(row["surrogates"])
         self.columns.extend(
             (
                 row["made_at"],
@@ -369,7 +375,7 @@ class _Rows:
                 row["quality"] if rated else np.nan,
                 reward_of(row, setting=scope.reward) if rated else np.nan,
                 by_judge,
-                drawn_weight(json.loads(facts), source=row["judged_by"] or "") if has_draw else 1.0,
+                drawn_weight(facts, source=row["judged_by"] or ""),
                 *_possible(row, setting=scope.reward, is_rated=rated),
                 *self._costs(row),
             )
@@ -385,10 +391,11 @@ class _Rows:
                 self.late[row["arm"], unit] = self.late.get((row["arm"], unit), 0.0) + amount
         return costs
 
-    def _add_offered(self, arms: list[str], *, pmf: list[float], candidate: Sequence[float] | None, facts: str) -> None:
-        values = json.loads(facts) if '"quality":' in facts else {}
+    def _add_offered(
+        self, arms: list[str], *, pmf: list[float], candidate: Sequence[float] | None, facts: Mapping[str, Any]
+    ) -> None:
         number, unknown = len(self.columns) // len(_COLUMNS), [np.nan] * len(arms)
-        quality, cost = (_numbers(values.get(name), count=len(arms)) or unknown for name in ("quality", "cost"))
+        quality, cost = (_numbers(facts.get(name), count=len(arms)) or unknown for name in ("quality", "cost"))
         for arm, *numbers in zip(arms, pmf, quality, cost, candidate or pmf, strict=True):
             self.offered.extend((number, self.arms.setdefault(arm, len(self.arms)), *numbers))
 
@@ -460,11 +467,14 @@ def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
     return closures.c.policy == label, closures.c.decision_id == decisions.c.id, closures.c.reason == STOPPED
 
 
-def reason_to_leave_out(row: RowMapping, *, arms: list[str]) -> str | None:
+def reason_to_leave_out(
+    row: RowMapping, *, facts: Mapping[str, Any], request: Mapping[str, Any], arms: list[str]
+) -> str | None:
+    """Why no comparison includes this decision. facts, request: parsed columns of `row`."""
     for key, reason in _NO_DRAW.items():
-        if f'"{key}":' in row["facts"]:
+        if key in facts:
             return reason
-    if '"forced":true' in (row["request"] or ""):
+    if request.get("forced") is True:
         return "an arm that the caller chose"
     if len(arms) < 2:
         return "only one arm on offer"

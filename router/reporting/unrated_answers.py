@@ -9,7 +9,7 @@ its own.
 
 from operator import itemgetter
 
-from sqlalchemy import Text, cast, exists, null, or_, select
+from sqlalchemy import Text, cast, exists, null, select
 
 from ragbandit.router.reporting.reading import ReportScope, reason_to_leave_out
 from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
@@ -17,7 +17,7 @@ from ragbandit.router.storage.jobs.scores import queue_for_labels
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import counting
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes, waiting
 from ragbandit.shared.types import DecisionId, JudgeRequest, LabelRequest
 
@@ -25,9 +25,9 @@ from ragbandit.shared.types import DecisionId, JudgeRequest, LabelRequest
 def unrated_answers(connection: Connection, scope: ReportScope, *, arm: str) -> dict[DecisionId, bool]:
     """Answers of the arm that may be labelled -> whether they are in the label queue."""
     is_queued = exists().where(jobs.c.kind == "label", jobs.c.decision_id == decisions.c.id)
-    is_drawn = or_(has_key(decisions.c.facts, LabelRequest.key), has_key(decisions.c.facts, JudgeRequest.key))
     query = select(
-        *decisions.c["id", "arms", "facts", "request"],
+        *decisions.c["id", "arms", "facts"],
+        if_it_may_have(decisions.c.request, "forced").label("request"),
         outcomes.c.cost,
         scope.is_open.label("is_open"),
         cast(null(), Text).label("source"),
@@ -41,14 +41,15 @@ def unrated_answers(connection: Connection, scope: ReportScope, *, arm: str) -> 
         ~waiting.c.has_feedback,
         outcomes.c.decision_id == decisions.c.id,
         outcomes.c.answer != "",
-        or_(is_queued, ~is_drawn),
     )
-    rows = connection.execute(query).mappings().all()
-    return {
-        DecisionId(row["id"]): bool(row["is_queued"])
-        for row in rows
-        if reason_to_leave_out(row, arms=[arm, arm]) is None
-    }
+    unrated = dict[DecisionId, bool]()
+    for row in connection.execute(query).mappings():
+        facts, request = object_or_empty(row["facts"]), object_or_empty(row["request"])
+        is_drawn = LabelRequest.key in facts or JudgeRequest.key in facts
+        reason = reason_to_leave_out(row, facts=facts, request=request, arms=[arm, arm])
+        if (row["is_queued"] or not is_drawn) and reason is None:
+            unrated[DecisionId(row["id"])] = bool(row["is_queued"])
+    return unrated
 
 
 def queue_unrated(database: Database, scope: ReportScope, *, arm: str, count: int, now: float) -> int:

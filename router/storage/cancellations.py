@@ -8,9 +8,9 @@ from sqlalchemy import select
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs import answers
-from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.model_servers.failures import successor_of

@@ -1,12 +1,13 @@
 """Erasure: blanks texts of decisions, and keeps everything that was learned.
 
 It blanks the question, its context, the answer, the trace, error messages, labels, raters, a judge's reasons, answers
-of paired comparisons, ids of other systems, texts in the policy's facts, and on request the features. A waiting
-decision is closed, so it is neither learned nor answered. To complete an interrupted erasure, repeat it. An erased
-decision has `types.ERASED` in its facts, so that `verify` can distinguish it from a damaged one.
+of paired comparisons, ids of other systems, and on request the features. Only the facts in `facts_without_texts` stay.
+A waiting decision is closed, so it is neither learned nor answered. To complete an interrupted erasure, repeat it. An
+erased decision has `types.ERASED` in its facts, so that `verify` can distinguish it from a damaged one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
@@ -17,23 +18,17 @@ from ragbandit.router.storage.decisions.chains import LINKS, followers
 from ragbandit.router.storage.jobs.answers import erase_chats
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.paired_answers import erase_answers
-from ragbandit.router.storage.rows.conversion import (
-    Row,
-    canonical,
-    erased_feedback,
-    object_or_empty,
-    without_messages,
-    without_texts,
-)
+from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_messages
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
 from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ERASED, IMPORTED, PICK, Json
+from ragbandit.shared.types import ERASED, IMPORTED, PICK, Json, facts_without_texts
 
 #: decisions per transaction
 BATCH: Final = 500
@@ -134,7 +129,7 @@ def _ids(database: Database, query: Select[Any]) -> list[str]:
 def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now: float) -> None:
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
-        chosen = select(*decisions.c["id", "policy", "run_by", "facts", "fault", "request"])
+        chosen = select(*decisions.c["id", "policy", "run_by", "arms", "facts", "fault", "request"])
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
         locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
@@ -193,7 +188,11 @@ def _overwrite(connection: Connection, table: Table, changes: Mapping[str, Mappi
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     facts = object_or_empty(row["facts"])
     no_features = features or facts.get(ERASED) == "texts and features"
-    kept = without_texts(facts) | {ERASED: "texts and features" if no_features else "texts"}
+    arms: Sequence[str] = ()
+    with suppress(ValueError, TypeError):  # a damaged row is erased, too
+        arms = arms_value(row["arms"])
+    kept = facts_without_texts(facts, arms=arms)
+    kept[ERASED] = "texts and features" if no_features else "texts"
     if IMPORTED in facts:
         kept[IMPORTED] = facts[IMPORTED]
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(kept), "session": None}

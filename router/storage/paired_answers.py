@@ -10,11 +10,12 @@ from typing import Final
 
 from sqlalchemy import case, select
 
-from ragbandit.router.storage.rows.conversion import Form, TableRows, object_or_empty
+from ragbandit.router.storage.rows.conversion import Form, TableRows
 from ragbandit.router.storage.rows.outcome_rows import cost_json, cost_value, storable
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, paired_answers
 from ragbandit.shared.types import ERASED, ArmName, Cost, DecisionId, OutcomeStatus
 

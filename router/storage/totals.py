@@ -18,7 +18,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
-from ragbandit.router.storage.sql.json_columns import has_value
+from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_at, object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, updates
@@ -34,6 +34,7 @@ from ragbandit.shared.types import (
     SampleStage,
     StickyTurn,
 )
+from ragbandit.shared.types.facts import UNDRAWN
 
 #: value of `hour` in rows that sum up all hours
 EVER: Final = -1
@@ -155,7 +156,8 @@ def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour
 def _updates_of(label: str) -> Select[Any]:
     query = select(
         *updates.c["seq", "arm", "value", "quality", "cost", "source", "minimum", "maximum", "preset"],
-        *decisions.c["id", "made_at", "policy", "arms", "facts", "pmf", "cost_weight"],
+        *decisions.c["id", "made_at", "policy", "arms", "pmf", "cost_weight"],
+        _FACTS,
     ).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     return query.where(updates.c.policy == label)
 
@@ -178,7 +180,7 @@ def next_rewards(
 
 
 def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: Deltas) -> None:
-    if _has(row["facts"], IMPORTED):
+    if IMPORTED in object_or_empty(row["facts"]):
         return
     hour = hour_of(row["made_at"])
     sums = {"reward": reward_at(row, weight=weight), "quality": float(row["quality"]), "cost": float(row["cost"])}
@@ -244,8 +246,9 @@ SETTLED_S: Final = 20.0
 #: time after the end of an hour at which its totals are compared with its rows, seconds
 RECHECKED_S: Final = 900.0
 _DRAW: Final = ("arm", "arms", "pmf")
-#: result column -> key; the column is true if the value of the key in `request` is true
-_MARKS: Final = {"was_forced": "forced", "was_named": NAMED_ID}
+#: the facts of a row that totals depend on, and such a request
+_FACTS: Final = if_it_may_have(decisions.c.facts, IMPORTED, *UNDRAWN).label("facts")
+_REQUEST: Final = if_it_may_have(decisions.c.request, "forced", NAMED_ID).label("request")
 #: table -> (its key, totals whose sum is the number of its rows)
 _COUNTED: Final = {
     decisions: ("id", ("decided", "turns")),
@@ -289,12 +292,11 @@ def _page(
     connection: Connection, table: Table, *, after: tuple[Any, ...], until: float, limit: int
 ) -> list[Mapping[str, Any]]:
     if table is decisions:
-        names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "facts", "turn_of"]
-        marks = [has_value(decisions.c.request, key, True).label(name) for name, key in _MARKS.items()]
-        query = select(*names, decisions.c.fault.is_not(None).label("faulty"), *marks)
+        names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "turn_of"]
+        query = select(*names, decisions.c.fault.is_not(None).label("faulty"), _FACTS, _REQUEST)
     else:
         names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]
-        query = select(*names, *decisions.c["policy", *_DRAW, "facts"], decisions.c.made_at.label("decided_at"))
+        query = select(*names, *decisions.c["policy", *_DRAW], _FACTS, decisions.c.made_at.label("decided_at"))
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
     time, key = table.c.made_at, table.c[_COUNTED[table][0]]
     # The first condition lets the database use the index, which has no ids.
@@ -304,26 +306,23 @@ def _page(
 
 def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> None:
     for row in rows:
-        if _has(row["facts"], IMPORTED):
+        facts = object_or_empty(row["facts"])
+        if IMPORTED in facts:
             continue
         key = row["policy"], hour_of(row["made_at"]), row["arm"]
         if table is decisions and row["turn_of"] is not None:
             deltas.add(key, turns=1)
         elif table is decisions:
-            flags = {"explored": row["explored"], "faults": row["faulty"], "forced": row["was_forced"]}
-            flags |= {"sticky": _has(row["facts"], StickyTurn.key), "killed": _has(row["facts"], PinnedArm.key)}
+            request = object_or_empty(row["request"])
+            flags = {"explored": row["explored"], "faults": row["faulty"], "forced": request.get("forced") is True}
+            flags |= {"sticky": StickyTurn.key in facts, "killed": PinnedArm.key in facts}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
-            if row["was_named"]:
+            if object_at(request, "edge").get(NAMED_ID) is True:
                 add_excess(deltas, row, policy=key[0], hour=key[1], stage="named")
         else:
             _count_outcome(key, row, deltas)
             add_excess(deltas, row, policy=key[0], hour=hour_of(row["decided_at"]), stage="ended")
-
-
-def _has(facts: str, key: str) -> bool:
-    """Whether the JSON has this key; quotes inside JSON strings are escaped."""
-    return f'"{key}":' in facts
 
 
 def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: Deltas) -> None:

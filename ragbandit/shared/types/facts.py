@@ -4,7 +4,7 @@ Facts that only one step reads are in the file of that step (router/serving/deci
 also read by storage, audits, reports and replay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
@@ -267,6 +267,35 @@ class CandidateNotes(Fact):
     def stored(self) -> Json:
         """The list of the notes."""
         return [note.stored for note in self.notes]
+
+
+#: keys of the numbers that policies log about a draw
+NUMBERS_OF_POLICIES: Final = frozenset(
+    {"quality", "cost", "weight", "probability", "epsilon", "learning_rate", "gamma", "ucb", "popularity", "threshold"}
+)
+_KINDS: Final = (
+    *(AppliedRules, TaskTurn, StickyTurn, PinnedArm, Rebuilding, LabelRequest, JudgeRequest, ModelPick),
+    *(ColdStartFloors, UntriedArms, SafeStart, HoldbackShare, CandidateNotes, CandidateNote),
+)
+_KEYS: Final = NUMBERS_OF_POLICIES | {kind.key for kind in _KINDS if kind is not CandidateNote}
+_NAMES: Final = frozenset(field.name for kind in _KINDS for field in fields(kind))
+
+
+def facts_without_texts(facts: Mapping[str, Json], *, arms: Collection[str]) -> dict[str, Json]:
+    """The facts that the product has named, without texts. Callers and models may have written parts of all others.
+
+    arms: the arms on offer, which are keys of some facts
+    """
+    return {key: _without_texts(value, names={*_NAMES, *arms}) for key, value in facts.items() if key in _KEYS}
+
+
+def _without_texts(value: Json, *, names: Collection[str]) -> Json:
+    if isinstance(value, Mapping):
+        kept = {key: item for key, item in value.items() if key in names and not isinstance(item, str)}
+        return {key: _without_texts(item, names=names) for key, item in kept.items()}
+    if isinstance(value, list):
+        return [_without_texts(item, names=names) for item in value if not isinstance(item, str)]
+    return value
 
 
 def candidate_notes(facts: Mapping[str, Json]) -> tuple[CandidateNote, ...]:

@@ -26,9 +26,10 @@ from ragbandit.router.storage.access.spending import (
     spenders_of,
 )
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import feedback_body_hash, feedback_value, json_object
+from ragbandit.router.storage.rows.conversion import feedback_body_hash, feedback_value
 from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_hashes, outcome_value, own_cost
 from ragbandit.router.storage.sql.counters import day_of
+from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import counters, decisions, feedback, outcomes, paired_answers, updates
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ERASED, IMPORTED, Feedback, Outcome

@@ -5,6 +5,7 @@ dictionary-encoded. The column of a candidate contains lists of numbers aligned 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -41,20 +42,13 @@ from ragbandit.router.offline.logs.columns import (
 )
 from ragbandit.router.offline.logs.jsonl import logged_row
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, JudgeRequest, LabelRequest, Matrix, Vector
+from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Json, JudgeRequest, LabelRequest, Matrix, Vector
 
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
-#: pattern for facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned by the kill switch.
-#: The pattern never matches inside a text of the facts, where JSON escapes quotes. Other tools may write the spaces
-_UNDRAWN = rf'"({"|".join(UNDRAWN)})" ?: ?\{{'
-_IMPORTED = rf'"{IMPORTED}" ?:'
-_ONLY_PROPENSITY = rf'"{ONLY_PROPENSITY}" ?: ?true'
-#: class of a judgement -> pattern for facts of decisions that were drawn for it because of their value, not at random
-_CHOSEN = {
-    source: rf'"{kind.key}" ?: ?\{{"asked" ?: ?true[^}}]*"uniform" ?: ?false'
-    for source, kind in (("label", LabelRequest), ("judge", JudgeRequest))
-}
+#: class of a judgement -> key of the fact whether a decision was drawn for it
+_REQUESTS: Final = {"label": LabelRequest.key, "judge": JudgeRequest.key}
 #: columns that are always read
 _COLUMNS: Final = (
     *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight"),
@@ -104,23 +98,42 @@ def column_of(field: str) -> str:
 
 def drawn(batch: Any) -> Flags:
     """Flags of rows: True if the arm was drawn. Also False if the row was chosen for a label or score for its value."""
-    left_out = _has_fact(batch, _UNDRAWN)
-    for source, pattern in _CHOSEN.items():
-        chosen = _has_fact(batch, pattern)
+    left_out = _with_fact(batch, UNDRAWN, holds=lambda fact: isinstance(fact, Mapping))
+    for source, key in _REQUESTS.items():
+        chosen = _with_fact(batch, (key,), holds=_is_for_its_value, narrowed=_ASKED)
         if chosen.any() and "reward" in batch.schema.names:
             chosen = chosen & _equals(compute.struct_field(batch.column("reward"), "judged_by"), source)
         left_out = left_out | chosen
     return np.asarray(~left_out)
 
 
-def _has_fact(batch: Any, pattern: str) -> Flags:
+#: pattern of what follows the key of a request if a label or score was asked for
+_ASKED: Final = r'\{[^{}]*"asked"\s*:\s*true'
+
+
+def _is_for_its_value(request: Json) -> bool:
+    """Whether the decision was drawn for a label or a score because of its value, not at random."""
+    return isinstance(request, Mapping) and request.get("asked") is True and request.get("uniform") is False
+
+
+def _with_fact(
+    batch: Any, keys: Sequence[str], *, holds: Callable[[Json], bool] = lambda _fact: True, narrowed: str = ""
+) -> Flags:
+    """Flags of rows: True if one of these facts holds. narrowed: pattern of what follows the key in such rows."""
     if "facts" not in batch.schema.names:
         return np.zeros(batch.num_rows, dtype=np.bool_)
-    return _looked_up(
-        batch.column("facts"),
-        lambda texts: compute.match_substring_regex(texts.cast("string"), pattern).to_pylist(),
-        null=False,
-    )
+    # Narrows what is parsed, since most rows have none of the facts. A text proves nothing, so the rest is parsed.
+    pattern = rf'"({"|".join(map(re.escape, keys))})"\s*:\s*{narrowed}'
+
+    def flags(texts: Any) -> list[bool]:
+        texts = texts.cast("string")
+        has_one = compute.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(np.bool_)
+        for place in np.flatnonzero(has_one):
+            facts = object_or_empty(texts[place].as_py())
+            has_one[place] = any(key in facts and holds(facts[key]) for key in keys)
+        return list(map(bool, has_one))
+
+    return _looked_up(batch.column("facts"), flags, null=False)
 
 
 def selected(batch: Any, rows: Flags) -> Any:
@@ -203,8 +216,8 @@ class _DecodedBatch:
             priced=priced,
             made_at=times_of(batch),
             judged=_equals(texts["judged_by"], "judge") if "judged_by" in texts else None,
-            partial=_has_fact(batch, _ONLY_PROPENSITY),
-            imported=_has_fact(batch, _IMPORTED),
+            partial=_with_fact(batch, (ONLY_PROPENSITY,), holds=lambda fact: fact is True),
+            imported=_with_fact(batch, (IMPORTED,)),
             features=features,
             encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
             lines=lines if lines.any() else None,

@@ -147,8 +147,10 @@ class Popularity(PerQuestionPolicy):
         chosen = next((arm for arm in order if arm in arms), None)
         pmf = uniform if chosen is None else tuple(float(arm == chosen) for arm in arms)
         # A long question may have many entities. The least popular ones are logged.
-        shown = dict(sorted(entities.items(), key=lambda pair: (pair[1], pair[0]))[:_SHOWN])
-        facts: dict[str, Json] = {"entities": shown, "popularity": popularity, "threshold": self.threshold}
+        shown = sorted(entities.items(), key=lambda pair: (pair[1], pair[0]))[:_SHOWN]
+        # Pairs, since words of a question must not become keys of facts.
+        facts: dict[str, Json] = {"entities": [[*pair] for pair in shown]}
+        facts |= {"popularity": popularity, "threshold": self.threshold}
         return PolicyOutput(pmf=pmf, facts=facts)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:

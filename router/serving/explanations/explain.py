@@ -202,7 +202,7 @@ def turn_words(decision: Decision) -> str:
 def choice_words(decision: Decision) -> str:
     """Who or what chose the arm, in a few words: on pages, in `explain` and in replies."""
     facts, link = decision.facts, link_of(decision.query.request)
-    decider = decider_of(facts, request="")
+    decider = decider_of(facts, request={})
     words = {
         "drawn elsewhere, in an imported log": IMPORTED in facts,
         f"it answers in place of {link.get('arm') if link else ''}, which failed": bool(link),

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import and_, not_, select
+from sqlalchemy import RowMapping, and_, select
 
 from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema, is_number
 from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key, has_value
+from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import counted, number, percent
@@ -148,20 +148,30 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
         select(decisions.c.id).order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(LOOKED_AT).subquery()
     )
     learned = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id, updates.c.source == "explicit")
-    columns = (decisions.c[name] for name in ("id", "arms", "pmf", *_FACTS))
+    columns = [*decisions.c["id", "arms", "pmf", *_FACTS]]
+    columns += [_UNDRAWN_FACTS.label("facts"), _FORCED_REQUEST.label("request")]
     query = (
         select(*columns, *(updates.c[name] for name in _REWARD))
         .join(newest, newest.c.id == decisions.c.id)
         .outerjoin(updates, learned)
     )
     query = query.where(decisions.c.policy == label, decisions.c.fault.is_(None))
-    query = query.where(*(not_(has_key(decisions.c.facts, fact)) for fact in (IMPORTED, *UNDRAWN)))
-    query = query.where(decisions.c.request.is_(None) | not_(has_value(decisions.c.request, "forced", True)))
     if tenant is not None:
         query = query.where(decisions.c.tenant == tenant)
     with database.read() as connection:
         rows = connection.execute(query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc())).mappings().all()
-    return [dict(row) for row in rows if len(arms_value(row["arms"])) > 1][:MOST_QUESTIONS]
+    return [dict(row) for row in rows if _is_drawn(row) and len(arms_value(row["arms"])) > 1][:MOST_QUESTIONS]
+
+
+#: the facts and requests of decisions that may have had no draw
+_NOT_DRAWN: Final = (IMPORTED, *UNDRAWN)
+_UNDRAWN_FACTS: Final = if_it_may_have(decisions.c.facts, *_NOT_DRAWN)
+_FORCED_REQUEST: Final = if_it_may_have(decisions.c.request, "forced")
+
+
+def _is_drawn(row: RowMapping) -> bool:
+    facts, request = object_or_empty(row["facts"]), object_or_empty(row["request"])
+    return facts.keys().isdisjoint(_NOT_DRAWN) and request.get("forced") is not True
 
 
 def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:

@@ -16,8 +16,9 @@ from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
 from ragbandit.router.serving.health.agreement import Sign, agree
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.rows.conversion import body_hash, object_or_empty
+from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import ArmName, Json

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, case, not_, select
+from sqlalchemy import Row, Select, case, or_, select
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth, CircuitBreaker, OutcomeSignal
 from ragbandit.router.serving.health.gone_models import GoneModels
-from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import IMPORTED, ArmName, CircuitState, DecisionId
@@ -36,15 +35,15 @@ _NEWS: Final[Mapping[CircuitState, str]] = {
 
 
 def newest(*, after: float, until: float) -> Select[Any]:
-    """Select the outcomes made in this period, newest first, without those of imported logs."""
-    imported = and_(outcomes.c.stop_reason == IMPORTED, has_key(outcomes.c.made_by, IMPORTED))
-    made_by = case((outcomes.c.status == "failed", outcomes.c.made_by)).label("made_by")
+    """Select the outcomes made in this period, newest first."""
+    is_read = or_(outcomes.c.status == "failed", outcomes.c.stop_reason == IMPORTED)
+    made_by = case((is_read, outcomes.c.made_by)).label("made_by")
     return (
         select(*decisions.c["arm", "budget", "tenant", "api_key"], outcomes.c.answer.is_(None).label("empty"), made_by)
         .add_columns(decisions.c.body_hash, decisions.c.made_at.label("decided_at"))
         .add_columns(*outcomes.c["decision_id", "run_by", "status", "stop_reason", "made_at"])
         .join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
-        .where(outcomes.c.made_at > after, outcomes.c.made_at <= until, not_(imported))
+        .where(outcomes.c.made_at > after, outcomes.c.made_at <= until)
         .order_by(outcomes.c.made_at.desc())
         .limit(MOST)
     )
@@ -100,7 +99,11 @@ class OutcomePoller:
             after = self._read_at - OVERLAP_S
         with self.database.read() as connection:
             # Outcomes by a clock that is more than 300 s ahead are read later.
-            rows = connection.execute(newest(after=after, until=now + 300.0)).all()
+            rows = [
+                row
+                for row in connection.execute(newest(after=after, until=now + 300.0))
+                if row.stop_reason != IMPORTED or IMPORTED not in object_or_empty(row.made_by)
+            ]
         breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in recorded)
         if self.gone is not None:
             self.gone.read()

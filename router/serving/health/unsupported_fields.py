@@ -15,8 +15,9 @@ from sqlalchemy import select
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.serving.health.agreement import Sign, agree
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.rows.conversion import body_hash, object_or_empty
+from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import audit_log
 
 log = logging.getLogger("ragbandit.health")

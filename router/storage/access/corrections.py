@@ -12,11 +12,12 @@ from sqlalchemy import RowMapping, and_, select
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.spending import Spender, change_dollars, oldest_day, spenders_of, spent
-from ragbandit.router.storage.rows.conversion import json_object, of_known
+from ragbandit.router.storage.rows.conversion import of_known
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import audit_log, decisions, outcomes, updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import Tokens

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ragbandit.router.storage.access.spending import Spender, Spent, lock, spent
-from ragbandit.router.storage.rows.conversion import object_or_empty
 from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, SpendLimit
 

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, or_, select
 
 from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import may_have
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.model_servers.failures import FAILOVER
 
@@ -30,7 +30,7 @@ _BATCH: Final = 100
 
 def followers(connection: Connection, selected: ColumnElement[bool], *, chains: bool) -> set[str]:
     """Ids of the rows that belong to the turns and failovers of selected ones, or follow them in `chains`."""
-    has_links = or_(*(has_key(decisions.c.request, name) for name in LINKS[0 if chains else 2 :]))
+    has_links = may_have(decisions.c.request, *LINKS[0 if chains else 2 :])
     rows = select(*decisions.c["id", "request", "turn_of"]).order_by(decisions.c.made_at)
     rows = rows.where(or_(has_links, decisions.c.turn_of.is_not(None)))
     found, count = set[str](), -1

@@ -9,11 +9,11 @@ from sqlalchemy import select
 
 from ragbandit.router.storage.decisions.turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
-from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant, object_or_empty
+from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.json_columns import key_pattern
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
@@ -146,9 +146,8 @@ def _stored(connection: Connection, items: Sequence[_Item]) -> dict[str, Row]:
 
 
 def _decisions(connection: Connection, ids: list[str]) -> dict[str, Row]:
-    """Decision id -> its ledger and tenant, and its facts if these may say that it was erased."""
-    query = "SELECT id, policy, tenant, CASE WHEN facts LIKE ? THEN facts END AS facts FROM decisions WHERE id IN ?"
-    return {row["id"]: row for row in run(connection, query, key_pattern(ERASED), ids)}
+    query = "SELECT id, policy, tenant, facts FROM decisions WHERE id IN ?"
+    return {row["id"]: row for row in run(connection, query, ids)}
 
 
 def _flag(

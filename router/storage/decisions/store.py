@@ -27,12 +27,12 @@ from ragbandit.router.storage.decisions.turns import (
     add_turns,
     called,
     earlier_turns,
+    edge_of,
     take_answers,
 )
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
 from ragbandit.router.storage.rows.conversion import (
-    LINKED,
     RATED_MESSAGE,
     Row,
     canonical,
@@ -47,7 +47,7 @@ from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, run, sen
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import key_pattern, object_pattern
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
@@ -67,6 +67,7 @@ from ragbandit.router.storage.sql.waiting import (
     with_open_turn,
 )
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
+from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import (
     ERASED,
     NAMED_ID,
@@ -146,11 +147,10 @@ _PLACES: Final = (updates, closures, waiting)
 _REVISION: Final = "SELECT revision FROM policy_control WHERE base = ?"
 _ID: Final = attrgetter("id")
 _DECISION_ID: Final = itemgetter("decision_id")
-#: query for the columns of decisions that are needed to store their outcomes; asked: whether a label is wanted. Its
-#: locks let one writer at a time add an outcome to a decision, or to a turn of it
+#: query for the columns of decisions that are needed to store their outcomes. Its locks let one writer at a time add an
+#: outcome to a decision, or to a turn of it
 _DECISIONS_OF_OUTCOMES: Final = (
-    "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts LIKE ? AS asked, facts LIKE ? AS is_erased,"  # noqa: S608 # names of ours
-    " facts LIKE ? AS is_task, facts LIKE ? AS is_drawn, facts LIKE ? AS is_judged"
+    "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts"  # noqa: S608 # names of ours
     f" FROM decisions WHERE id {WITH_FIRSTS} ORDER BY id FOR NO KEY UPDATE"
 )
 #: locks the outcomes of decisions for `add_turns`
@@ -158,12 +158,6 @@ _OUTCOMES: Final = (
     f"SELECT decision_id, body_hash FROM outcomes WHERE decision_id {WITH_FIRSTS}"  # noqa: S608 # names of ours
     " ORDER BY decision_id FOR UPDATE"
 )
-#: LIKE patterns for `facts`
-_ASKED, _IS_ERASED = object_pattern(LabelRequest.key, first='"asked":true'), key_pattern(ERASED)
-_IS_TASK: Final = key_pattern(TaskTurn.key)
-#: the judge's share was drawn when the decision was made, and the decision is in it
-_IS_DRAWN, _IS_JUDGED = key_pattern(JudgeRequest.key), object_pattern(JudgeRequest.key, first='"asked":true')
-_PATTERNS: Final = (_ASKED, _IS_ERASED, _IS_TASK, _IS_DRAWN, _IS_JUDGED)
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
 
@@ -349,13 +343,13 @@ class DecisionStore:
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         with counting(self.database) as (connection, moves):
             ids = sorted(set(map(_DECISION_ID, rows)))
-            locked = send(connection, _DECISIONS_OF_OUTCOMES, *_PATTERNS, ids, ids)
+            locked = send(connection, _DECISIONS_OF_OUTCOMES, ids, ids)
             if successor is not None and successor.turn_of is not None:
                 tasks.lock_task(connection, successor)
             stored = send(connection, _OUTCOMES, ids, ids)
             waits = lock_with_firsts(connection, ids)
             counts = ask_kept(connection, label=self.label) if sample is not None or self.check else dict[str, int]
-            decided = _by(itemgetter("id"), locked())
+            decided = {row["id"]: {**row, "parsed": object_or_empty(row["facts"])} for row in locked()}
             hashes = {row["decision_id"]: row["body_hash"] for row in stored()}
             new: dict[str, tuple[Outcome, Row]] = {}
             again = list[Outcome]()  # second runs: they have no row, but were paid for
@@ -364,7 +358,7 @@ class DecisionStore:
                 if decision is None:
                     continue
                 if key not in hashes and not feedback_writes.is_foreign(outcome, decision):
-                    blank = _NO_OUTCOME_TEXTS if decision["is_erased"] else {}
+                    blank = _NO_OUTCOME_TEXTS if ERASED in decision["parsed"] else {}
                     call = called(outcome, request=decision["request"], session=decision["session"])
                     new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
                 elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != hashes[key]:
@@ -421,11 +415,12 @@ class DecisionStore:
             if decision["turn_of"] is not None:
                 turns.append((outcome, {**row, "request": decision["request"]}, decision["turn_of"]))
                 continue
-            if decision["is_task"]:
+            if TaskTurn.key in decision["parsed"]:
                 of_tasks.append(outcome.decision_id)
-            if LINKED not in (decision["request"] or ""):
+            if not link_of(edge_of(decision["request"])):
                 scored.append(outcome)
-            if decision["asked"] and outcome.answer:
+            label = LabelRequest.of(decision["parsed"])
+            if label is not None and label.asked and outcome.answer:
                 to_label.append(outcome)
         answers.remove(connection, answered)
         count_spending(moves, map(itemgetter(0), inserted), rows=decided)
@@ -450,7 +445,8 @@ class DecisionStore:
         """Let outcomes wait for the judge and for the check."""
         if sample is not None:
             shard = self.database.shard
-            drawn_before = {key: bool(row["is_judged"]) for key, row in decided.items() if row["is_drawn"]}
+            requests = {key: JudgeRequest.of(row["parsed"]) for key, row in decided.items()}
+            drawn_before = {key: request.asked for key, request in requests.items() if request is not None}
             sample_outcomes(
                 connection, scored, counts=counts, sample=sample, drawn=drawn_before, moves=moves, shard=shard
             )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, false, func, or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 
 from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN, edge_of, give_back_answers
 from ragbandit.router.storage.rows.conversion import body_hash
@@ -18,7 +18,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import if_it_may_have, may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
 from ragbandit.router.storage.sql.waiting import lock_rows, take_out
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -26,8 +26,9 @@ from ragbandit.shared.types import ArmName, Decision, DecisionId, Query, TaskTur
 
 #: `field` of the error of a first turn if another request has meanwhile begun the task
 TAKEN: Final = "unit"
-#: number of newest decisions of a session that are looked at
-READ: Final = 200
+#: number of newest decisions of a session that are looked at, and of those that are read at once
+READ: Final = 10_000
+_PAGE: Final = 100
 #: `units.turns` of a task that was ended, so that a turn which is decided before and stored later does not open it
 ENDED: Final = 0
 #: reason of the closure of a decision whose task a budget ended
@@ -193,18 +194,17 @@ def newest_decision(
     """
     of_session = decisions_of_session(session, tenant=tenant, api_key=api_key)
     waits = select(waiting.c.decision_id).where(waiting.c.decision_id == decisions.c.id).exists()
-    query = select(*decisions.c["id", "facts", "request"], waits.label("waits")).where(*of_session)
+    is_task, request = may_have(decisions.c.facts, TaskTurn.key), if_it_may_have(decisions.c.request, "agent")
+    query = select(*decisions.c["id", "facts"], request.label("request"), is_task.label("may_be_task"))
     # A session may have many decisions of one turn, such as an agent's small requests, and many tasks of sub-agents.
-    of_agent = func.coalesce(has_key(decisions.c.request, "agent"), false())
-    first = (has_key(decisions.c.facts, TaskTurn.key).desc(), of_agent)
-    query = query.order_by(*first, decisions.c.made_at.desc(), decisions.c.id.desc()).limit(READ)
-    rows = connection.execute(query).mappings().all()
-    if not rows:
-        return None
-    best = max(rows, key=_rank)
-    return DecisionId(best["id"])
-
-
-def _rank(row: Any) -> tuple[bool, bool, bool]:
-    """Ties go to the first row, which is the newest."""
-    return f'"{TaskTurn.key}":' in row["facts"], "agent" not in edge_of(row["request"]), bool(row["waits"])
+    order = (is_task.desc(), waits.desc(), decisions.c.made_at.desc(), decisions.c.id.desc())
+    query = query.where(*of_session).order_by(*order).limit(READ).execution_options(yield_per=_PAGE)
+    newest, highest = None, (False, False)
+    with connection.execute(query) as result:
+        for row in result:
+            rank = TaskTurn.of(object_or_empty(row.facts)) is not None, "agent" not in edge_of(row.request)
+            if newest is None or rank > highest:
+                newest, highest = DecisionId(row.id), rank
+            if highest == (row.may_be_task, True):
+                break  # no later row is better
+    return newest

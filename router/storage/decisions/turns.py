@@ -20,18 +20,12 @@ from typing import Any, Final
 
 from sqlalchemy import delete, select, update
 
-from ragbandit.router.storage.rows.conversion import (
-    CHAT_HASH,
-    Row,
-    body_hash,
-    canonical,
-    json_object,
-    object_or_empty,
-)
+from ragbandit.router.storage.rows.conversion import CHAT_HASH, Row, body_hash, canonical
 from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value, with_added, with_late
 from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.model_servers.failures import failure_of, link_of
@@ -221,8 +215,7 @@ def give_back_answers(connection: Connection, refused: Iterable[Decision]) -> No
 
 def edge_of(request: str | None) -> Mapping[str, Any]:
     """`Query.request` of a stored decision; {} if it is unreadable. request: the column `decisions.request`."""
-    edge = object_or_empty(request).get("edge")
-    return edge if isinstance(edge, Mapping) else {}
+    return object_at(object_or_empty(request), "edge")
 
 
 def _loop_of(connection: Connection, request: str | None) -> Mapping[str, Any]:

@@ -30,15 +30,15 @@ LABEL_EXPIRE_S: Final = 7 * 86400.0
 #: seconds by which a queued answer is older than the one before it, since the newest is shown first
 _ORDER_S: Final = 1e-3
 #: stop reasons of failures that are not caused by the arm
-NOT_ITS_FAULT: Final = frozenset({CANCELLED, IMPORTED, "unknown_arm", "unreadable", "request_refused", NOT_PERMITTED})
+NOT_ITS_FAULT: Final = frozenset({CANCELLED, "unknown_arm", "unreadable", "request_refused", NOT_PERMITTED})
 
 
 def is_judgeable(outcome: Outcome) -> bool:
     """Whether the outcome has an answer or is a failure of the arm. False if a caller answered without reporting it."""
-    if calls_of(outcome):
-        return False  # the answer comes after the tool calls
+    if IMPORTED in outcome.made_by or calls_of(outcome):  # the answer comes after the tool calls
+        return False
     if outcome.answer is not None and outcome.answer.strip():
-        return outcome.stop_reason != IMPORTED
+        return True
     return outcome.stop_reason not in NOT_ITS_FAULT and (outcome.run_by == "worker" or outcome.status != "answered")
 
 

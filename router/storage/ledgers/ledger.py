@@ -34,7 +34,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, snapshots, updates, waiting
 from ragbandit.router.storage.sql.waiting import with_open_turn
@@ -379,8 +379,8 @@ def _read_together(
 _PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at", "decided", "restarts")
 #: columns of `updates` that a policy learns from
 _COLUMNS: Final = _PLAIN + REWARD.names
-#: whether the decision was imported
-_IMPORTED = has_key(decisions.c.facts, IMPORTED)
+#: the facts of decisions that may be imported
+_IMPORTED = if_it_may_have(decisions.c.facts, IMPORTED)
 _NO_QUESTION = Query(text="")
 #: number of columns that are always read: _COLUMNS, features, _IMPORTED and cost_weight
 _LEARNED = len(_COLUMNS) + 3
@@ -421,7 +421,7 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: 
 
 def _update(row: Any, *, label: PolicyLabel) -> Update:
     seq, decision_id, arm, propensity, made_at, decided, restarts = row[: len(_PLAIN)]
-    features, imported, weight = row[len(_COLUMNS) : _LEARNED]
+    features, facts, weight = row[len(_COLUMNS) : _LEARNED]
     return Update(
         policy=label,
         seq=seq,
@@ -436,7 +436,7 @@ def _update(row: Any, *, label: PolicyLabel) -> Update:
         feedback_ids=(),
         features=features_value(features),
         made_at=made_at,
-        imported=bool(imported),
+        imported=IMPORTED in object_or_empty(facts),
         decided=decided,
         restarts=() if restarts is None else tuple(json.loads(restarts)),
     )

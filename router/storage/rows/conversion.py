@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import RowMapping, Table
 
+from ragbandit.router.storage.sql.json_columns import json_object, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.texts.formats import number_or_name
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 CHAT_HASH: Final = "chat_hash"
 #: key in `Query.request`: id that the client gives the answer, by which a rating finds the decision
 RATED_MESSAGE: Final = "message"
-#: Substring of the column `request` of decisions that answer instead of a failed one, and of no others: quotes inside
-#: JSON strings are escaped.
-LINKED: Final = f'"{FAILOVER}":{{"arm":'
 
 Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
@@ -158,22 +156,6 @@ def canonical(value: object) -> str:
     """JSON with sorted keys and no spaces, so that equal values give equal texts."""
     # As `json.JSONEncoder.encode` with sort_keys=True, separators=(",", ":") and ensure_ascii=False, in one call.
     return "".join(c_make_encoder({}, _DEFAULT, encode_basestring, None, ":", ",", True, False, True)(value, 0))
-
-
-def json_object(text: str | None) -> dict[str, Any]:
-    """The JSON object of a column; {} for NULL. Raises ValueError for anything else."""
-    value = {} if text is None or text == "{}" else json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"the JSON is a {type(value).__name__}, not an object")
-    return value
-
-
-def object_or_empty(text: str | None) -> dict[str, Any]:
-    """Like `json_object`, but {} for a damaged column."""
-    try:
-        return json_object(text)
-    except ValueError:
-        return {}
 
 
 def body_hash(body: object, *, errors: Literal["surrogatepass", "replace"] = "surrogatepass") -> str:

@@ -11,16 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import null
 
-from ragbandit.router.storage.rows.conversion import (
-    JSON_OBJECT,
-    Form,
-    Row,
-    TableRows,
-    body_hash,
-    canonical,
-    json_object,
-    of_known,
-)
+from ragbandit.router.storage.rows.conversion import JSON_OBJECT, Form, Row, TableRows, body_hash, canonical, of_known
+from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.dialects.chat.message_parts import LARGE
 from ragbandit.shared.types import (

@@ -1,35 +1,44 @@
-"""Searches in columns with JSON, which `canonical` wrote: keys sorted, no spaces.
+"""Reads columns with JSON. A fact is read by parsing its column, never by searching the text.
 
-Quotes inside JSON strings are escaped, so a search finds only a key, and never a text of a user.
+Callers and models write keys and texts of their own into the same JSON, so a text that looks like a fact proves
+nothing. The databases cannot parse the columns for us: a cast of PostgreSQL fails on a damaged row and on an escaped
+NUL, and then one row would stop every reader.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement
-
-from ragbandit.shared.types import Json
+from sqlalchemy import Case, ColumnElement, case, or_
 
 
-def has_key(column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
-    return column.contains(f'"{name}":', autoescape=True)
+def json_object(text: str | None) -> dict[str, Any]:
+    """The JSON object of a column; {} for NULL. Raises ValueError for anything else."""
+    value = {} if text is None or text == "{}" else json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"the JSON is a {type(value).__name__}, not an object")
+    return value
 
 
-def has_value(column: ColumnElement[Any], name: str, value: Json) -> ColumnElement[bool]:
-    """value: a number, a boolean or null; of a text, all texts that begin with it and a quote are found."""
-    return column.contains(f'"{name}":{json.dumps(value)}', autoescape=True)
+def object_or_empty(text: str | None) -> dict[str, Any]:
+    """Like `json_object`, but {} for a damaged column."""
+    try:
+        return json_object(text)
+    except ValueError:
+        return {}
 
 
-def has_object(column: ColumnElement[Any], name: str, *, first: str, last: str) -> ColumnElement[bool]:
-    """Whether the object under `name` begins and ends with these entries, such as `"asked":true`."""
-    return column.like(f'%"{name}":{{{first},%{last}}}%')
+def object_at(parsed: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The object under this key; {} if there is none."""
+    value = parsed.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
-def key_pattern(name: str) -> str:
-    """The LIKE pattern of `has_key`, for SQL text."""
-    return f'%"{name}":%'
+def may_have(column: ColumnElement[Any], *names: str) -> ColumnElement[bool]:
+    """Narrows what is read: rows without this condition have none of these keys, and rows with it must be parsed."""
+    return or_(*(column.contains(f'"{name}":', autoescape=True) for name in names))
 
 
-def object_pattern(name: str, *, first: str) -> str:
-    """The LIKE pattern of an object under `name` that begins with this entry, for SQL text."""
-    return f'%"{name}":{{{first},%'
+def if_it_may_have(column: ColumnElement[Any], *names: str) -> Case[Any]:
+    """The column of rows that `may_have` one of these keys, and NULL for the others, so that less is read."""
+    return case((may_have(column, *names), column))

@@ -4,9 +4,7 @@ One order of locks prevents deadlocks: rows of `decisions`, then of `units`, `ou
 locks all its rows of a table at once, in the order of their keys.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Final
 
@@ -15,7 +13,7 @@ from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, li
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.json_columns import has_key
+from ragbandit.router.storage.sql.json_columns import may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
@@ -104,17 +102,18 @@ def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, 
 
 def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str) -> None:
     """Set the ends of tasks whose row in `units` a later task has replaced: the newest turn has the end, too."""
-    turns = decisions.alias()
-    newest = select(turns.c.facts).where(turns.c.turn_of == decisions.c.id, has_key(turns.c.facts, TaskTurn.key))
-    newest_facts = func.coalesce(newest.order_by(turns.c.made_at.desc()).limit(1).scalar_subquery(), decisions.c.facts)
-    query = select(decisions.c.id, newest_facts).where(
-        decisions.c.id.in_(ids), has_key(decisions.c.facts, TaskTurn.key)
-    )
-    for key, facts in connection.execute(query).all() if ids else ():
-        with suppress(ValueError):  # a damaged row is found when its decision is read
-            task = TaskTurn.of(json.loads(facts))
-            mine = update(waiting).where(waiting.c.policy == label, waiting.c.decision_id == key)
-            connection.execute(mine.values(open_until=task and task.until))
+    if not ids:
+        return
+    query = select(*decisions.c["id", "turn_of", "facts"]).where(may_have(decisions.c.facts, TaskTurn.key))
+    ends = dict[str, float]()
+    for of_task in (decisions.c.id.in_(ids), decisions.c.turn_of.in_(ids)):
+        for key, turn_of, facts in connection.execute(query.where(of_task).order_by(decisions.c.made_at)):
+            task = TaskTurn.of(object_or_empty(facts))
+            if task is not None and (turn_of is None or turn_of in ends):
+                ends[turn_of or key] = task.until
+    for key, until in ends.items():
+        mine = update(waiting).where(waiting.c.policy == label, waiting.c.decision_id == key)
+        connection.execute(mine.values(open_until=until))
 
 
 def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:

@@ -12,6 +12,7 @@ from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, paired_answers
 from ragbandit.shared.errors import InvalidInput
@@ -177,6 +178,28 @@ def test_it_is_ended_after_it_was_cut_off(world, monkeypatch):
         erase(world.database, selection, features=False, actor="cli:me", now=9.0, progress=dies)
     assert SECRET in texts(world)
     assert erase(world.database, selection, features=False, actor="cli:me", now=10.0).decisions == 5
+    assert SECRET not in texts(world)
+
+
+@pytest.mark.parametrize("entities", [{SECRET: 0.0}, [[SECRET, 0.0]]])
+def test_keys_of_facts_are_erased(world, entities):
+    """Of the facts only numbers stay that the product has named: words of a question leave as keys and as values."""
+    gone = told(world)
+    ours = {
+        "quality": [0.5, 0.25, 0.0],
+        "incumbent": {"arm": gone.arm, "share": 0.5, SECRET: 1},
+        "cold_start_floor": {},
+    }
+    facts = ours | {
+        "entities": entities,
+        SECRET: 1,
+        "own": {SECRET: [True]},
+        "cold_start_floor": {gone.arm: 0.2, SECRET: 0},
+    }
+    world.write(decisions.update().where(decisions.c.id == gone.id).values(facts=canonical(facts)))
+    erase(world.database, Selection(decision=gone.id), features=False, actor="cli:me", now=9.0)
+    stays = {"quality": [0.5, 0.25, 0.0], "incumbent": {"share": 0.5}, "cold_start_floor": {gone.arm: 0.2}}
+    assert world.router.decision(gone.id).decision.facts == stays | {ERASED: "texts"}
     assert SECRET not in texts(world)
 
 

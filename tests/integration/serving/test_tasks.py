@@ -101,6 +101,7 @@ def test_who_chooses_the_unit(make_world, database_url):
         (301.0, {"messages": [{"content": [{"cache_control": {"ttl": "5m"}}, None]}, 17]}, False),
         (3602.0, {"cache_control": {"ttl": "1h"}}, False),
         (80_000.0, {"prompt_cache_retention": "24h", "messages": None}, True),
+        (301.0, {"tools": [{"parameters": {"cache_control": {"ttl": "1h"}, "prompt_cache_retention": "24h"}}]}, False),
         (301.0, {"prompt_cache_retention": None, "cache_control": "1h", "tools": {"cache_control": {"ttl": 1}}}, False),
     ],
 )

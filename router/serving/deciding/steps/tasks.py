@@ -21,11 +21,12 @@ from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.decisions.tasks import ENDED, OpenTask, end_tasks, newest_tasks, unit_key
 from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
-from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MOST_FACTOR, ArmName, Decision, DecisionId, Json, MovedTurn, StickyTurn, TaskTurn
 
-_LIFE: Final = re.compile(r'"(?:cache_control":\{[^{}]*"ttl|prompt_cache_retention)":"(\d{1,6})([smh])"')
+_LIFE: Final = re.compile(r"(\d{1,6})([smh])")
+#: parts of a chat in which the caller names the keys: schemas of tools and their arguments
+_OF_CALLER: Final = frozenset({"parameters", "input_schema", "schema", "input", "arguments", "metadata"})
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -153,5 +154,20 @@ def cache_life(chat: Mapping[str, Json]) -> float:
 
     Read from `prompt_cache_retention` (OpenAI: "24h") and every `cache_control.ttl` (Anthropic: "5m", "1h").
     """
-    # Quotes inside JSON strings are escaped, so this matches only keys and never a message.
-    return max((int(count) * _UNITS[unit] for count, unit in _LIFE.findall(canonical(dict(chat)))), default=0.0)
+    longest, parts = _life(chat.get("prompt_cache_retention")), list[Json]([chat])
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Mapping):
+            control = part.get("cache_control")
+            if isinstance(control, Mapping):
+                longest = max(longest, _life(control.get("ttl")))
+            parts += [value for key, value in part.items() if key not in _OF_CALLER]
+        elif isinstance(part, list | tuple):
+            parts += part
+    return longest
+
+
+def _life(text: Json) -> float:
+    """Seconds of a text such as "24h"; 0.0 for anything else."""
+    match = _LIFE.fullmatch(text) if isinstance(text, str) else None
+    return 0.0 if match is None else int(match[1]) * _UNITS[match[2]]

@@ -148,12 +148,12 @@ def test_the_advice_fix():
 @pytest.mark.parametrize(
     ("facts", "request_", "expected"),
     [
-        ({}, "", ("policy", 0.0)),
-        ({"rebuilding": True, "incumbent": {"arm": "a", "share": 0.1}}, "", ("rebuilt ledger", 1.0)),
-        ({"incumbent": {"arm": "a", "share": 0.25}}, "", ("safe start", 0.75)),
-        ({"incumbent": {"arm": "a", "share": 1.0}}, '{"edge": {"budget_factor": 8.0}}', ("budget", 1.0)),
-        ({"incumbent": "?", "cold_start_floor": "?"}, '{"edge": {"budget_factor": 1.2}}', ("policy", 0.0)),
-        ({"cold_start_floor": {"a": 0.3, "b": 0.3, "c": None}}, "", ("warm-up", 0.6)),
+        ({}, {}, ("policy", 0.0)),
+        ({"rebuilding": True, "incumbent": {"arm": "a", "share": 0.1}}, {}, ("rebuilt ledger", 1.0)),
+        ({"incumbent": {"arm": "a", "share": 0.25}}, {}, ("safe start", 0.75)),
+        ({"incumbent": {"arm": "a", "share": 1.0}}, {"edge": {"budget_factor": 8.0}}, ("budget", 1.0)),
+        ({"incumbent": "?", "cold_start_floor": "?"}, {"edge": {"budget_factor": 1.2}}, ("policy", 0.0)),
+        ({"cold_start_floor": {"a": 0.3, "b": 0.3, "c": None}}, {}, ("warm-up", 0.6)),
     ],
 )
 def test_what_decides_a_question(facts, request_, expected):

@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import parquet, write_rows
+from ragbandit.router.offline.logs.batches import drawn
 from ragbandit.router.offline.logs.columns import normalised
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log
@@ -119,3 +120,26 @@ def test_no_such_column(tmp_path):
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
     with pytest.raises(InvalidInput, match=r"no such column .*the file has id"):
         next(read_log(tmp_path / "other.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_drawn"),
+    [
+        ("{}", True),
+        ('{"sticky": {"first": "d1"}}', False),
+        ('{"killed" : {"arm": "a"}}', False),
+        ('{"label_queue": {"asked": true, "q": 0.5, "uniform": false}}', False),
+        ('{"label_queue": {"uniform": false, "q": 0.5, "asked":true}}', False),
+        ('{"label_queue": {"asked": true, "uniform": true}}', True),
+        ('{"judge_sample": {"asked": true, "uniform": false}}', True),  # the judgement is a label
+        ('{"entities": {"sticky": {}, "killed": 0.0, "label_queue": {"asked": true, "uniform": false}}}', True),
+        ('{"note": "\\"sticky\\": {"}', True),
+        ('{"sticky": ', True),
+        (None, True),
+    ],
+)
+def test_rows_that_were_not_drawn(facts, is_drawn):
+    """A row was not drawn if a fact of its decision says so, with any spaces; keys and texts below prove nothing."""
+    reward = pa.array([{"judged_by": "label"}])
+    batch = pa.RecordBatch.from_arrays([pa.array([facts], type=pa.string()), reward], names=["facts", "reward"])
+    assert drawn(batch).tolist() == [is_drawn]

@@ -73,10 +73,10 @@ def test_a_long_question_is_read_up_to_its_cap(counts):
     ("text", "arm"), [("Paris?", NO), ("new york?", NO), ("york?", ONE), ("New York or York?", ONE), ("who?", ONE)]
 )
 def test_the_least_popular_entity_decides(counts, text, arm):
-    """From the threshold on `popular` answers, below it `rare`; the facts have what decided."""
+    """From the threshold on `popular` answers, below it `rare`; the facts have what decided, as pairs."""
     output = output_of(Popularity(counts=counts, threshold=30.0), text)
     assert output.pmf == tuple(float(each == arm) for each in ARMS)
-    lowest = min(output.facts["entities"].values(), default=0.0)
+    lowest = min((popularity for _, popularity in output.facts["entities"]), default=0.0)
     assert (output.facts["popularity"], output.facts["threshold"]) == (lowest, 30.0)
     assert (lowest >= 30.0) == (arm == NO)
 

@@ -27,7 +27,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
-from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
@@ -51,7 +50,7 @@ class Learner:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.ledger, self.files = ledger, files
-        self.settings, self.clock = settings, clock or steady_clock().now
+        self.settings, self.clock = settings, clock or (lambda: ledger.database.clock.now())
         self.publisher = Publisher(ledger, files=files, settings=settings.learning, announce=announce, clock=self.clock)
         self.holder = lease_holder("learn")
         self.last_seq = 0
@@ -219,6 +218,7 @@ class Learner:
         return is_held
 
     def _step(self) -> int:
+        self.ledger.database.clock.look()
         now = self.clock()
         if not self._acquire():
             return 0

@@ -179,7 +179,7 @@ class AskedModel:
         if isinstance(dollars, float):
             spenders = spenders_of(query.tenant, key=query.api_key)
             try:
-                await asyncio.to_thread(book, self._database, spenders, dollars=dollars, now=time.time())
+                await asyncio.to_thread(book, self._database, spenders, dollars=dollars, now=self._database.clock.now())
             except StoreError as error:
                 fields = {"action": self._purpose, "dollars": dollars, "reason": str(error)}
                 log.warning("the cost of a %s is not counted in the budgets", self._purpose, extra=fields)

@@ -23,6 +23,7 @@ class HostClock(Chore):
 
 def look_at_clock(clock: DeadlineClock, *, host: str) -> None:
     """Record a change of whether the host's clock is ahead. Raises StoreError."""
+    clock.database.clock.look()
     ahead_s = clock.ahead_s()
     with clock.database.read() as connection:
         last = last_entry(connection, action=CLOCK_ACTION, target=host)

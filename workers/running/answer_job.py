@@ -200,7 +200,7 @@ class AnswerJob:
         query, database = self.decision.query, self.context.store.database
         spenders = spenders_of(query.tenant, key=query.api_key)
         try:
-            book(database, spenders, dollars=dollars, now=time.time())
+            book(database, spenders, dollars=dollars, now=database.clock.now())
         except StoreError as error:
             extra = {**self.log_extra, "dollars": dollars, "reason": str(error)}
             log.warning("the cost of an interrupted run is not counted in the budgets", extra=extra)

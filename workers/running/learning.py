@@ -12,7 +12,6 @@ from ragbandit.router.storage.ledgers.inheritance import is_inheriting
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.routines import insist
 from ragbandit.shared.errors import NotReady, SnapshotError, StoreError
-from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.workers.running.context import Context
 
 log = logging.getLogger("ragbandit.worker")
@@ -55,4 +54,4 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
 
 def is_due(context: Context, ledger: Ledger) -> bool:
     rule = closing_rule(context.settings.learning)
-    return bool(is_inheriting(ledger) or ledger.ready(rule, now=steady_clock().now(), limit=1))
+    return bool(is_inheriting(ledger) or ledger.ready(rule, now=ledger.database.clock.now(), limit=1))

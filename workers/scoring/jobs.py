@@ -145,7 +145,7 @@ def _judged(
         if not context.ending.is_set():
             raise
     spenders = spenders_of(query.tenant, key=query.api_key)
-    booked = partial(book, database, spenders, dollars=spent.dollars, now=time.time())
+    booked = partial(book, database, spenders, dollars=spent.dollars, now=database.clock.now())
     insist(booked, seconds=KEEP_S, ending=context.ending)
     return verdict
 

@@ -1,6 +1,5 @@
 """Sessions: the end of a task, with the judgement of the whole task."""
 
-import time
 from functools import partial
 from typing import Annotated
 
@@ -57,7 +56,7 @@ async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -
         (receipt,) = await stored(request, [feedback_of(request, judged, key=None)])
         if not isinstance(receipt, Receipt):
             raise receipt
-    end_tasks = partial(store.end_session, session, tenant=tenant, now=time.time(), begun_until=received_at)
+    end_tasks = partial(store.end_session, session, tenant=tenant, now=router.service.clock(), begun_until=received_at)
     ended = await reads_of(request).run(partial(end_tasks, api_key=key))
     router.process.notifier.notify_learner()
     feedback = filled(ReceiptReply, receipt) if isinstance(receipt, Receipt) else None

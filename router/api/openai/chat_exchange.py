@@ -169,7 +169,7 @@ class ChatExchange:
         chat, answered = None, self.question.answered
         keys = self.question.calls if answered is None else (answered,)
         if keys:
-            since, conversation = time.time() - LONGEST_S, query.request.get(CONVERSATION)
+            since, conversation = router.service.clock() - LONGEST_S, query.request.get(CONVERSATION)
             find = partial(continued_chat, router.database, keys, conversation=conversation, since=since)
             chat = await reads_of(self.request).run(find)
         if chat is None:
@@ -189,7 +189,7 @@ class ChatExchange:
             return None
         router, reads = router_of(self.request), reads_of(self.request)
         settings, passing = router.settings.conversation, router.service.step(Needs).passing
-        previous, since = query.request.get("previous_response_id"), time.time() - settings.tool_turns_s
+        previous, since = query.request.get("previous_response_id"), router.service.clock() - settings.tool_turns_s
         find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
         turn = await reads.run(find)
         if turn is None:

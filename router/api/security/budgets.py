@@ -17,7 +17,7 @@ decision (storage/access/reservations.py), so that questions at once, at any gat
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -124,7 +124,7 @@ class Budgets:
 
     def __init__(self, router: Router, *, reads: "Reads") -> None:
         self._router, self._reads = router, reads
-        self._clock = time.time
+        self._clock: Callable[[], float] = lambda: router.service.clock()
         self._lock = asyncio.Lock()
         #: spender -> (sums, time.monotonic() after they were read)
         self._cached: dict[Spender, tuple[Spent, float]] = {}

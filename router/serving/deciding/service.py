@@ -38,11 +38,16 @@ class RouteService:
     """Decides questions in batches on one thread."""
 
     def __init__(
-        self, store: DecisionStore, *, encoder: Encoder, served: ServedPolicy, clock: Callable[[], float] = time.time
+        self,
+        store: DecisionStore,
+        *,
+        encoder: Encoder,
+        served: ServedPolicy,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         settings = served.settings
         self.store, self.encoder = store, encoder
-        self.clock = clock
+        self.clock = clock or (lambda: store.database.clock.now())
         #: versions and kill switch: as this process knows them, and as the store has them
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         self.glance: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
@@ -67,6 +72,7 @@ class RouteService:
         )
 
     def start(self) -> None:
+        self.store.database.clock.look()
         self.secret = shared_secret(self.store.database, name=DRAWS, now=time.time())
         for batcher in self._batchers:
             batcher.start()
@@ -167,6 +173,7 @@ class RouteService:
 
     def refresh_steps(self) -> None:
         """Let the steps read the store. Raises StoreError."""
+        self.store.database.clock.look()
         now = self.clock()
         for step in self.steps:
             step.refresh(arms=self.arms, now=now)

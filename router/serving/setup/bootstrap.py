@@ -38,7 +38,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, missing_package
-from ragbandit.shared.processes.steady_clock import steady_clock
 from ragbandit.shared.types import PolicyLabel
 
 log = logging.getLogger("ragbandit.bootstrap")
@@ -186,7 +185,7 @@ def make_learner(settings: Settings, *, database: Database, jobs: Jobs, files: S
             jobs.publish("snapshot")
 
     files = files or SnapshotFiles(settings.snapshot_root)
-    return Learner(ledger, files=files, settings=settings, announce=announce, clock=steady_clock().now)
+    return Learner(ledger, files=files, settings=settings, announce=announce)
 
 
 @contextlib.contextmanager

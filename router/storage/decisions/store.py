@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import compress
 from operator import attrgetter, itemgetter, not_
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from sqlalchemy import RowMapping, Table, exists, select
 
@@ -109,6 +109,9 @@ class DecisionRecord:
     #: for one turn; seconds since 1970
     begun_at: float
     open_until: float | None = None
+
+
+Made = TypeVar("Made", Decision, Outcome)
 
 
 class _OutdatedError(Exception):
@@ -337,6 +340,7 @@ class DecisionStore:
 
         successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
         """
+        group, successor = self._by_the_store(group), successor and self._by_the_store([successor])[0]
         rows = list(map(outcome_row, group))
         if self.text != "full":
             rows = [row | _NO_OUTCOME_TEXTS for row in rows]
@@ -389,6 +393,11 @@ class DecisionStore:
             or feedback_writes.outcome_reply(outcome, row["body_hash"], decided=decided, hashes=hashes)
             for outcome, row in zip(group, rows, strict=True)
         ]
+
+    def _by_the_store(self, group: Sequence[Made]) -> Sequence[Made]:
+        """The values with times of the store, if the clock of this host is ahead."""
+        clock = self.database.clock
+        return [replace(value, made_at=clock.corrected(value.made_at)) for value in group] if clock.ahead_s() else group
 
     def _follow_up(
         self,
@@ -479,6 +488,9 @@ class DecisionStore:
 
         also: makes further changes in the same transaction; if it raises, nothing is stored
         """
+        clock = self.database.clock
+        if clock.ahead_s():
+            group = [replace(item, received_at=clock.corrected(item.received_at)) for item in group]
         with counting(self.database) as (connection, moves):
             replies = feedback_writes.write_feedback(connection, group, moves=moves)
             if also is not None:

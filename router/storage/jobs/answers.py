@@ -23,7 +23,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
-from ragbandit.router.storage.sql.leases import CLOCK
+from ragbandit.router.storage.sql.store_clock import CLOCK
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import ProcessIdentity
 from ragbandit.shared.types import NO_CONVERSATION, ArmName, Conversation, Decision, DecisionId, Json

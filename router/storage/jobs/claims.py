@@ -7,7 +7,6 @@ transaction that stores the result. If the process dies, another one frees the c
 Rows of `waiting` are locked before rows of `jobs`.
 """
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -102,7 +101,7 @@ class Claims:
         with counting(self._database) as (connection, moves):
             rows = connection.execute(freed.returning(*columns)).mappings().all()
             if is_lost:
-                book_lost(moves, rows, now=time.time())
+                book_lost(moves, rows, now=self._database.clock.now())
         return [row["decision_id"] for row in rows]
 
     def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:

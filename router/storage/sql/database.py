@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError, TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 
 from ragbandit.router.storage.sql.connections import Connection, Connections
+from ragbandit.router.storage.sql.store_clock import StoreClock
 from ragbandit.router.storage.sql.store_file import LOOK_S, StoreFile, is_damaged
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from ragbandit.shared.errors import RESTORE, StoreError, missing_package
@@ -99,6 +100,8 @@ class Database:
         #: errors that a block turns into StoreError
         self.errors = (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error)
         self.connections = Connections(self.engine, limit=1) if in_memory else Connections(self.engine)
+        #: the time that this process gives rows
+        self.clock = StoreClock(self)
 
     def read(self) -> "Use":
         """A read-only transaction that sees one state."""

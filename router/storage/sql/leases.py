@@ -9,13 +9,14 @@ lease taken now counts as expired, unless the holder is known to run on this hos
 
 import uuid
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import ColumnElement, Double, literal_column, or_, select
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.store_clock import CLOCK
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.processes.this_process import ProcessIdentity, this_process
 
@@ -73,13 +74,6 @@ def forget(database: Database, *, prefix: str, expired_s: float) -> None:
     old = leases.c.expires_at < clock(database) - expired_s
     with database.write() as connection:
         connection.execute(leases.delete().where(leases.c.name.startswith(prefix, autoescape=True), old))
-
-
-#: dialect -> seconds since 1970 by the database's clock, which for SQLite is the clock of this host
-CLOCK: Final = {
-    "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
-    "postgresql": "CAST(EXTRACT(epoch FROM clock_timestamp()) AS float8)",
-}
 
 
 def clock(database: Database) -> ColumnElement[float]:

@@ -183,7 +183,7 @@ def test_it_is_ended_after_it_was_cut_off(world, monkeypatch):
 
 @pytest.mark.parametrize("entities", [{SECRET: 0.0}, [[SECRET, 0.0]]])
 def test_keys_of_facts_are_erased(world, entities):
-    """Of the facts only numbers stay that the product has named: words of a question leave as keys and as values."""
+    """Only numbers that the product has named stay among the facts: words of a question leave as keys and as values."""
     gone = told(world)
     ours = {
         "quality": [0.5, 0.25, 0.0],

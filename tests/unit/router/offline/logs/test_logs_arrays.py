@@ -139,7 +139,7 @@ def test_no_such_column(tmp_path):
     ],
 )
 def test_rows_that_were_not_drawn(facts, is_drawn):
-    """A row was not drawn if a fact of its decision says so, with any spaces; keys and texts below prove nothing."""
+    """A fact of the decision shows that its arm was not drawn; keys and texts inside other facts prove nothing."""
     reward = pa.array([{"judged_by": "label"}])
     batch = pa.RecordBatch.from_arrays([pa.array([facts], type=pa.string()), reward], names=["facts", "reward"])
     assert drawn(batch).tolist() == [is_drawn]

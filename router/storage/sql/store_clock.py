@@ -1,0 +1,64 @@
+"""The time that rows get, and by which tasks end: the hosts of one store must agree on it."""
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.shared.processes.steady_clock import SLACK_S, Clock, SteadyClock, steady_clock
+
+if TYPE_CHECKING:
+    from ragbandit.router.storage.sql.database import Database
+
+#: dialect -> seconds since 1970 by the database's clock, which for SQLite is the clock of this host
+CLOCK: Final = {
+    "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
+    "postgresql": "CAST(EXTRACT(epoch FROM clock_timestamp()) AS float8)",
+}
+#: time for which the measured time of the server is used before it is measured again, seconds
+LOOK_S: Final = 10.0
+
+
+class StoreClock:
+    """The time of this host, unless its clock is more than SLACK_S ahead of PostgreSQL, whose time all hosts share.
+
+    With SQLite, the clock may not be ahead of the steady clock, which ignores a jump for an hour.
+
+    Only `look` asks the database, so `now` can be called anywhere.
+    """
+
+    def __init__(
+        self,
+        database: "Database",
+        *,
+        steady: SteadyClock | None = None,
+        wall: Clock = time.time,
+        monotonic: Clock = time.monotonic,
+    ) -> None:
+        self._database, self._steady = database, steady or steady_clock()
+        self._wall, self._monotonic = wall, monotonic
+        #: the server's time minus `monotonic`, and the value of `monotonic` at which it was measured
+        self._offset: float | None = None
+        self._looked_at = 0.0
+
+    def look(self) -> None:
+        """Measure the time of the server, unless it was measured less than LOOK_S ago. Raises StoreError."""
+        if self._database.is_sqlite or (self._offset is not None and self._monotonic() < self._looked_at + LOOK_S):
+            return
+        with self._database.look() as connection:
+            (row,) = run(connection, f"SELECT {CLOCK['postgresql']} AS now")
+        self._looked_at = self._monotonic()
+        self._offset = float(row["now"]) - self._looked_at
+
+    def ahead_s(self) -> float:
+        """Seconds by which the clock of this host is ahead; 0.0 up to SLACK_S."""
+        right = self._steady.now() if self._offset is None else self._offset + self._monotonic()
+        ahead = self._wall() - right
+        return ahead if ahead > SLACK_S else 0.0
+
+    def now(self) -> float:
+        return self._wall() - self.ahead_s()
+
+    def corrected(self, made_at: float) -> float:
+        """The time of a row that this host has made by its own clock."""
+        ahead = self.ahead_s()
+        return min(made_at, self._wall() - ahead) if ahead else made_at

@@ -303,6 +303,7 @@ class OpenAiGenerator(Generator):
         tries = f" after {reply.attempts} attempts" if reply.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         failure, is_refused = self._failure(error, request=reply.request)
+        failure = failure.without_keys(self._secrets)
         remedy = self._remedy(error, failure=failure)
         if is_refused:
             return RequestRefused(message, failure=failure)

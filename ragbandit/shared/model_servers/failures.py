@@ -1,13 +1,14 @@
 """Failures of model servers."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.outbound import retry_after_s
 from ragbandit.shared.model_servers.refusals import CONTEXT_CODES, Inability, read_refusal
+from ragbandit.shared.texts.redaction import without_keys
 from ragbandit.shared.types import DecisionId
 
 #: unreachable: no connection. broken: the connection ended before the reply. unreadable: the reply has an invalid form.
@@ -95,6 +96,15 @@ class Failure:
     #: tokens of the prompt, and most tokens that the model takes ("context") or writes ("limit"); None if unknown
     tokens: int | None = None
     most_tokens: int | None = None
+
+    def without_keys(self, secrets: Iterable[str]) -> "Failure":
+        """The failure without names in which the server repeats one of these secrets, or a key."""
+        known = [*secrets]
+        code, param = (
+            None if text is None or without_keys(text, secrets=known) != text else text
+            for text in (self.code, self.param)
+        )
+        return replace(self, code=code, param=param)
 
     @property
     def is_unable(self) -> bool:

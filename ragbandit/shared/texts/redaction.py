@@ -16,6 +16,8 @@ HIDDEN: Final = "[hidden]"
 _KEY: Final = "[key]"
 #: replaces any other text that looks like a secret
 _REDACTED: Final = "[redacted]"
+#: character -> its name in HTML
+_ENTITIES: Final = {"&": "amp", "<": "lt", ">": "gt", '"': "quot", "'": "apos"}
 #: length from which a known secret is replaced inside words too; a shorter one may be part of an ordinary word
 _LONG_KEY: Final = 8
 #: API keys of RagBandit, and of OpenAI and similar servers, also with stars in the middle
@@ -231,7 +233,7 @@ def _pieces(secret: str) -> set[str]:
 
 
 def _pattern(piece: str) -> str:
-    """Regular expression that matches a text, also as escaped by JSON or repr."""
+    """Regular expression that matches a text, also as escaped by JSON, repr, URLs or HTML."""
     pattern = piece[0] if piece[0].isalnum() else _escaped(piece[0], most=0)
     pattern += "".join(sign if sign.isalnum() else _escaped(sign, most=3) for sign in piece[1:])
     return pattern if len(piece) >= _LONG_KEY else rf"(?<![A-Za-z0-9]){pattern}(?![A-Za-z0-9])"
@@ -239,5 +241,8 @@ def _pattern(piece: str) -> str:
 
 def _escaped(sign: str, *, most: int) -> str:
     """most: largest number of backslashes before the character; a quotation mark in JSON within JSON has three."""
-    plain = r"\s+" if sign == " " else rf"\\{{0,{most}}}{re.escape(sign)}"
-    return rf"(?:{plain}|\\{{1,2}}u(?i:{ord(sign):04x}))"
+    plain = r"(?:\s|\+)+" if sign == " " else rf"\\{{0,{most}}}{re.escape(sign)}"
+    in_url = "".join(f"%(?i:{byte:02x})" for byte in sign.encode("utf-8", "surrogatepass"))
+    name = f"|{_ENTITIES[sign]}" if sign in _ENTITIES else ""
+    in_page = rf"&(?:#0*{ord(sign)}|#(?i:x0*{ord(sign):x}){name});"
+    return rf"(?:{plain}|\\{{1,2}}u(?i:{ord(sign):04x})|{in_url}|{in_page})"

@@ -113,7 +113,7 @@ class EmbeddingsServer:
 
     def fault(self, error: Exception) -> ServerFault:
         cause = cause_of(error, address="the server of embeddings", secrets=self._secrets)
-        return ServerFault(cause, failure=failure_of_error(error), remedy=None)
+        return ServerFault(cause, failure=failure_of_error(error).without_keys(self._secrets), remedy=None)
 
     async def close(self) -> None:
         await self._server.close()

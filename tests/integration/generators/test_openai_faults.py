@@ -356,6 +356,8 @@ def test_no_error_repeats_a_secret(name, by, monkeypatch):
         ('say"friend', r"{\"key\": \"say\\\"friend\"}", r"{\"key\": \"[key]\"}"),
         ("it's\"me, now", repr("it's\"me, now"), "'[key]'"),
         ("one/two&three", r"one\/two\u0026three ONE/two&three", "[key] ONE/two&three"),
+        ("one/two&three", "one%2ftwo%26three one/two&amp;three one&#x2F;two&#38;three", "[key] [key] [key]"),
+        ("Basic a+b/c d", "Basic+a%2Bb%2Fc%20d", "[key]"),
         ("Token  abc  def", "Token abc def, abc, def, defs", "[key], abc, [key], defs"),
         ('Digest user="alexandra",realm="x"', "user alexandra of x", "user [key] of x"),
         ("a=longenough;b=short", "longenough, short, b=short", "[key], short, b=short"),
@@ -363,7 +365,7 @@ def test_no_error_repeats_a_secret(name, by, monkeypatch):
     ],
 )
 def test_secrets_are_hidden_as_they_are_repeated(secret, text, kept):
-    """Escaped by JSON, by JSON in JSON or by repr; of a value also its longer pieces and its last word."""
+    """A value is hidden as JSON, JSON in JSON, repr, URLs or HTML escape it; so are its longer pieces and last word."""
     assert without_keys(text, secrets=[secret]) == kept
 
 

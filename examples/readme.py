@@ -6,7 +6,7 @@ A test compares the calls with README's; `make lint` checks their types. It is n
 from collections.abc import Callable
 from typing import Any
 
-from ragbandit import Client, Query, Router
+from ragbandit import Client, Router
 
 
 def my_pipeline(question: str) -> dict[str, Any]:
@@ -39,13 +39,14 @@ def service() -> None:
 
 
 def arms_of_a_question(router: Router, client: Client) -> None:
-    decision = router.route(Query(text="Who wrote Dracula?", id="order-17", arms=("fast", "deep"), tenant="acme"))
+    decision = router.route("Who wrote Dracula?", id="order-17", arms=["fast", "deep"], tenant="acme")
     reply = client.route("Who wrote Dracula?", decision_id="order-18", arms=["fast", "deep"], context={"tier": "free"})
     client.outcome(reply["decision_id"], answer="Bram Stoker", steps=1, cost={"dollars": 0.001})
     client.feedback(decision.id, rating=4, scale="1-5")
 
 
-def slips(client: Client) -> None:
+def slips(router: Router, client: Client) -> None:
+    router.route("Who wrote Dracula?", tennant="acme")  # type: ignore[call-arg]
     client.feedback("order-17", raiting=True)  # type: ignore[call-arg]
     client.outcome("order-17", stepps=1)  # type: ignore[call-arg]
     client.route("Who wrote Dracula?", contxt={})  # type: ignore[call-arg]

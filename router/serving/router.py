@@ -7,7 +7,7 @@ from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ragbandit.router.config.loading import LoadedSettings, load
 from ragbandit.router.config.settings import Settings
@@ -20,6 +20,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
+from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
 from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
@@ -124,30 +125,34 @@ class Router(AbstractContextManager["Router"]):
         """The ledger of the policy that decides."""
         return self.process.ledger
 
-    def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
+    def route(self, query: Query | str, *, timeout_s: float = SERVE_S, **more: Unpack[QueryFields]) -> Decision:
         """Draw an arm that the caller's own stack runs. When this method returns, the decision is committed.
 
+        more: fields of the question, if it is a string: `route("Who signs?", context={"plan": "pro"}, tenant="acme")`.
         Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (no reply within
         timeout_s) and Overloaded (the expected wait is longer than server.max_wait_s).
         """
         timeout_s = checked_number(timeout_s, field="timeout_s")
-        return reply_of(self.submit(query), timeout_s=timeout_s)
+        return reply_of(self.submit(query, **more), timeout_s=timeout_s)
 
-    def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
+    def submit(
+        self, query: Query | str, *, run_by: RunBy = "caller", **more: Unpack[QueryFields]
+    ) -> "Future[Decision]":
         """`route` without waiting. run_by="worker" offers only arms that our workers run.
 
         Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many questions of the tenant wait. The
         Future raises Conflict if the id was used for another request. If it is cancelled in time, nothing is stored.
         """
-        question = self.service.question(query, run_by=run_by)
+        question = self.service.question(query_of(query, more), run_by=run_by)
         return self._picked(question) or self.service.submit(question)
 
-    def preview(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
+    def preview(
+        self, query: Query | str, *, run_by: RunBy = "caller", **more: Unpack[QueryFields]
+    ) -> "Future[Decision]":
         """What `submit` would decide, with the probabilities; its arm is the likeliest one. Nothing is drawn or stored,
         and the id is no id of a decision. Raises as `submit`.
         """
-        query = Query(text=query) if isinstance(query, str) else query
-        question = self.service.question(replace(query, id=None), run_by=run_by)
+        question = self.service.question(replace(query_of(query, more), id=None), run_by=run_by)
         question.is_preview = True
         return self.service.submit(question)
 
@@ -181,7 +186,7 @@ class Router(AbstractContextManager["Router"]):
         futures: dict[int, Future[Decision]] = {}
         for place, query in enumerate(queries):
             try:
-                question = self.service.question(query, run_by=run_by)
+                question = self.service.question(query_of(query, {}), run_by=run_by)
                 picked = self._picked(question)
                 if picked is None:
                     questions[place] = question
@@ -194,10 +199,15 @@ class Router(AbstractContextManager["Router"]):
         futures |= zip(questions, submitted, strict=True)
         return [futures[place] for place in range(len(queries))]
 
-    def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
-        """Draw an arm that a worker runs. Returns (decision that answered, Outcome or None if none came in wait_s)."""
+    def answer(
+        self, query: Query | str, *, wait_s: float | None = None, **more: Unpack[QueryFields]
+    ) -> tuple[Decision, Outcome | None]:
+        """Draw an arm that a worker runs. Returns (decision that answered, Outcome or None if none came in wait_s).
+
+        more: as for `route`
+        """
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
-        query = Query(text=query) if isinstance(query, str) else query
+        query = query_of(query, more)
         with self.process.answers.place(query):
             decision = reply_of(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
             waiting = self.process.answers.request(decision)
@@ -397,15 +407,19 @@ class Task:
     session: str
     tenant: str
 
-    def _query(self, query: Query | str) -> Query:
-        query = Query(text=query) if isinstance(query, str) else query
-        return replace(query, session=self.session, tenant=self.tenant, unit="task")
+    def _query(self, query: Query | str, more: Mapping[str, Any]) -> Query:
+        for name in sorted(more.keys() & {"session", "tenant", "unit"}):
+            message, remedy = f'a turn has the "{name}" of its task', "leave it out, or use Router.route"
+            raise InvalidInput(message, field=name, remedy=remedy)
+        return replace(query_of(query, more), session=self.session, tenant=self.tenant, unit="task")
 
-    def route(self, query: Query | str) -> Decision:
-        return self.router.route(self._query(query))
+    def route(self, query: Query | str, **more: Unpack[QueryFields]) -> Decision:
+        return self.router.route(self._query(query, more))
 
-    def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
-        return self.router.answer(self._query(query), wait_s=wait_s)
+    def answer(
+        self, query: Query | str, *, wait_s: float | None = None, **more: Unpack[QueryFields]
+    ) -> tuple[Decision, Outcome | None]:
+        return self.router.answer(self._query(query, more), wait_s=wait_s)
 
     def feedback(self, **judgement: Any) -> Receipt:
         """Judge the whole task, as `Router.feedback` judges a decision. Raises NotFound before the first turn."""

@@ -151,9 +151,8 @@ class RouteService:
         self._afters = _overridden(steps, Step.after)[::-1]
         self._notes = _overridden(steps, Step.note_committed)
 
-    def question(self, query: Query | str, *, run_by: RunBy) -> Question:
+    def question(self, query: Query, *, run_by: RunBy) -> Question:
         """Check a query. Raises InvalidInput, or Forbidden for a cost weight that the API key forbids."""
-        query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
         settings = self.serving.settings
         checked = checked_query(

@@ -1,8 +1,9 @@
 """Params that differ from the defaults, so that a contract is not checked with defaults only."""
 
+import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, field, fields, make_dataclass
 from typing import Any, Final, get_type_hints
 
 from pydantic import TypeAdapter
@@ -19,6 +20,17 @@ def other_params(kind: type[Any], *, example: Mapping[str, Any]) -> dict[str, An
     hints = get_type_hints(kind, include_extras=True)
     found = {param.name: _other(param, hint=hints[param.name]) for param in fields(kind) if param.name not in example}
     return {name: value for name, value in found.items() if value is not None} | dict(example)
+
+
+def params_class(arm: type[Any]) -> type[Any]:
+    """The dataclass of an arm's params: its `kind`, or one made of the keyword parameters of its `__init__`."""
+    if hasattr(arm, "kind"):
+        kind: type[Any] = arm.kind
+        return kind
+    hints = get_type_hints(arm.__init__, include_extras=True)
+    parameters = inspect.signature(arm.__init__).parameters.values()
+    keywords = [one for one in parameters if one.kind is one.KEYWORD_ONLY and one.name != "name"]
+    return make_dataclass("Params", [(one.name, hints[one.name], field(default=one.default)) for one in keywords])
 
 
 def _other(param: "Field[Any]", *, hint: Any) -> Any:

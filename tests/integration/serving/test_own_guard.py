@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.deciding.steps import STEPS
@@ -20,9 +22,10 @@ def guard():
     return names["Hurry"]
 
 
-def test_a_step_of_ones_own(make_world, monkeypatch):
-    """With one more line in STEPS, the step of the page excludes arms, and its sentence is among the reasons."""
-    steps = (*STEPS, guard())
+@pytest.mark.parametrize("place", range(len(STEPS) + 1))
+def test_a_step_of_ones_own(make_world, monkeypatch, place):
+    """One more line anywhere in STEPS excludes arms from the draw, and its sentence is among the reasons."""
+    steps = (*STEPS[:place], guard(), *STEPS[place:])
     monkeypatch.setattr(service, "STEPS", steps)
     monkeypatch.setattr(explain, "STEPS", steps)
     world = make_world(arms={"fast": {"run_by": "caller"}, "slow": {"run_by": "caller", "facts": {"slow": True}}})

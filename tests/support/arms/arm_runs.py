@@ -12,7 +12,7 @@ from ragbandit.strategies.registry import built_in_arms, make_arms
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.arms import PASSAGES, generator as echo_generator, outcome_of as asked
-from ragbandit.testing.params import other_params
+from ragbandit.testing.params import other_params, params_class
 
 JAWS = Passage(id="jaws", title="Jaws", text="Jaws was made by Spielberg.")
 MAN = Passage(id="man", title="Spielberg", text="Spielberg came from Cincinnati.")
@@ -33,7 +33,7 @@ def made(name, **params):
 
 def example(name):
     """Params of an arm, none at its default, as its class declares them or its types determine them."""
-    return other_params(ARMS[name].kind, example=ARMS[name].example)
+    return other_params(params_class(ARMS[name]), example=getattr(ARMS[name], "example", {}))
 
 
 def outcomes(names=ARMS_HERE, *, budget=None, retriever=None, generator=None):

@@ -20,14 +20,14 @@ log = logging.getLogger("ragbandit.service")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnhealthyArms(Fact):
     key: ClassVar[str] = "unhealthy"
-    #: allowed arms that failed lately
+    #: arms that failed lately, of those that the earlier steps left
     arms: tuple[ArmName, ...]
-    #: whether they were offered because no allowed arm was healthy
+    #: whether they were offered because none of these arms was healthy
     offered: bool = False
 
 
 class Breaker(Step):
-    """Offers the healthy arms among those that are allowed."""
+    """Offers the healthy arms among those that the earlier steps left."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -54,16 +54,15 @@ class Breaker(Step):
         for question in batch.questions:
             if question.certain_arm is None:
                 questions.append(question)
-                wanted.append(question.allowed)
+                wanted.append(question.arms)
                 tenants.append(question.query.tenant)
         healthy = breaker.healthy(wanted, now=batch.now, tenants=tenants)
         for question, arms in zip(questions, healthy, strict=True):
-            if arms == question.allowed:
-                question.arms = arms
+            if arms == question.arms:
                 continue
-            known = tuple(arm for arm in question.allowed if arm not in breaker.gone)
-            question.arms = arms or known or question.allowed
-            failing = tuple(arm for arm in question.allowed if arm not in arms)
+            known = tuple(arm for arm in question.arms if arm not in breaker.gone)
+            failing = tuple(arm for arm in question.arms if arm not in arms)
+            question.arms = arms or known or question.arms
             if failing:
                 question.add(UnhealthyArms(arms=failing, offered=not arms))
 

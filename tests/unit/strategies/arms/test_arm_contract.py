@@ -13,6 +13,7 @@ from ragbandit.testing.arms import (
     generator,
     run,
 )
+from ragbandit.testing.params import params_class
 from tests.support.arms.arm_runs import ARMS, ARMS_HERE, CHAT, example, made
 from tests.support.cases import every_case
 
@@ -56,7 +57,7 @@ def test_caps_on_rounds_and_passages_end_none_of_our_arms(name):
 def test_the_contract_is_checked_with_other_values_than_the_defaults(name):
     """The params with which the contract is checked are all of an arm's params, none at its default."""
     arm = made(name, **example(name))
-    for field in fields(ARMS[name].kind):
+    for field in fields(params_class(ARMS[name])):
         if field.name not in ("templates", "unfinished"):  # without an answer an arm has not kept the contract
             default = field.default_factory() if callable(field.default_factory) else field.default
             assert arm.params[field.name] != default, field.name

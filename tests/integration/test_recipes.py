@@ -1,0 +1,83 @@
+"""The recipes for built-in parts: in a copy of the tree, with the files and lines that the pages ask for."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+#: folders of the copy that recipes change; the other entries of the tree are links
+CHANGED = ("strategies", "router", "ragbandit", "docs")
+
+
+def code_of(section: str) -> str:
+    """The first Python block of a section of the page."""
+    return re.findall(r"```python\n(.*?)```", PAGE.partition(f"## {section}\n")[2], re.DOTALL)[0]
+
+
+def declared(code: str, *, line: str, above: str) -> str:
+    """The class of the page with one more line in its body, as the page asks for a built-in part."""
+    return "from typing import ClassVar\n" + code.replace(above, f"    {line}\n{above}", 1)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the tree with the arm, the policy and the guard of the page."""
+    copy = tmp_path_factory.mktemp("tree")
+    for entry in ROOT.iterdir():
+        if entry.name in CHANGED:
+            shutil.copytree(entry, copy / entry.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        elif not entry.name.startswith("."):
+            (copy / entry.name).symlink_to(entry)
+    arm = declared(code_of("An arm of your own"), line='arm: ClassVar[str] = "curt"', above="    needs: ")
+    (copy / "strategies/arms/curt.py").write_text(arm)
+    policy = declared(code_of("A policy of your own"), line='algorithm: ClassVar[str] = "mine"', above="    needs = ")
+    (copy / "router/policies/algorithms/mine.py").write_text(policy)
+    steps = copy / "router/serving/deciding/steps"
+    (steps / "hurry.py").write_text(code_of("A guard of your own"))
+    listed = (steps / "__init__.py").read_text().replace("    Tasks,", "    Tasks,\n    Hurry,", 1)
+    imported = "from ragbandit.router.serving.deciding.steps.hurry import Hurry\n"
+    (steps / "__init__.py").write_text(listed.replace("from ragbandit", f"{imported}from ragbandit", 1))
+    return copy
+
+
+def run(tree: Path, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    command = [sys.executable, *arguments]
+    ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_the_contracts_find_a_built_in_arm_and_policy(tree):
+    """A class in the folder of built-in arms or policies that declares its name passes all tests of its contract."""
+    tests = ("strategies/arms/test_arm_contract.py", "strategies/prompting/test_paper_prompts.py")
+    files = [f"tests/unit/{test}" for test in (*tests, "router/policies/test_policy_contract.py")]
+    options = ("-v", "-n", "0", "-p", "no:cacheprovider", "-k", "curt or mine or arms_use")
+    printed = run(tree, "-m", "pytest", *options, *files)
+    assert {"curt", "mine"} <= set(re.findall(r"\[(\w+)[^]]*\] PASSED", printed)), printed
+
+
+def test_a_guard_with_its_line_decides_and_is_explained(tree):
+    """A file and a line in STEPS exclude an arm from the draw, and `explain` has the guard's sentence."""
+    program = """
+from ragbandit import Router
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.queue.notifier import MemoryJobs
+from ragbandit.router.serving.explanations.explain import explain
+
+arms = {"fast": {"run_by": "caller"}, "slow": {"run_by": "caller", "facts": {"slow": True}}}
+settings = Settings.model_validate({"arms": arms, "data_dir": "data", "encoder": {"model": "hashing"}})
+with Router.open(settings, jobs=MemoryJobs()) as router:
+    decision = router.route("Who?", context={"hurry": True})
+    print(decision.arms, *explain(router.store, decision.id, rule=closing_rule(settings.learning)).reasons)
+"""
+    printed = run(tree, "-c", program)
+    assert printed.startswith("('fast',)")
+    assert "Left out, since the caller was in a hurry: slow." in printed

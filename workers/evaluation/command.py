@@ -56,6 +56,7 @@ def evaluate(
     total: Annotated[
         str | None, typer.Option(help="with --policy: number of all questions, or DATASET=N[,...]")
     ] = None,
+    train_total: Annotated[str | None, typer.Option(help="as --total, for the table of --train")] = None,
     hops: HopsOption = None,
     datasets: Annotated[str | None, typer.Option(help="with --policy: NAME[,NAME...], only these data sets")] = None,
     report: Annotated[Path | None, typer.Option(help="write the page as FILE.html")] = None,
@@ -79,6 +80,7 @@ def evaluate(
         "seeds": seeds,
         "measure": measure,
         "total": total,
+        "train_total": train_total,
         "hops": hops,
         "datasets": datasets,
     }
@@ -208,7 +210,9 @@ def _check_options(
     for name, value in ({**needed, **of_runs} if policy else of_routers).items():
         if value:
             reason = "--policy asks no question" if policy else "serves only rows of routers (--policy)"
-            raise InvalidInput(reason, field=name, remedy="leave one of the two out" if policy else "leave it out")
+            raise InvalidInput(
+                reason, field=name.replace("_", "-"), remedy="leave one of the two out" if policy else "leave it out"
+            )
 
 
 def show(assessment: Assessment, *, reply: object, show_all: bool, report: Path | None) -> None:

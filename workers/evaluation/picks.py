@@ -27,6 +27,17 @@ class Picks:
     by_question: Mapping[str, Mapping[str, Json]]
     seconds: float
     note: str
+    #: number of questions for which the model named no arm, so that the fallback arm answers
+    failed: int
+
+    @property
+    def remark(self) -> str | None:
+        """What a row must say if the model did not pick for all questions."""
+        if self.failed == 0:
+            return None
+        if self.failed == len(self.by_question):
+            return "no pick: the fallback arm"
+        return f"no pick for {self.failed} of {counted(len(self.by_question), 'question')}"
 
 
 async def ask_for_picks(
@@ -71,4 +82,4 @@ async def ask_for_picks(
     tokens = f"{model.prompt_tokens:,} prompt tokens, {model.completion_tokens:,} written tokens"
     cost = f"{counted(model.calls, 'call')}, {tokens}, {number(model.dollars)} dollars"
     note = f"llm: {model.generator.name} picked the arms: {cost}; no usable pick for {counted(failed, 'question')}"
-    return Picks(by_question=found, seconds=replies.seconds / max(1, len(questions)), note=note)
+    return Picks(by_question=found, seconds=replies.seconds / max(1, len(questions)), note=note, failed=failed)

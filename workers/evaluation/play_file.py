@@ -13,15 +13,21 @@ from ragbandit.shared.types import Json
 from ragbandit.workers.evaluation.kept_lines import KeptLines
 
 
+def check_unused(file: Path) -> None:
+    """Raises InvalidInput if the file has lines, so that an interrupted command is not begun anew."""
+    if file.is_file() and file.stat().st_size > 0:
+        remedy = "give --resume to continue with its plays, or another file with --answers"
+        raise InvalidInput("the file already has plays", field=str(file), remedy=remedy)
+
+
 class PlayFile:
     """A play of the file counts if all that defines it is equal: tables, rewards, encoder, policy, params, folds.
 
     file: None to keep plays in memory only. facts: policy -> state before it learns, which has the hashes of its model,
-    its trained folder and its counts. Raises InvalidInput for a file with plays unless `resume` is set, and for a
-    file of another kind.
+    its trained folder and its counts. Raises InvalidInput for a file of another kind.
     """
 
-    def __init__(self, file: Path | None, *, resume: bool, setup: Setup, facts: Mapping[str, Json]) -> None:
+    def __init__(self, file: Path | None, *, setup: Setup, facts: Mapping[str, Json]) -> None:
         self.plays: dict[Task, Played] = {}
         self._setup, self._facts = setup, facts
         self._lines = None if file is None else KeptLines(file)
@@ -29,15 +35,13 @@ class PlayFile:
             return
         self._tables = [digest(setup.train), digest(setup.test)]
         try:
-            count = sum(self._read(number, entry) for number, entry in self._lines.read())
-            if count and not resume:
-                remedy = "give --resume to use them again, or another file with --answers"
-                raise InvalidInput(f"the file already has {count} plays", field=str(file), remedy=remedy)
+            for number, entry in self._lines.read():
+                self._read(number, entry)
         except BaseException:
             self._lines.close()
             raise
 
-    def _read(self, number: int, entry: dict[str, object]) -> int:
+    def _read(self, number: int, entry: dict[str, object]) -> None:
         assert self._lines is not None
         try:
             task, key, values = Task(**entry["task"]), entry["key"], entry["played"]  # type: ignore[arg-type]
@@ -45,7 +49,6 @@ class PlayFile:
                 self.plays[task] = played_of(values)  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError) as error:
             raise self._lines.foreign(number, what="a play of a policy") from error
-        return 1
 
     def add(self, task: Task, played: Played) -> None:
         self.plays[task] = played

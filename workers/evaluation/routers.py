@@ -39,7 +39,7 @@ from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation.picks import Picks, ask_for_picks
-from ragbandit.workers.evaluation.play_file import PlayFile
+from ragbandit.workers.evaluation.play_file import PlayFile, check_unused
 from ragbandit.workers.evaluation.results import time_one
 from ragbandit.workers.setup.generators import make_generator
 
@@ -65,6 +65,7 @@ class RouterOptions:
     seeds: int | None = None
     measure: str | None = None
     total: str | None = None
+    train_total: str | None = None
     hops: str | None = None
     datasets: str | None = None
     #: file of the plays; None to keep none
@@ -76,9 +77,14 @@ def evaluate_routers(
     options: RouterOptions, *, settings: Settings, progress: Progress
 ) -> tuple[list[RouterRow], RoutingTable, list[str]]:
     """Play the policies on the table. Returns (rows, outcomes that were predicted, notes)."""
+    if options.answers is not None and not options.resume:
+        check_unused(options.answers)  # before anything is computed
     names = policies_of(options.policies)
     policies = parse_policies(names, params=options.param or (), settings=settings)
     test, measure = _table(options.table, options=options)
+    if options.train_total is not None and options.train is None:
+        message, remedy = "counts the questions of the table --train, which is not given", "use --total for --table"
+        raise InvalidInput(message, field="train-total", remedy=remedy)
     train = test if options.train is None else _train_table(options, arms=test, measure=measure)
     _check_named(options.policies, arms=test.arms)
     folds = 1 if options.train is not None else options.folds or FOLDS
@@ -106,8 +112,10 @@ def evaluate_routers(
     known = make(test, totals=totals_of(test, total=parse_amounts(options.total, field="total")))
     setup = Setup(train=known, test=known, folds=folds, policy=settings.policy, policies=complete)
     if options.train is not None:
-        setup = replace(setup, train=make(train))
-    notes = list[str]()
+        totals = totals_of(train, total=parse_amounts(options.train_total, field="train-total"))
+        setup = replace(setup, train=make(train, totals=totals))
+    notes = [] if encoder is None else [f"features are of the encoder {encoder.source}"]
+    remarks: dict[str, str | None] = {}
     if any("pick" in policy.needs for policy in instances.values()):
         pick = settings.policy.pick
         generator = make_generator(pick.generator or settings.generator)
@@ -115,9 +123,14 @@ def evaluate_routers(
         picks = _picks(test, **described, file=options.answers, progress=progress)
         setup = replace(setup, picks=picks.by_question, pick_seconds=picks.seconds)
         notes.append(picks.note)
+        remarks = {name: picks.remark for name, policy in instances.items() if "pick" in policy.needs}
     tasks = tasks_of(setup, policies=instances, seeds=options.seeds or SEEDS)
     plays = _plays(tasks, setup=setup, instances=instances, options=options, progress=progress)
-    rows = [row for name in names for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)]
+    rows = [
+        replace(row, remark=remarks.get(name))
+        for name in names
+        for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)
+    ]
     at = next((row.all["cost"].mean for row in rows if row.kind == "policy"), None)
     rows += baselines(setup.test, at=at)
     return rows, setup.test, _notes(rows, setup=setup, options=options) + notes
@@ -216,7 +229,7 @@ def _plays(
     here = {name for name, policy in instances.items() if "text" in policy.needs}  # a model uses all cores
     again = {name for name, policy in instances.items() if "pick" in policy.needs}
     facts = {name: policy.state()[1] for name, policy in instances.items()}
-    kept = PlayFile(options.answers, resume=options.resume, setup=setup, facts=facts)
+    kept = PlayFile(options.answers, setup=setup, facts=facts)
     try:
         missing = [task for task in tasks if task not in kept.plays or task.policy in again]
         away = [task for task in missing if task.policy not in here]
@@ -254,6 +267,12 @@ def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -
     if test.totals is not None:
         left_out = sum(test.totals.values()) - len(test.table.rows)
         notes.append(f"qualities count {left_out:,.0f} questions that the table leaves out as wrong for every arm")
+    if options.train is not None and any(row.kind == "first pass" for row in rows):
+        count = f"the {counted(len(setup.train.table.rows), 'question')} of {options.train}"
+        if setup.train.totals is not None:
+            count = f"all {sum(setup.train.totals.values()):,.0f} questions of --train-total"
+        more = "; --train-total counts those that it leaves out" if setup.train.totals is None else ""
+        notes.append(f"qualities of a first pass are shares of {count}{more}")
     if "time" in rows[0].all:
         notes.append(f"Time: mean seconds / mean seconds of {test.time_one}, the time of choosing included")
     return notes + [f"{row.name}: {row.fault}" for row in rows if row.fault is not None]

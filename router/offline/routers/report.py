@@ -52,7 +52,7 @@ def _alike(row: RouterRow, first: str, second: str) -> bool:
 
 def _answers(row: RouterRow, *, measure: str) -> str:
     steps = f" with {row.all['steps'].mean:.2f} steps a question" if "steps" in row.all else ""
-    return f"{row.name}: {100.0 * row.all[measure].mean:.1f} % {HEADS[measure][0].removesuffix(' %')}{steps}"
+    return f"{row.label}: {100.0 * row.all[measure].mean:.1f} % {HEADS[measure][0].removesuffix(' %')}{steps}"
 
 
 def _point(row: RouterRow, *, quality: str, cost: str) -> FrontierPoint:
@@ -96,14 +96,14 @@ def _means_table(
             share = row.oracle_share
             cells += [_pair(row.above_mixture, factor=100.0, digits=1, sign="+")]
             cells += [NOTHING if share is None else f"{100.0 * share:.0f} %"]
-        lines.append((row.name, *cells))
+        lines.append((row.label, *cells))
     return NumberTable(title=title, columns=("router", *heads), rows=tuple(lines))
 
 
 def _dataset_table(rows: Sequence[RouterRow], *, name: str, datasets: Sequence[str]) -> NumberTable:
     lines = [
         (
-            row.name,
+            row.label,
             *(_cell(row.by_dataset[dataset][name], name=name) for dataset in datasets),
             _cell(row.mean_of_datasets[name], name=name),
         )
@@ -119,7 +119,7 @@ def _label_table(rows: Sequence[RouterRow], *, arms: Sequence[str]) -> NumberTab
     for row in rows:
         chosen = [{str(name): share for name, share in row.confusion.labels[arm].chosen.items()} for arm in arms]
         cells = [_percent(shares.get(arm)) for arm, shares in zip(arms, chosen, strict=True)]
-        lines.append((row.name, *cells, _percent(row.confusion.accuracy)))
+        lines.append((row.label, *cells, _percent(row.confusion.accuracy)))
     title = "Accuracy by label in %: the label of a question is its cheapest right arm"
     return NumberTable(title=title, columns=("router", *heads, "all"), rows=tuple(lines))
 
@@ -131,7 +131,7 @@ def _chosen_table(rows: Sequence[RouterRow]) -> NumberTable:
         for arm, share in row.arms.items():
             seconds = row.arm_seconds[arm]
             cells.append(_percent(share) + ("" if seconds is None else f", {decimal(seconds, 2)} s"))
-        lines.append((row.name, *cells))
+        lines.append((row.label, *cells))
     title = "Share of the questions that each arm gets in %, and their mean seconds"
     return NumberTable(title=title, columns=("router", *map(str, rows[0].arms)), rows=tuple(lines))
 

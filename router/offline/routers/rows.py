@@ -52,6 +52,13 @@ class RouterRow:
     arms: Mapping[ArmName, float]
     arm_seconds: Mapping[ArmName, float | None]
     fault: str | None = None
+    #: what the numbers are not: for example, of a policy that never picked. None if nothing is to be said
+    remark: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name in tables, with the remark."""
+        return self.name if self.remark is None else f"{self.name} ({self.remark})"
 
     def as_json(self) -> dict[str, Any]:
         def numbers(means: Mapping[str, Estimate]) -> dict[str, Any]:
@@ -72,6 +79,7 @@ class RouterRow:
             "arms": dict(self.arms),
             "arm_seconds": dict(self.arm_seconds),
             "fault": self.fault,
+            "remark": self.remark,
         }
 
 

@@ -132,6 +132,32 @@ def test_plays_are_kept_and_used_again(world, tmp_path):
     assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 12
 
 
+def test_a_repeat_without_resume_is_refused_before_the_table_is_read(world, tmp_path):
+    """A file with plays ends the command at once, with the option that continues."""
+    (tmp_path / "plays.jsonl").write_text("{}\n")
+    (tmp_path / "table.jsonl").unlink()
+    printed = world("--policy", "linucb", "--answers", "plays.jsonl", code=2).output
+    assert "--resume" in printed
+
+
+def test_a_first_pass_names_its_denominator(world, tmp_path):
+    """With --train, qualities of a first pass are shares of that table's questions, or of --train-total."""
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows(60)[36:])))
+    options = ("--policy", "linucb", "--train", "train.jsonl", "--seeds", "1", "--json")
+    alone, counted = world(*options), world(*options, "--train-total", "48")
+    assert any("shares of the 24 questions of train.jsonl" in note for note in json.loads(alone.stdout)["notes"])
+    assert any("all 48 questions of --train-total" in note for note in json.loads(counted.stdout)["notes"])
+    name = "linucb, first pass"
+    assert routers(counted)[name]["exact_match"] == pytest.approx(routers(alone)[name]["exact_match"] / 2)
+    assert routers(counted)["linucb"]["exact_match"] == routers(alone)["linucb"]["exact_match"]
+
+
+def test_the_encoder_in_use_is_named(world):
+    """A note has the origin of the weights, such as a stand-in of the configured encoder."""
+    notes = json.loads(world("--policy", "linucb", "--seeds", "1", "--json").stdout)["notes"]
+    assert "features are of the encoder style and hashed words" in notes
+
+
 def test_a_file_of_plays_that_was_cut_or_is_another_file(world, tmp_path):
     """A play whose line was cut is repeated, and whole lines stay; a file of another kind is refused."""
     options = ("--policy", "linucb", "--folds", "2", "--seeds", "2", "--answers", "plays.jsonl", "--json")
@@ -163,13 +189,23 @@ def test_a_language_model_picks_the_arms(world, tmp_path):
     assert (found["seeds"], found["label_accuracy"]) == (1, 1.0)
     notes = json.loads(done.stdout)["notes"]
     assert any("36 calls" in note and "no usable pick for 12 questions" in note for note in notes)
+    assert found["remark"] == "no pick for 12 of 36 questions"
     again = world(*options, "--resume")
     assert any("0 calls" in note for note in json.loads(again.stdout)["notes"])
+
+
+def test_a_row_of_a_model_that_never_picked_says_so(world, tmp_path):
+    """If no pick names an arm, the row of `llm` says on the screen that it is the fallback arm's."""
+    tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    tree |= {"generator": {"name": "scripted", "script": {"": "neither"}}, "arms": {arm: {} for arm in ARMS}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert "llm (no pick: the fallback arm)" in world("--policy", "llm", "--folds", "2").output
 
 
 @pytest.mark.parametrize(
     ("words", "field"),
     [
+        (("--policy", "linucb", "--train-total", "99"), "train-total"),
         (("--policy", "linucb", "--questions", "q.jsonl"), "questions"),
         (("--policy", "linucb", "--folds", "99"), "folds"),
         (("--policy", "linucb", "--family", "ours"), "family"),

@@ -101,6 +101,8 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
         what = "a worker counts as dead while it runs an arm for longer than 900 s"
         yield Finding("warning", "budget.seconds", what, "set it to 900 at most")
     yield from _of_rules(settings)
+    budgeted = [f"the tenant {name}" for name, tenant in settings.tenants.items() if _has_budget(tenant.model_dump())]
+    yield from _refused_aliases(settings, spenders=budgeted)
     for what in budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
@@ -170,6 +172,26 @@ def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Findi
         yield Finding("warning", "rules", what, f"add models: [{configured}], or some of them, or models: []")
 
 
+def _has_budget(fields: Mapping[str, object]) -> bool:
+    """Whether a tenant's settings, or a key's scopes, have a budget in dollars."""
+    return any(fields.get(field) is not None for field in ("dollars_per_day", "dollars_per_month"))
+
+
+def _refused_aliases(settings: "Settings", *, spenders: Sequence[str]) -> Iterator[Finding]:
+    """Aliases that name an arm, which a key under a dollar budget may not choose. spenders: who has such a budget."""
+    from ragbandit.router.config.server import ARM_PREFIXES
+
+    named = [
+        f"{alias} is {name}" for alias, name in settings.server.model_aliases.items() if name.startswith(ARM_PREFIXES)
+    ]
+    if named and spenders:
+        what = f"{', '.join(named)}, and {', '.join(spenders)} may not choose an arm under a dollar budget: 403"
+        remedy = (
+            "give the key the scope forced=true (`ragbandit keys create --scope forced=true`), or let the alias be auto"
+        )
+        yield Finding("warning", "server.model_aliases", what, remedy)
+
+
 def of_disk(settings: "Settings") -> Iterator[Finding]:
     """Findings about disks with the database, snapshots or logs, if they are almost full."""
     database = settings.database.removeprefix("sqlite:///")
@@ -233,7 +255,7 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _clocks, _costs, _uneven, _budgets, _failing, _gone, _unsupported)
+    checks = (_schema, _clocks, _costs, _uneven, _budgets, _aliased, _failing, _gone, _unsupported)
     return tried("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -336,6 +358,17 @@ def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator
             what = raised_in_words(budget, sums, database=database, policy=settings.policy, now=now, least=NOTICED)
         if what:
             yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
+
+
+def _aliased(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+    """Keys with a budget of their own that ask for an alias of an arm."""
+    if not settings.server.model_aliases:
+        return
+    from ragbandit.router.storage.access.api_keys import KeyStore
+
+    keys = [key for key in KeyStore(database).listed() if key.state(now) == "active" and _has_budget(key.scopes)]
+    spenders = [f"the key {key.name or key.public_id}" for key in keys if key.scopes.get("forced") is not True]
+    yield from _refused_aliases(settings, spenders=spenders[:3])
 
 
 def _failing(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Settings of the HTTP service (addresses, limits, sign-in) and of tenants (budgets, cost weights)."""
 
 import ipaddress
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -18,6 +18,8 @@ def _url(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+#: prefixes of models that are an arm: both "arm/x" and "ragbandit/x" are the arm x
+ARM_PREFIXES: Final = ("arm/", "ragbandit/")
 #: name of an HTTP header; converted to lower case
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$"), AfterValidator(str.lower)]
 

@@ -21,6 +21,7 @@ from ragbandit.router.api.schemas.question_headers import headers_of, value_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
+from ragbandit.router.config.server import ARM_PREFIXES
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs, short_names
@@ -43,8 +44,6 @@ from ragbandit.shared.types import (
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
-#: prefixes of models that are an arm: both "arm/x" and "ragbandit/x" are the arm x
-_ARM_PREFIXES: Final = ("arm/", f"{_OWNER}/")
 #: `created` of every model: the start of this process, seconds since 1970
 _STARTED: Final = int(time.time())
 
@@ -112,7 +111,7 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
     if name.removeprefix(f"{_OWNER}/") in models:
         return ModelChoice(price=name.rpartition(":")[2])
     arms = router.service.worker_arms
-    for prefix in _ARM_PREFIXES:
+    for prefix in ARM_PREFIXES:
         arm = ArmName(name.removeprefix(prefix))
         if name.startswith(prefix) and arm in arms:
             return ModelChoice(arm=arm)

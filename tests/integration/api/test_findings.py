@@ -126,6 +126,23 @@ def test_dollar_budgets(stored, settings):
     assert "uniform has one weight of cost" in "".join(told(of_settings(unpaced), "tenants"))
 
 
+def test_an_alias_of_an_arm_under_a_dollar_budget(stored, settings):
+    """An alias that names an arm is a warning if a tenant or a key with a budget asks for it: its requests get 403."""
+    aliases = {"claude-haiku-*": "arm/no_retrieval", "claude-*": "auto"}
+    given = settings(server={"model_aliases": aliases}, tenants={"acme": {"dollars_per_day": 9.0}})
+    (finding,) = told(of_settings(given), "server.model_aliases")
+    assert "claude-haiku-* is arm/no_retrieval" in finding
+    assert "the tenant acme may not choose an arm" in finding
+    assert "scope forced=true" in finding
+    assert told(of_settings(settings(server={"model_aliases": aliases})), "server.model_aliases") == []
+    keys, now = KeyStore(stored.world.database), time.time()
+    for name, scopes in (("agents", {"dollars_per_day": 1.0}), ("trusted", {"dollars_per_day": 1.0, "forced": True})):
+        keys.create(name=name, role="app", scopes=scopes, now=now, actor="cli:t")
+    (finding,) = stored("server.model_aliases", server={"model_aliases": aliases})
+    assert "the key agents may not choose" in finding
+    assert "trusted" not in finding
+
+
 def test_a_learner_that_does_not_run(make_world):
     """Feedback that has waited for ten minutes is a problem, if the ledger has a policy that learns."""
     world = make_world(now=time.time() - 1200)

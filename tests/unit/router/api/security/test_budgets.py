@@ -8,25 +8,25 @@ from types import SimpleNamespace
 import pytest
 
 from ragbandit.router.api.security import budgets
-from ragbandit.router.api.security.budgets import BURST, MOST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
+from ragbandit.router.api.security.budgets import BURST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
 from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.storage.access.spending import Spent
-from ragbandit.shared.types import Caller, Query
+from ragbandit.shared.types import MOST_FACTOR, Caller, Query
 
 
 def test_the_factor():
-    """The factor is 1 up to a tenth ahead of the clock, grows continuously beyond, and is MOST if nothing is left."""
+    """The factor is 1 up to a tenth ahead of the clock, grows continuously beyond, and is the largest if nothing is left."""
     assert [price_factor(spent=spent, elapsed=0.5) for spent in (0.0, 0.5, 0.55)] == [1.0, 1.0, 1.0]
     assert [price_factor(spent=spent, elapsed=0.0) for spent in (0.0, 0.1)] == [1.0, 1.0]
     assert price_factor(spent=0.159, elapsed=0.0873) == 1.0
     rising = [price_factor(spent=0.55 + 0.001 * step, elapsed=0.5) for step in range(60)]
-    assert all(before < after <= 1.2 * before for before, after in pairwise(rising) if after < MOST)
-    assert rising[-1] == MOST
+    assert all(before < after <= 1.2 * before for before, after in pairwise(rising) if after < MOST_FACTOR)
+    assert rising[-1] == MOST_FACTOR
     ends = [price_factor(spent=spent, elapsed=elapsed) for spent, elapsed in ((1.0, 0.9999), (7.0, 0.2))]
-    assert ends == [MOST, MOST]
+    assert ends == [MOST_FACTOR, MOST_FACTOR]
     for elapsed in (0.1, 0.5, 0.9):  # what is left per time decides, at any time
         spent = BURST + (1.0 - BURST) * elapsed + 0.02 * (1.01 - elapsed)
-        assert price_factor(spent=spent, elapsed=elapsed) == pytest.approx(MOST**0.2, rel=1e-3)
+        assert price_factor(spent=spent, elapsed=elapsed) == pytest.approx(MOST_FACTOR**0.2, rel=1e-3)
 
 
 def test_the_periods():

@@ -10,6 +10,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -133,11 +134,20 @@ async def _send_head(send: Send, message: Message) -> None:
     await send({**message, "body": b""} if "body" in message else message)
 
 
+#: the path that ends a task; the id of the session may have any characters, as slashes
+_SESSION_END: Final = re.compile("/+v1/+sessions/(.+)/end/*", re.DOTALL)
+
+
 def plain_paths(app: ASGIApp) -> ASGIApp:
-    """ASGI middleware that removes doubled and last slashes of a path: clients add slashes to a base URL."""
+    """ASGI middleware that removes doubled and last slashes of a path, since clients add slashes to a base URL. Slashes
+    of a session's id stay.
+    """
 
     def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        session = _SESSION_END.fullmatch(scope["path"])
         plain = "/" + "/".join(filter(None, scope["path"].split("/")))
+        if session is not None:
+            plain = f"/v1/sessions/{session[1]}/end"
         return app(scope if plain == scope["path"] else {**scope, "path": plain}, receive, send)
 
     return serve

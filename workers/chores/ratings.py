@@ -80,7 +80,7 @@ class RatingPoller:
         sent = {name: [cell(row, path) for path in paths] for name, paths in _PATHS.items()}
         record = {name: next((value for value in values if value is not None), None) for name, values in sent.items()}
         chat, message = words_of(cell(row, "meta.chat_id")), words_of(record["decision_id"])
-        query = select(*decisions.c["id", "request"]).where(decisions.c.session == chat[:128])
+        query = select(*decisions.c["id", "request"]).where(decisions.c.session == chat)
         with self._context.store.database.read() as connection:
             rows = connection.execute(query.order_by(decisions.c.made_at).limit(MOST_PAGES)).all() if chat else []
         named = {key: edge_of(request).get(RATED_MESSAGE) for key, request in rows}

@@ -11,19 +11,20 @@ from ragbandit.router.api.dependencies import IdempotencyKey, router_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable
-from ragbandit.router.api.openai.requests import ChatQuestion, OpenAIBody, chat_question, configured
+from ragbandit.router.api.openai.requests import LONGEST_USER, ChatQuestion, OpenAIBody, chat_question, configured
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, TEXTS
-from ragbandit.router.serving.checks.questions import MAX_SESSION
+from ragbandit.router.serving.checks.questions import checked_session, checked_text
 from ragbandit.router.serving.deciding.steps.needs import NEEDS, TOKENS, Needs
 from ragbandit.shared.dialects.messages.requests import DIALECT, NEED, chat_of
 from ragbandit.shared.types import Conversation, Json
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
 _MESSAGE: Final = message_schema(roles=("user", "assistant"), texts=("text",))
+_USER_ID: Final = "metadata.user_id"
 #: headers of a client that servers of Anthropic get
 _PASSED: Final = (VERSION, "anthropic-beta")
 
@@ -52,7 +53,7 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
     others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
     chat = read_chat(sent, passed=passed, others=others)
     user: Any = body.user or (body.metadata or {}).get("user_id")
-    body.user = user if isinstance(user, str) else None
+    body.user = checked_text(user, field=_USER_ID, most=LONGEST_USER) if isinstance(user, str) and user else None
     needs: Any = chat.facts[NEEDS]
     facts: dict[str, Json] = {"surface": "anthropic", NEEDS: needs + [NEED] * bool(foreign)}
     chat = replace(chat, sent={**chat.sent, "metadata": fields.get("metadata")})
@@ -70,10 +71,11 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
 def session_of(user: str) -> str | None:
     """The session in a `user_id`: Claude Code's "user_..._session_<id>" or JSON with "session_id"; None without one."""
     try:
-        return str.strip(json.loads(user)["session_id"])[:MAX_SESSION] or None
+        session = str.strip(json.loads(user)["session_id"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        _, is_named, session = user.rpartition("_session_")
-        return session.strip()[:MAX_SESSION] or None if is_named else None
+        _, is_named, last = user.rpartition("_session_")
+        session = last.strip() if is_named else ""
+    return checked_session(session, field=_USER_ID) if session else None
 
 
 @endpoints.post(

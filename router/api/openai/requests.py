@@ -130,7 +130,7 @@ def choice_of(name: str, *, router: Router, field: str | None = "model") -> Mode
 _MOST_PAIRS: Final = 16
 _LONGEST_KEY: Final = 64
 _LONGEST_VALUE: Final = 512
-_LONGEST_USER: Final = 256
+LONGEST_USER: Final = 256
 
 
 def configured(**example: Any) -> ConfigDict:
@@ -160,9 +160,9 @@ class OpenAIBody(BaseModel):
     metadata: dict[str, Any] | None = None
     """Keys declared in the setting `context` influence the choice. The others are passed on; the first 16 of them with
     texts (keys of up to 64 characters, values of up to 512) are stored."""
-    user: Annotated[str | None, limits(ANY_TEXT)] = None
+    user: Annotated[str | None, limits(ANY_TEXT, maxLength=LONGEST_USER)] = None
     """Id of the user who asks; stored with the decision."""
-    safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None
+    safety_identifier: Annotated[str | None, limits(ANY_TEXT, maxLength=LONGEST_USER)] = None
     """Newer name of `user`."""
     tools: list[dict[str, Any]] | None = None
     """Functions that the model may call, for arms that pass them on (docs/gateway.md)."""
@@ -278,9 +278,8 @@ def chat_question(
     origin = [tenant, caller.key, None if headers.session == session else headers.session]
     begin, start = earlier or (body_hash(origin), 0)
     conversation, calls, answered = hashed(chat.sent["messages"], begin=begin, start=start)
-    message = request.headers.get("x-openwebui-message-id", "")[:_LONGEST_VALUE] or None
-    more = {"metadata": dict(metadata), RATED_MESSAGE: message, "agent": headers.agent}
-    more["asked_model"] = None if body.model == AUTO else body.model[:_LONGEST_VALUE]
+    more = {"metadata": dict(metadata), RATED_MESSAGE: headers.message, "agent": headers.agent}
+    more["asked_model"] = None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE)
     entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})
     if CHAT_HASH in entries or (unit or router.settings.conversation.unit_of(interface)) == "task":
         entries[CONVERSATION] = conversation
@@ -318,12 +317,13 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
 def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
     user = body.safety_identifier or body.user
     if user:
-        checked_text(user, field="user")
+        field = "safety_identifier" if body.safety_identifier else "user"
+        checked_text(user, field=field, most=LONGEST_USER)
     return {
         "surface": "openai",
         FAILOVER: False if body.failover is False else None,
         **{name: getattr(body, name) for name in BOUNDS},
-        "user": user[:_LONGEST_USER] if user else None,
+        "user": user or None,
         **chat.facts,
     }
 

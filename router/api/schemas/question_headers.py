@@ -4,9 +4,10 @@ The edge reads them once, before the body. It refuses a header that leaves open 
 a client may send one before a proxy adds its own.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, cast
 
 from fastapi import Request
@@ -15,7 +16,7 @@ from starlette.datastructures import Headers
 from ragbandit.router.api.packed_bodies import Malformed
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_known, values_in_words
-from ragbandit.router.serving.checks.questions import MAX_SESSION
+from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_session, checked_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import DecisionUnit, Json
 
@@ -35,6 +36,9 @@ _SESSIONS: Final = (
 )
 #: headers that name the agent of the conversation which asks, if it is not the main one
 _AGENTS: Final = ("x-ragbandit-agent", "x-claude-code-agent-id", "x-openai-subagent")
+#: headers with the id that a client gives the answer, and maximum characters of such an id
+_MESSAGES: Final = ("x-openwebui-message-id",)
+_LONGEST_MESSAGE: Final = 512
 #: header that names the unit of the decision: turn or task
 _UNIT: Final = "x-ragbandit-unit"
 #: ASGI scope key of the QuestionHeaders that the edge has read
@@ -47,6 +51,8 @@ class QuestionHeaders:
     context: Mapping[str, Json] = field(default_factory=dict)
     session: str | None = None
     agent: str | None = None
+    #: id that the client gives the answer, by which a rating finds the decision
+    message: str | None = None
     unit: DecisionUnit | None = None
     #: whether the request is only previewed
     is_preview: bool = False
@@ -77,8 +83,9 @@ def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[s
     headers = request.headers
     request.scope[_READ] = QuestionHeaders(
         context=_context(headers, schema=schema, ruled=ruled, by_proxy=by_proxy) if schema else {},
-        session=_first(headers, _SESSIONS),
-        agent=_first(headers, _AGENTS),
+        session=_first(headers, _SESSIONS, check=checked_session),
+        agent=_first(headers, _AGENTS, check=partial(checked_text, most=MAX_SESSION)),
+        message=_first(headers, _MESSAGES, check=partial(checked_text, most=_LONGEST_MESSAGE)),
         unit=_unit(headers),
         is_preview=asks_preview(headers),
     )
@@ -96,14 +103,14 @@ def asks_preview(headers: Headers) -> bool:
     return preview
 
 
-def _first(headers: Headers, names: Iterable[str]) -> str | None:
-    """The first value of these headers that names something."""
+def _first(headers: Headers, names: Iterable[str], *, check: Callable[..., str]) -> str | None:
+    """The first value of these headers that names something. check: raises InvalidInput for what is no such id."""
     for name in names:
         for value in headers.getlist(name):
-            value = value.strip()[:MAX_SESSION]
+            value = _decoded(value)
             # A client that did not fill in its template sends {{...}}, which names nothing.
             if value and "{{" not in value:
-                return value
+                return check(value, field=name)
     return None
 
 

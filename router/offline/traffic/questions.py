@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, Final
@@ -115,7 +116,7 @@ class QuestionLog:
                 self.left_out.setdefault(reason, []).append(number)
                 continue
             for place, row in enumerate(rows):
-                key = words_of(row.get("trace") or row.get("id")).strip()[:200]
+                key = _short(words_of(row.get("trace") or row.get("id")).strip())
                 yield key or f"{number}-{place}", row, number, place
 
     def _form_of(self, entry: Record, parts: list[dict[str, Any]]) -> Record:
@@ -147,7 +148,7 @@ class QuestionLog:
             value = row.pop(name, None)
             with contextlib.suppress(ValueError):
                 row[name] = _seconds(value) if name == "time" else max(0.0, cells.number(value, most=1e12))
-        row |= {name: words_of(row[name])[:200] for name in ("model", "session") if name in row}
+        row |= {name: _short(words_of(row[name])) for name in ("model", "session") if name in row}
         gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
         row |= {"answers": [*filter(None, map(answer_of, texts))], "answer": answer_of(row.get("answer"))}
@@ -162,6 +163,11 @@ class QuestionLog:
         with contextlib.suppress(InvalidInput):
             row["question"] = checked_text(asked, field="question") if turn and not is_inner else ""
         return dict(clean(plain_tree(row))[0])
+
+
+def _short(key: str) -> str:
+    """An id of at most 200 characters; longer ones that begin alike stay different."""
+    return key if len(key) <= 200 else f"{key[:160]}{sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
 def _has(mark: str, names: Record) -> bool:

@@ -18,6 +18,8 @@ from ragbandit.shared.texts.plain_values import plain
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, ArmName, Budget, DecisionId, Json, Message, Query
 
+#: maximum characters of the id of a conversation or of an agent. Longer ids are refused: two could begin alike
+MAX_SESSION: Final = 128
 #: valid ids, which RQ also accepts as job ids
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -51,6 +53,14 @@ def checked_text(text: object, *, field: str, most: int = MAX_TEXT, advice: str 
     return text
 
 
+def checked_session(value: object, *, field: str) -> str:
+    """Check the id of a conversation. An id that a path cannot have is refused: a path with the id ends its task."""
+    text = checked_text(value, field=field, most=MAX_SESSION)
+    if text in (".", ".."):  # HTTP clients and proxies resolve these, encoded or not
+        raise InvalidInput(f'"{field}" is {text!r}, which a path cannot have', field=field, remedy="use another id")
+    return text
+
+
 def checked_id(value: object, *, field: str) -> str:
     if not isinstance(value, str) or not ID_PATTERN.fullmatch(value):
         remedy = "use 1 to 64 letters, digits, dashes or underscores"
@@ -72,7 +82,6 @@ def checked_number(value: object, *, field: str, low: float = 0, high: float = M
 
 
 MAX_WORDS: Final = 100
-MAX_SESSION: Final = 128
 MAX_MESSAGES: Final = 64
 #: name of an aim -> largest value to aim at; a question may have an aim or a cost weight, not both
 AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6, "seconds": 1e6}
@@ -186,7 +195,7 @@ def _check_context(context: Mapping[str, Json], *, most_bytes: int) -> None:
 
 def _check_conversation(query: Query) -> None:
     if query.session is not None:
-        checked_text(query.session, field="session_id", most=MAX_SESSION)
+        checked_session(query.session, field="session_id")
     if query.asked is not None:
         checked_text(query.asked, field="question")
     checked_type(query.messages, list | tuple, field="messages", wanted="a list of messages")

@@ -167,3 +167,22 @@ def test_continuations_at_once(chats, postgres_url):
     stays = first.id if made[0].turn_of is not None else None
     assert {one.turn_of for one in same} == ({stays} if stays else {None})
     assert world.router.verify().ok
+
+
+def test_a_preview_ends_no_task(chats):
+    """A budget that stops refuses a preview, and leaves the open task as it is; a question that it refuses ends it."""
+    world = chats(sections={"tenants": {"acme": {"dollars_per_day": 1.0, "budget_stop": True}}})
+    router = world.router
+    key = KeyStore(router.database).create(name="a", role="app", now=time.time(), actor="cli:test", tenant="acme")
+    world.service.app.state.gate.ring.known = None
+    world.keys[0] = key.text
+    headers = {"x-ragbandit-session-id": "s"}
+    first = world.post(FIRST, headers=headers)
+    book(router.database, spenders_of("acme", key=None), dollars=2.0, now=time.time())
+    world.service.app.state.budgets._cached.clear()
+    states = []
+    for more in ({"x-ragbandit-preview": "true"}, {}):
+        reply = world.send("/v1/chat/completions", {"model": "auto", "messages": FIRST}, **headers, **more)
+        assert reply.status_code == 429, reply.text
+        states.append(router.decision(first.id).state)
+    assert states == ["waiting", "closed"]

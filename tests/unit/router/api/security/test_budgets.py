@@ -15,7 +15,7 @@ from ragbandit.shared.types import MOST_FACTOR, Caller, Query
 
 
 def test_the_factor():
-    """The factor is 1 up to a tenth ahead of the clock, grows continuously beyond, and is the largest if nothing is left."""
+    """The factor is 1 up to a tenth ahead of the clock, grows continuously, and is the largest if nothing is left."""
     assert [price_factor(spent=spent, elapsed=0.5) for spent in (0.0, 0.5, 0.55)] == [1.0, 1.0, 1.0]
     assert [price_factor(spent=spent, elapsed=0.0) for spent in (0.0, 0.1)] == [1.0, 1.0]
     assert price_factor(spent=0.159, elapsed=0.0873) == 1.0

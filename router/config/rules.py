@@ -214,9 +214,9 @@ class RuleBook:
         header = "" if declared.header is None else f" (header {declared.header})"
         if is_missing(value):
             remedy = f"send the header {declared.header} through a proxy of server.trusted_proxies"
-            message = f'"{key}"{header} has no value, and {name} of the setting rules reads it'
+            message = f'"{key}"{header} has no value, and the rule {name!r} reads it'
             return UndecidedRule(message, field=key, remedy=f"{remedy}; docs/context.md has rules for missing values")
-        message = f'"{key}"{header} is {value!r:.80}, and {name} of the setting rules reads it'
+        message = f'"{key}"{header} is {value!r:.80}, and the rule {name!r} reads it'
         remedy = f"send {values_in_words(declared)}; letter case counts"
         return UndecidedRule(message, field=key, remedy=remedy)
 

@@ -37,6 +37,7 @@ from ragbandit.shared.types import IMPORTED, ArmName, DecisionId, Query, Request
 NO_TEXT: Final = "its text was erased or not stored"
 NOT_STORED: Final = "tools, images, a format or earlier turns that are not stored"
 A_TASK: Final = "a task, which a single question cannot repeat"
+NOT_HERE: Final = "cannot be run here"
 #: facts of a request that cannot be repeated from the stored texts, see `RequestFacts`
 _NOT_REPEATABLE: Final = ("needs", "optional_needs", "clipped", "quoted", TOOL_TURN, PREVIOUS)
 _PAGE: Final = 2000
@@ -182,5 +183,5 @@ def _obstacle(
     if TaskTurn.of(facts) is not None:
         return A_TASK
     if arms is not None and row["arm"] not in arms:
-        return f"{row['arm']} cannot be run here"
+        return f"{row['arm']} {NOT_HERE}"
     return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ragbandit.router.api.security.budgets import check_budgets
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
-from ragbandit.router.reporting.paired_questions import PairedQuestions, read_questions
+from ragbandit.router.reporting.paired_questions import NOT_HERE, PairedQuestions, read_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
@@ -144,8 +144,10 @@ def _check_askable(questions: PairedQuestions) -> None:
         )
     if not questions.askable:
         why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(questions.obstacles.items()))
-        remedy = "give the functions of your own arms with --module MODULE:NAME"
-        raise InvalidInput(f"no question can be asked again ({why})", field="module", remedy=remedy)
+        remedy = "compare with another arm (--against), or give another period"
+        if any(reason.endswith(NOT_HERE) for reason in questions.obstacles):
+            remedy = "give the functions of your own arms with --module MODULE:NAME"
+        raise InvalidInput(f"no question can be asked again ({why})", field="against", remedy=remedy)
 
 
 def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines) -> dict[ArmName, LoadedArm]:

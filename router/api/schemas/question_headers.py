@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Final, cast
 
 from fastapi import Request
@@ -41,13 +42,16 @@ _MESSAGES: Final = ("x-openwebui-message-id",)
 _LONGEST_MESSAGE: Final = 512
 #: header that names the unit of the decision: turn or task
 _UNIT: Final = "x-ragbandit-unit"
+#: all of these headers, as ASGI has them
+_NAMES: Final = frozenset(name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, *_MESSAGES, _UNIT))
+_name: Final = itemgetter(0)
 #: ASGI scope key of the QuestionHeaders that the edge has read
 _READ: Final = "ragbandit.question_headers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionHeaders:
-    #: context keys that headers set, and the keys that only headers may set
+    #: context keys that headers set
     context: Mapping[str, Json] = field(default_factory=dict)
     session: str | None = None
     agent: str | None = None
@@ -80,6 +84,8 @@ def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[s
 
     schema: setting `context`. ruled: context keys that rules read. by_proxy: whether a trusted proxy sent the request
     """
+    if not schema and _NAMES.isdisjoint(map(_name, request.scope["headers"])):
+        return
     headers = request.headers
     request.scope[_READ] = QuestionHeaders(
         context=_context(headers, schema=schema, ruled=ruled, by_proxy=by_proxy) if schema else {},

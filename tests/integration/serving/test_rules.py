@@ -171,7 +171,7 @@ def test_conditions_by_type(make_world):
         assert (fact and fact.names) == names, context
     for context, names in (({}, ("none", "plan")), ({"labels": ["x"], "plan": "free"}, ("plan",))):
         assert AppliedRules.of(asked(world, tenant="strict", context=context).facts).names == names
-    with pytest.raises(InvalidInput, match=r"'Pro'.*plan of the setting rules reads it.*one of free, pro"):
+    with pytest.raises(InvalidInput, match=r"'Pro'.*the rule 'plan' reads it.*one of free, pro"):
         asked(world, tenant="strict", context={"plan": "Pro"})
     asked(world, context={"plan": "Pro"})  # the rule's other condition decides
 
@@ -229,7 +229,7 @@ def test_a_library_call_has_its_proxied_value_in_the_context(make_world):
     assert asked(world, context={"region": "eu"}).arms == ("single_step",)
     assert len(asked(world, context={"region": "us"}).arms) == 3
     for context in ({}, {"region": None}, {"region": "EU"}):
-        with pytest.raises(InvalidInput, match="residency of the setting rules reads it") as caught:
+        with pytest.raises(InvalidInput, match="the rule 'residency' reads it") as caught:
             asked(world, context=context)
         assert (caught.value.status, caught.value.code) == (400, "UNDECIDED_RULE")
 

@@ -275,7 +275,8 @@ class ConversationSettings(Section):
     #: of quotas, to a small model
     one_turn_models: list[str] = Field(default_factory=lambda: ["*haiku*"])
     #: seconds after the last turn at which a task ends; a request that asks its provider to keep the prompt cached for
-    #: longer keeps the task open as long. The default is how long most providers keep a prompt
+    #: longer keeps the task open as long, and so does `budget.seconds` if a worker answers. The default is how long
+    #: most providers keep a prompt
     idle_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     #: maximum number of turns of a task; the next turn begins another one
     turns_most: Annotated[int, Field(ge=1, le=10_000)] = 500

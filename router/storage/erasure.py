@@ -1,9 +1,10 @@
 """Erasure: blanks texts of decisions, and keeps everything that was learned.
 
-It blanks the question, its context, the answer, the trace, error messages, labels, raters, a judge's reasons, answers
-of paired comparisons, ids of other systems, and on request the features. Only the facts in `facts_without_texts` stay.
-A waiting decision is closed, so it is neither learned nor answered. To complete an interrupted erasure, repeat it. An
-erased decision has `types.ERASED` in its facts, so that `verify` can distinguish it from a damaged one.
+It blanks the question, its context, the answer, the trace, error messages, unknown stop reasons, labels, raters, a
+judge's reasons, answers of paired comparisons, ids of other systems, and on request the features. Only the facts in
+`facts_without_texts` stay. A waiting decision is closed, so it is neither learned nor answered. To complete an
+interrupted erasure, repeat it. An erased decision has `types.ERASED` in its facts, so that `verify` can distinguish it
+from a damaged one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from ragbandit.router.storage.jobs.answers import erase_chats
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.paired_answers import erase_answers
 from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_messages
+from ragbandit.router.storage.rows.outcome_rows import erased_reason
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
@@ -166,7 +168,8 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})
     texts = dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
     blank = outcomes.update().where(outcomes.c.decision_id.in_(ids))
-    connection.execute(blank.values(**texts, error=case((outcomes.c.error.is_not(None), ERASED))))
+    error = case((outcomes.c.error.is_not(None), ERASED))
+    connection.execute(blank.values(**texts, error=error, stop_reason=erased_reason(outcomes.c.stop_reason)))
     judged = connection.execute(select(feedback).where(feedback.c.decision_id.in_(ids))).mappings()
     _overwrite(connection, feedback, {row["id"]: erased_feedback(row) for row in judged})
     erase_answers(connection, ids)

@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import case, select
 
 from ragbandit.router.storage.rows.conversion import Form, TableRows
-from ragbandit.router.storage.rows.outcome_rows import cost_json, cost_value, storable
+from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, cost_json, cost_value, erased_reason, storable
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
@@ -86,7 +86,8 @@ def keep_answer(database: Database, answer: PairedAnswer) -> bool:
 
 def _blank(answer: PairedAnswer) -> PairedAnswer:
     error, unjudged = (None if text is None else ERASED for text in (answer.error, answer.unjudged))
-    return replace(answer, answer=None, error=error, unjudged=unjudged)
+    reason = answer.stop_reason if answer.stop_reason in KNOWN_REASONS else ERASED
+    return replace(answer, answer=None, error=error, unjudged=unjudged, stop_reason=reason)
 
 
 def answers_to(connection: Connection, ids: Sequence[DecisionId]) -> Iterator[PairedAnswer]:
@@ -101,4 +102,6 @@ def erase_answers(connection: Connection, ids: Collection[str]) -> None:
     """Blank the texts of the answers to these questions. Costs and scores stay."""
     table = paired_answers
     blanks = {name: case((table.c[name].is_not(None), ERASED)) for name in ("error", "unjudged")}
-    connection.execute(table.update().where(table.c.decision_id.in_(ids)).values(answer=None, **blanks))
+    reason = erased_reason(table.c.stop_reason)
+    blank = table.update().where(table.c.decision_id.in_(ids))
+    connection.execute(blank.values(answer=None, stop_reason=reason, **blanks))

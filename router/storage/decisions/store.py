@@ -42,7 +42,7 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
+from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, run, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting, is_missing_outcome
@@ -163,6 +163,12 @@ _OUTCOMES: Final = (
 )
 #: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
 _NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
+
+
+def _blank(outcome: Row) -> dict[str, Any]:
+    """Columns of the outcome of an erased decision."""
+    is_known = outcome["stop_reason"] in KNOWN_REASONS
+    return _NO_OUTCOME_TEXTS if is_known else {**_NO_OUTCOME_TEXTS, "stop_reason": ERASED}
 
 
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
@@ -362,7 +368,7 @@ class DecisionStore:
                 if decision is None:
                     continue
                 if key not in hashes and not feedback_writes.is_foreign(outcome, decision):
-                    blank = _NO_OUTCOME_TEXTS if ERASED in decision["parsed"] else {}
+                    blank = _blank(row) if ERASED in decision["parsed"] else {}
                     call = called(outcome, request=decision["request"], session=decision["session"])
                     new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
                 elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != hashes[key]:

@@ -9,13 +9,20 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any, Final
 
-from sqlalchemy import null
+from sqlalchemy import ColumnElement, case, null
 
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, Form, Row, TableRows, body_hash, canonical, of_known
 from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.dialects.chat.message_parts import LARGE
 from ragbandit.shared.types import (
+    ABANDONED,
+    CANCELLED,
+    CUT,
+    DIED,
+    ERASED,
+    IMPORTED,
+    NOT_PERMITTED,
     Branch,
     CallFailed,
     Cost,
@@ -159,6 +166,20 @@ def _nonzero(cost: Cost) -> dict[str, Any]:
     """The fields that are not 0. So hashes stay the same when a release adds a field."""
     amounts = _fields_of(Cost)(cost)
     return dict(compress(zip(cost.__dataclass_fields__, amounts, strict=True), amounts))
+
+
+#: stop reasons that erasure keeps: code reads them. Others may be texts, since callers and arms send any
+KNOWN_REASONS: Final = frozenset(
+    {
+        *("", "answered", "tool_calls", "unknown_arm", "unreadable", "request_refused", "question_too_long"),
+        *("budget_seconds", CUT, CANCELLED, IMPORTED, ABANDONED, DIED, NOT_PERMITTED),
+    }
+)
+
+
+def erased_reason(column: ColumnElement[str]) -> ColumnElement[str]:
+    """The stop reason of an outcome whose texts are erased. column: its stop reason."""
+    return case((column.in_(sorted(KNOWN_REASONS)), column), else_=ERASED)
 
 
 def storable(text: str | None) -> str | None:

@@ -1,6 +1,7 @@
 """Erasure: texts are gone from database and file; what was learned stays, and verify says what was erased."""
 
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,14 @@ from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import made_outcome, unrun_outcome
 from ragbandit.router.serving.failover import next_decision, other_arms
+from ragbandit.router.serving.health.circuit_breaker import NOT_COUNTED, OUT_OF_SECONDS
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
+from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, paired_answers
 from ragbandit.shared.errors import InvalidInput
@@ -38,7 +42,8 @@ def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = F
             Retrieved(query=SECRET, ids=("a",), scores=(1.0,), seconds=0.5),
             CallFailed(purpose="x", error=SECRET, seconds=1.0),
         )
-        outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer=SECRET, steps=1.0)
+        texts = {"answer": SECRET, "stop_reason": SECRET}
+        outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", steps=1.0, **texts)
         world.store.add_outcome(replace(outcome, trace=trace, run_by=decision.run_by))
         world.feedback(decision, label=[SECRET])
         world.learn()
@@ -51,7 +56,7 @@ def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = F
 
 def pair(world, decision, **more) -> bool:
     """Store an answer of a paired comparison, with the secret in every text of it."""
-    values = {"answer": SECRET, "error": SECRET, "unjudged": SECRET, "quality": 0.25} | more
+    values = {"answer": SECRET, "error": SECRET, "unjudged": SECRET, "stop_reason": SECRET, "quality": 0.25} | more
     return keep_answer(world.database, made_paired_answer(decision, arm=decision.arm, **values))
 
 
@@ -78,7 +83,7 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     )
     record = world.router.decision(gone.id)
     assert (record.decision.query.text, record.decision.query.context) == ("", {})
-    assert (record.outcome.answer, record.outcome.trace) == (None, ())
+    assert (record.outcome.answer, record.outcome.trace, record.outcome.stop_reason) == (None, (), ERASED)
     assert sorted(map(str, [note.value for note in record.feedback])) == ["()", "0.5"]
     assert [(note.rater, note.facts) for note in record.feedback if note.facts] == [
         (ERASED, {"scores": {"right": 0.5}})
@@ -90,7 +95,8 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     assert pair(world, gone, quality=0.75)  # a run of `report --decide` that began before the erasure ends after it
     with world.database.read() as connection:
         (paired,) = answers_to(connection, [gone.id])
-    assert (paired.answer, paired.error, paired.unjudged, paired.quality) == (None, ERASED, ERASED, 0.75)
+    texts_of = attrgetter("answer", "error", "unjudged", "stop_reason")
+    assert (*texts_of(paired), paired.quality) == (None, ERASED, ERASED, ERASED, 0.75)
     verdict = world.router.verify(deep=True)
     assert (verdict.ok, verdict.erased, verdict.replay_sha256) == (True, 1, verdict.live_sha256)
     assert_counters(world)
@@ -111,6 +117,19 @@ def test_feedback_after_erasure_has_no_texts(world):
     stored = {note.id: (note.value, note.rater, note.facts) for note in world.router.decision(decision.id).feedback}
     assert (stored["label"], stored["score"]) == (((), ERASED, {}), (0.25, ERASED, {"n": 1}))
     assert world.router.verify(deep=True).ok
+
+
+def test_an_outcome_after_erasure_has_no_texts(world):
+    """The outcome of an erased decision is stored without its texts; a stop reason that the service reads stays."""
+    reasons = {SECRET: ERASED, "length": "length", "tool_calls": "tool_calls"}
+    for sent, stored in reasons.items():
+        decision = told(world, learned=False)
+        erase(world.database, Selection(decision=decision.id), features=False, actor="cli:me", now=9.0)
+        assert world.outcome(decision, answer=SECRET, stop_reason=sent)
+        assert world.router.decision(decision.id).outcome.stop_reason == stored
+        assert not world.outcome(decision, answer=SECRET, stop_reason=sent)
+    assert SECRET not in texts(world)
+    assert NOT_COUNTED | NOT_ITS_FAULT | {OUT_OF_SECONDS} <= KNOWN_REASONS
 
 
 def test_nothing_is_left_in_the_file(make_world):

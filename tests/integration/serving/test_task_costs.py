@@ -120,3 +120,28 @@ def test_steps_that_come_after_learning_are_spent(make_world, database_url):
     assert any("of what was spent, 12 steps came after" in note for note in made.notes)
     record = world.router.decision(turns[0].id)
     assert json.loads(json.dumps(record.outcome.steps)) == 1.0
+
+
+@on_sqlite
+def test_a_task_lasts_as_long_as_its_turn_may(make_world, database_url):
+    """Where a worker may answer for longer than `idle_s`, the task does not end in the middle of a turn."""
+    world = make_world(budget={"seconds": 60.0}, conversation={"unit": "task", "idle_s": 10.0}, reward=TASKS["reward"])
+    first = turn(world, by_worker=True)
+    ended(world, first, 0.01)
+    second = turn(world, by_worker=True)
+    world.feedback(first, rating=1.0)
+    world.now += 50.0
+    assert world.learn() == 0
+    ended(world, second, 1.0)
+    third = turn(world, by_worker=True)
+    assert (second.turn_of, third.turn_of) == (first.id, first.id)
+    ended(world, third, 1.0)
+    world.now += 59.0
+    assert world.learn() == 0
+    world.now += 2.0
+    assert world.learn() == 1
+    assert world.updates()[0]["cost"] == pytest.approx(2.01)
+    own = turn(world, by_worker=False)
+    world.now += 10.0
+    assert turn(world, by_worker=False).turn_of is None
+    assert own.turn_of is None

@@ -33,6 +33,7 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 class Tasks(Step):
     def configure(self, served: ServedPolicy) -> None:
         self._settings = settings = served.settings.conversation
+        self._longest_run = served.settings.budget.seconds
         #: whether questions that do not choose a unit can belong to tasks
         self._has_tasks = "task" in (settings.unit, *settings.units.values())
 
@@ -66,11 +67,17 @@ class Tasks(Step):
         is_named = query.forced and TOOL_TURN not in query.request  # the caller has chosen the arm of this turn
         return unit_key(query) if self._settings.is_task(query) and not is_named else None
 
+    def _life(self, question: Question) -> float:
+        """Seconds for which the task stays open without a further turn: at least while a worker may answer this one."""
+        longest_run = self._longest_run if question.run_by == "worker" else 0.0
+        cached = cache_life(question.query.conversation.fields)
+        return min(LONGEST_S, max(self._settings.idle_s, cached, longest_run))
+
     def _place(self, question: Question, *, key: str, task: OpenTask | None, now: float) -> None:
         is_loop = question.turn_of is not None
         if task is not None and task.turns == ENDED:  # perhaps by a process whose clock is ahead of this one's
             task = None
-        until = now + min(LONGEST_S, max(self._settings.idle_s, cache_life(question.query.conversation.fields)))
+        until = now + self._life(question)
         if task is not None and task.until > now and task.turns >= self._settings.turns_most and not is_loop:
             if question.is_preview:
                 return

@@ -42,7 +42,7 @@ _MESSAGES: Final = ("x-openwebui-message-id",)
 _LONGEST_MESSAGE: Final = 512
 #: header that names the unit of the decision: turn or task
 _UNIT: Final = "x-ragbandit-unit"
-#: all of these headers, as ASGI has them
+#: names of all headers above, as bytes
 _NAMES: Final = frozenset(name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, *_MESSAGES, _UNIT))
 _name: Final = itemgetter(0)
 #: ASGI scope key of the QuestionHeaders that the edge has read

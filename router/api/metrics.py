@@ -118,7 +118,7 @@ def worker_metrics(state: RouterState) -> Iterator[Metric]:
         states = {(name, arm.state): 1.0 for name, arm in ledger.learning.arms.items()}
         yield gauge("ragbandit_arm_learning", text, states, labels=["arm", "state"])
         text = "1 for the state of the policy: a state of an arm, or starved."
-        yield gauge("ragbandit_learning", text, {(ledger.learning.state,): 1.0}, labels=["state"])
+        yield gauge("ragbandit_learning", text, {(ledger.learning.own_state,): 1.0}, labels=["state"])
     if state.workers is not None:
         counts = Counts(
             (worker.queue, worker.state if worker.state in _STATES else "other") for worker in state.workers

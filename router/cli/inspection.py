@@ -16,13 +16,13 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
 from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
@@ -58,7 +58,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         serving = serving_policy(ledger, settings=settings)
         now = time.time()
         arms = [ArmName(arm) for arm in settings.arms]
-        state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=now, arms=arms)
+        state = status_now(ledger, serving=serving, rule=closing_rule(settings.learning), now=now, arms=arms)
         gone = GoneModels(ledger.database, arms=settings.worker_arms, generators=settings.named_generators)
         seconds = settings.budget.seconds
         poller = OutcomePoller(ledger.database, settings=settings.health, seconds=seconds, gone=gone)

@@ -12,7 +12,7 @@ asked again       both ways answered a random sample of stored questions for the
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ragbandit.shared.texts.formats import roughly
@@ -125,6 +125,8 @@ class Comparison:
     """Confidence of the intervals; "live traffic" holds however often one looks."""
     verdict: Verdict
     """Verdict on the reward."""
+    quality_verdict: Verdict
+    """Verdict on the quality."""
     missing: str | None
     """What is missing for a verdict, and about how long it takes; null if there is a verdict."""
     progress: float
@@ -156,20 +158,32 @@ def compare(
     needed: effective rows that the method of the intervals needs
     blocked: why there may be no verdict, such as a log that contradicts its probabilities
     outlook: how many times the rated questions so far a verdict takes; None to compute it from the interval
-    unsteady: why it is not known how long a verdict takes, although there is an outlook
+    unsteady: why it is not known how long a verdict takes, although there is an outlook: something else than the policy
+        decides. Then two ways that hardly differ are not "as good" either
     bounded: see `Comparison`
     """
-    verdict = reward.verdict() if blocked is None else NOT_KNOWN
+    quality = Difference() if quality is None else quality
+    if quality.effective_rows < needed:  # a mean of a few answers is no finding
+        quality = replace(quality, estimate=None, second=None)
+    if unsteady is not None:
+        reward, quality = (_tried(one, needed=needed) for one in (reward, quality))
+    verdict, quality_verdict = (
+        NOT_KNOWN if blocked is not None or (unsteady is not None and one.verdict() == "as good") else one.verdict()
+        for one in (reward, quality)
+    )
+    # Two ways that differ on few questions are as good whatever their answers, but not in quality alone.
+    if verdict == NOT_KNOWN and quality_verdict == "as good" and quality.effective_rows < needed:
+        quality_verdict = NOT_KNOWN
     missing, progress = blocked, 0.0
     if verdict != NOT_KNOWN:
         progress = 1.0
     elif blocked is None:
         progress = _progress(reward, needed=needed)
         multiple = reward.times_more() if outlook is None else outlook
-        if not rated or reward.effective_rows <= 0.0:
-            missing, progress = f"rated questions of {second}", 0.0
-        elif unsteady is not None:
+        if unsteady is not None:
             missing = f"not known how long: {unsteady}"
+        elif not rated or reward.effective_rows <= 0.0:
+            missing, progress = "rated answers of both ways", 0.0
         elif not reward.is_known:
             missing = f"not known how long: {reward.effective_rows:.0f} of {needed:.0f} effective rated questions"
         elif multiple <= FARTHEST:
@@ -184,14 +198,22 @@ def compare(
         rated=rated,
         bounded=bounded,
         reward=reward,
-        quality=quality or Difference(),
+        quality=quality,
         cost=cost or Difference(),
         unit=unit,
         confidence=confidence,
         verdict=verdict,
+        quality_verdict=quality_verdict,
         missing=missing,
         progress=progress,
     )
+
+
+def _tried(one: Difference, *, needed: float) -> Difference:
+    """The difference without an interval that is narrow only since one way was hardly tried."""
+    if one.effective_rows >= needed or one.verdict() != "as good":
+        return one
+    return replace(one, estimate=None, low=None, high=None, second=None)
 
 
 def _progress(reward: Difference, *, needed: float) -> float:

@@ -32,7 +32,7 @@ def forest(comparisons: Sequence[Comparison]) -> Picture:
     cost = f"Cost per question, {unit}" if unit != "cost" else "Cost per question"
     columns = {
         "Reward per question": [_bar(c.reward, c.verdict) for c in comparisons],
-        "Quality per question": [_bar(c.quality, c.quality.verdict()) for c in comparisons],
+        "Quality per question": [_bar(c.quality, c.quality_verdict) for c in comparisons],
         cost: [_cost_bar(c.cost) for c in comparisons],
     }
     return plots.bars(

@@ -23,7 +23,7 @@ def sentence(comparison: Comparison) -> str:
         parts = [f"{first} is as good as {second} (reward {between(reward)} a question)"]
     else:
         parts = [f"{first} is {comparison.verdict} than {second}: {difference(reward)} reward a question"]
-    parts += [text for text in (quality_words(comparison.quality), cost_words(comparison)) if text]
+    parts += [text for text in (quality_words(comparison), cost_words(comparison)) if text]
     return "; ".join(parts)
 
 
@@ -38,9 +38,9 @@ def unsaid(text: str | None, *, sentence: str) -> str | None:
     return None if text is None or text.casefold() in sentence.casefold() else text
 
 
-def quality_words(quality: Difference) -> str:
+def quality_words(comparison: Comparison) -> str:
     """Quality with its verdict, "" if it is not known."""
-    verdict = quality.verdict()
+    quality, verdict = comparison.quality, comparison.quality_verdict
     if verdict == NOT_KNOWN:
         return ""
     if quality.first is None or quality.second is None:

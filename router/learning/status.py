@@ -132,16 +132,11 @@ def status(
             today=today(connection, now=now),
             arms=judged_arms(connection, arms=arms, now=now),
         )
-        diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == ledger.label)).scalar()
-        learned = select(updates.c.decided).where(updates.c.policy == ledger.label, updates.c.seq == last_seq)
-        decided_then = connection.execute(learned).scalar()
+        is_served = serving is not None
+        learning = _learning(connection, label=ledger.label, last_seq=last_seq, counts=counts, is_served=is_served)
         is_behind = serving is not None and len(learned_next) >= LEARNED_NEXT
         backlog, caught_up_s = _backlog(connection, rule=rule, label=ledger.label, now=now) if is_behind else (0, None)
-    decided = last_seq + counts.waiting + counts.closed + counts.quarantined
-    unlabelled = decided - (decided_then or last_seq)
-    is_silent = serving is None and diagnosis is None
     waits = (now - max(row.received_at, row.decided_at + rule.wait_s) for row in learned_next)
-    learning = None if is_silent else read_diagnosis(diagnosis, unlabelled=unlabelled)
     snapshot_last_seq = 0 if newest is None else newest.last_seq
     return Status(
         counters=counts,
@@ -158,6 +153,27 @@ def status(
         judge=judge,
         unchecked=counts_of_label["check_due"],
     )
+
+
+def learning_of(ledger: Ledger) -> Diagnosis | None:
+    """How far the ledger's policy has learned; None if no learner has said it. Raises StoreError."""
+    with ledger.database.read() as connection:
+        last_seq, stored = ledger.last_seq(connection=connection), kept(connection, label=ledger.label)
+        counts = _counters(connection, stored, label=ledger.label)
+        return _learning(connection, label=ledger.label, last_seq=last_seq, counts=counts, is_served=False)
+
+
+def _learning(
+    connection: Connection, *, label: str, last_seq: int, counts: Counters, is_served: bool
+) -> Diagnosis | None:
+    """is_served: whether a router serves the policy, so that its ledger should learn."""
+    diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == label)).scalar()
+    if diagnosis is None and not is_served:
+        return None
+    learned = select(updates.c.decided).where(updates.c.policy == label, updates.c.seq == last_seq)
+    decided_then = connection.execute(learned).scalar()
+    decided = last_seq + counts.waiting + counts.closed + counts.quarantined
+    return read_diagnosis(diagnosis, unlabelled=decided - (decided_then or last_seq))
 
 
 def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:

@@ -1,16 +1,19 @@
 """What decides questions instead of the policy: a safe start, a warm-up, a ledger that is learned again, a budget.
 
 While it decides more than half of the draws, it is the first thing that a report says: what was served says little
-about routing then.
+about routing then. A safe start decides only where the policy prefers another arm than the incumbent, so its share is
+counted among these draws. Else a policy that gives half of the questions to the incumbent anyway would hide a safe
+start that takes most of the others.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from ragbandit.router.comparison import forecast
 from ragbandit.router.storage.sql.json_columns import object_at
 from ragbandit.shared.texts.formats import percent
-from ragbandit.shared.types import BUDGET_FACTOR, ColdStartFloors, Json, Rebuilding, SafeStart
+from ragbandit.shared.types import BUDGET_FACTOR, ColdStartFloors, HoldbackShare, Json, Rebuilding, SafeStart
 
 Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
 
@@ -20,60 +23,89 @@ NEWEST: Final = 200
 _RAISED: Final = 2.0
 #: a smaller fall of the share from the older to the newer half of the newest questions gives no forecast
 _CLEAR: Final = 0.05
+#: share of the policy in the draw below which its own probabilities are not computed back from those of the draw
+_KNOWN_FROM: Final = 0.05
 
 
 class Decider(NamedTuple):
     kind: Kind
     share: float  #: probability that it decided the draw, in [0, 1]
     arm: str = ""  #: the incumbent of a safe start
+    #: probability that the policy itself gave to other arms than the incumbent, in [0, 1]; 1 without an incumbent
+    others: float = 1.0
+    is_rated: bool = False
 
 
 _POLICY: Final = Decider("policy", 0.0)
 
 
-def decider_of(facts: Mapping[str, Json], *, request: Mapping[str, Any]) -> Decider:
-    """What decided a draw, by its stored facts. request: the parsed column of the decision."""
+def decider_of(
+    facts: Mapping[str, Json], *, request: Mapping[str, Any], pmf: Mapping[str, float] | None = None
+) -> Decider:
+    """What decided a draw, by its stored facts.
+
+    request: the parsed column of the decision. pmf: arm -> its probability in the draw; None if it is not known
+    """
     if Rebuilding.of(facts):
         return Decider("rebuilt ledger", 1.0)
     incumbent, cold_start = SafeStart.of(facts), ColdStartFloors.of(facts)
+    others = 1.0 if incumbent is None or pmf is None else _others(incumbent, HoldbackShare.of(facts), pmf=pmf)
     if incumbent is not None and incumbent.share < 1.0:
-        return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm))
+        return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm), others)
     factor = object_at(request, "edge").get(BUDGET_FACTOR)
     if isinstance(factor, int | float) and factor >= _RAISED:
         return Decider("budget", 1.0)
     if cold_start is not None:
         return Decider("warm-up", min(sum(cold_start.floors.values()), 1.0))
-    return _POLICY
+    return _POLICY._replace(others=others)
 
 
-def state_of(deciders: Sequence[Decider], *, rated: float) -> str | None:
+def _others(incumbent: SafeStart, holdback: HoldbackShare | None, *, pmf: Mapping[str, float]) -> float:
+    """Probability of the other arms by the policy itself. If the safe start left it hardly any, it is not known: 1."""
+    if incumbent.share < _KNOWN_FROM:
+        return 1.0
+    other = 1.0 - pmf.get(str(incumbent.arm), 0.0)
+    if holdback is not None:
+        held = holdback.share if holdback.arm != incumbent.arm else 0.0
+        other = (other - held) / (1.0 - holdback.share)
+    return min(max(other / incumbent.share, 0.0), 1.0)
+
+
+def state_of(deciders: Sequence[Decider]) -> str | None:
     """The state in words, if something else than the policy decides more than half of these draws; else None.
 
-    deciders: of the newest questions, the newest first. rated: share of the questions that are rated
+    deciders: of the newest questions, the newest first
     """
-    shares: dict[Kind, float] = {}
     recent = deciders[: NEWEST // 2]
+    ours = [decider for decider in recent if decider.kind in ("policy", "safe start")]
+    shares: dict[Kind, float] = {"safe start": _held(ours) * len(ours) / max(len(recent), 1)}
     for decider in recent:
-        shares[decider.kind] = shares.get(decider.kind, 0.0) + decider.share / len(recent)
+        if decider.kind not in ("policy", "safe start"):
+            shares[decider.kind] = shares.get(decider.kind, 0.0) + decider.share / len(recent)
     if sum(shares.values()) <= 0.5:
         return None
     kind: Kind = max(shares, key=lambda name: shares[name])
-    share = shares[kind]
-    size = percent(round(share, 2))
+    size = percent(round(shares[kind], 2))
     if kind == "rebuilt ledger":
         return f"rebuilt ledger: another policy decides {size} of the questions until the policy is learned again"
     if kind == "budget":
         return f"budget: {size} of the questions are decided at a price that spending has raised"
     if kind == "warm-up":
-        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_ends(deciders, rated=rated)}"
+        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_ends(deciders)}"
     arm = next(decider.arm for decider in deciders if decider.kind == kind)
-    return f"safe start: {size} of the questions still go to {arm}{_ends(deciders, rated=rated)}"
+    size = percent(round(math.fsum(1.0 - one.others * (1.0 - one.share) for one in ours) / len(ours), 2))
+    return f"safe start: {size} of the questions still go to {arm}{_ends(deciders)}"
 
 
-def _ends(deciders: Sequence[Decider], *, rated: float) -> str:
+def _held(deciders: Sequence[Decider]) -> float:
+    """Share of the draws of other arms, as the policy would make them, that something else decides."""
+    return math.fsum(one.others * one.share for one in deciders) / max(math.fsum(one.others for one in deciders), 1e-9)
+
+
+def _ends(deciders: Sequence[Decider]) -> str:
     """When routing can be judged: the line through the shares of the newer and the older half, extended to a half."""
-    half = len(deciders) // 2
-    newer, older = (sum(d.share for d in part) / max(half, 1) for part in (deciders[:half], deciders[-half:]))
+    half, rated = len(deciders) // 2, sum(decider.is_rated for decider in deciders) / len(deciders)
+    newer, older = map(_held, (deciders[:half], deciders[len(deciders) - half :]))
     if half < NEWEST // 4 or rated <= 0.0 or older - newer < _CLEAR:
         return "; routing is judged when it decides most of them"
     questions = (newer - 0.5) * half / (older - newer)

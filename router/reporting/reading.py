@@ -218,7 +218,7 @@ class ReportRows:
     counts: Vector | None = None
     #: the probabilities that `ReportScope.version` would have had, among arms with a probability at the draw
     candidate: Matrix | None = None
-    #: what decided the newest questions instead of the policy, the newest first
+    #: what decided the newest questions until the end of the period, the newest first
     deciders: Sequence[Decider] = ()
     #: largest and smallest possible reward of the answer at its cost; NaN without an outcome; None as `limits`
     best: Vector | None = None
@@ -266,7 +266,37 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
         if rows.imported and questions > scope.most:
             questions -= count_imported(connection, scope.condition)
             rows = _read_rows(connection, scope, questions=questions)
-    return rows.log(scope, whole=questions if questions > scope.most else None)
+        deciders = newest_deciders(connection, scope)
+    return rows.log(scope, whole=questions if questions > scope.most else None, deciders=deciders)
+
+
+def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = False) -> list[Decider]:
+    """What decided the newest NEWEST questions that comparisons include, the newest first. Without a tenant they may be
+    older than the period, so that every report says the same of the present.
+
+    own: only questions that the policy of the scope's ledger decided
+    """
+    in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
+    joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
+    query = select(
+        *decisions.c["arm", "arms", "pmf", "facts"],
+        if_it_may_have(decisions.c.request, "forced", BUDGET_FACTOR).label("request"),
+        outcomes.c.cost,
+        scope.is_open.label("is_open"),
+        updates.c.source,
+    ).select_from(joined)
+    query = query.where(scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition)
+    query = query.where(decisions.c.policy == scope.label) if own else query
+    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(2 * NEWEST)
+    deciders = list[Decider]()
+    for row in connection.execute(query).mappings():
+        arms, facts, request = json.loads(row["arms"]), *map(object_or_empty, (row["facts"], row["request"]))
+        reason = reason_to_leave_out(row, facts=facts, request=request, arms=arms)
+        if IMPORTED not in facts and reason is None:
+            pmf = dict(zip(arms, json.loads(row["pmf"]), strict=True))
+            decider = decider_of(facts, request=request, pmf=pmf)
+            deciders.append(decider._replace(is_rated=row["source"] == "explicit"))
+    return deciders[:NEWEST]
 
 
 def count_questions(connection: Connection, condition: ColumnElement[bool]) -> int:
@@ -330,7 +360,6 @@ class _Rows:
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
-    deciders: list[Decider] = field(default_factory=list)
     #: the numbers of _COLUMNS, row after row
     columns: "array[float]" = field(default_factory=lambda: array("d"))
     #: the numbers of _OFFERED, for every offered arm of every row
@@ -358,8 +387,6 @@ class _Rows:
         if reason is not None:
             self.left_out[reason] += 1
             return
-        if len(self.deciders) < NEWEST:
-            self.deciders.append(decider_of(facts, request=request))
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         by_judge = row["judged_by"] == "judge"
@@ -399,7 +426,7 @@ class _Rows:
         for arm, *numbers in zip(arms, pmf, quality, cost, candidate or pmf, strict=True):
             self.offered.extend((number, self.arms.setdefault(arm, len(self.arms)), *numbers))
 
-    def log(self, scope: ReportScope, *, whole: int | None) -> ReportRows:
+    def log(self, scope: ReportScope, *, whole: int | None, deciders: Sequence[Decider]) -> ReportRows:
         columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
         offered = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
         cells = offered["row"].astype(np.intp), offered["place"].astype(np.intp)
@@ -435,7 +462,7 @@ class _Rows:
             reward=columns["reward"],
             **self._bounds(columns, setting=scope.reward),
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
-            deciders=self.deciders,
+            deciders=deciders,
             offered=is_offered,
         )
 

@@ -91,8 +91,7 @@ def report_of(
     """
     unit = unit_of(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
-    rated = float((~np.isnan(log.quality)).mean()) if len(log.arm) else 0.0
-    state = state_of(log.deciders, rated=rated)
+    state = state_of(log.deciders) if len(log.arm) else None
     unsteady = None if state is None else "something else than the policy decides most questions"
     groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm, unsteady=unsteady)
     everything = np.ones(len(log.arm), dtype=np.bool_)

@@ -215,7 +215,7 @@ def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bo
 
 def _frontier(comparisons: Sequence[Comparison]) -> list[FrontierPoint]:
     """The arms whose quality is known against what was served, and what was served."""
-    known = [one for one in comparisons if one.quality.verdict() != NOT_KNOWN]
+    known = [one for one in comparisons if one.quality_verdict != NOT_KNOWN]
     ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in known]
     ways += [("what was served", one.quality.first, one.cost.first, "served") for one in comparisons[:1] if known]
     return [

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from ragbandit.router.config.loading import LoadedSettings, load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.frontier import LEAST
+from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs
+from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
@@ -347,12 +348,12 @@ class Router(AbstractContextManager["Router"]):
         """All that is stored about a decision. Raises NotFound, InvalidInput."""
         return self.store.record(DecisionId(checked_id(decision_id, field="decision_id")))
 
-    def status(self) -> ledger_status.Status:
+    def status(self) -> Status:
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
         self._diagnose()
         serving, rule = self.process.versions.snapshots.fresh, closing_rule(self.settings.learning)
         arms = map(ArmName, self.settings.arms)
-        return ledger_status.status(self.ledger, serving=serving, rule=rule, now=time.time(), arms=arms)
+        return status_now(self.ledger, serving=serving, rule=rule, now=time.time(), arms=arms)
 
     def verify(self, *, deep: bool = False) -> "Verdict":
         """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""

@@ -16,11 +16,11 @@ from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of, report as report_in_store
+from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.storage.sql.database import Database
@@ -95,7 +95,7 @@ def report(
             ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
         )
         serving, rule = serving_policy(ledger, settings=settings), closing_rule(settings.learning)
-        state = ledger_status.status(ledger, serving=serving, rule=rule, now=now).learning
+        state = status_now(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
     result = replace(result, learning=None if state is None else state.line)
     shown = words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=[*settings.arms])

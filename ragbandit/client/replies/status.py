@@ -136,9 +136,9 @@ class LearningReply(TypedDict):
     """How well the policy has learned, by the newest decisions."""
 
     state: LearningWord
-    """State of learning; `starved`: no labels come."""
+    """State of learning; `starved`: no labels come; `held back`: also while something else than the policy decides."""
     sentence: str
-    """Why it is in this state, with numbers."""
+    """Why it is in this state, with numbers; what decides instead of the policy comes first."""
     slack: float | None
     """Reward that may be lost before the promise to the incumbent is broken; null without an incumbent."""
     remedy: str

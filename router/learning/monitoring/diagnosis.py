@@ -88,14 +88,47 @@ class Diagnosis:
     unlabelled: int = 0
     #: share of all decisions that were learned; None in diagnoses of earlier releases
     labelled: float | None = None
+    #: what decides most questions instead of the policy, in words; None if the policy does. It is not stored
+    decides: str | None = None
+
+    def under(self, decides: str | None) -> "Diagnosis":
+        """The diagnosis while something else than the policy decides most questions. decides: what, in words
+
+        A policy that has learned enough is "held back" then, not "steady".
+        """
+        if decides is None:
+            return self
+        state = "held back" if self.state in ("steady", "learning") else self.state
+        return replace(self, state=state, decides=decides.partition(";")[0])
+
+    @property
+    def own_state(self) -> LearningState:
+        """The state by the arms, whatever decides now."""
+        if self.state == "held back" and not self._arms("held back"):
+            return "learning" if self._arms("learning") else "steady"
+        return self.state
 
     @property
     def remedy(self) -> str:
-        return REMEDIES[self.state].format(arm=", ".join(self._arms(self.state)))
+        arms = self._arms(self.state)
+        if self.state == "held back" and not arms:
+            return "nothing to do: it ends as more is learned, or with the budget's period"
+        return REMEDIES[self.state].format(arm=", ".join(arms))
+
+    @property
+    def to_do(self) -> str:
+        """The remedy if something should be done, else ""."""
+        return "" if self.remedy.startswith("nothing to do") else self.remedy
 
     @property
     def sentence(self) -> str:
-        match self.state:
+        """Why it is in this state. What decides comes first."""
+        learned = self._learned
+        return learned if self.decides is None else f"{self.decides}; {learned}"
+
+    @property
+    def _learned(self) -> str:
+        match self.own_state:
             case "starved":
                 return f"no label came with the newest {self.unlabelled:,} decisions"
             case "drifting":
@@ -118,7 +151,7 @@ class Diagnosis:
     @property
     def line(self) -> str:
         """The state and its reason, and the remedy if something should be done."""
-        remedy = "" if self.state in ("steady", "learning") else f"; {self.remedy}"
+        remedy = f"; {self.to_do}" if self.to_do else ""
         if self.state in ("learning", "held back", "stuck") and self.labelled is not None and self.labelled < FEW:
             remedy += f"; {percent(self.labelled)} of the decisions are labelled: label the first ones (judge.first)"
         return f"{self.state}: {self.sentence}{remedy}"
@@ -219,7 +252,11 @@ def diagnose(
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
     traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
     diagnosis = diagnosed(policy, valid, traffic=traffic, floors=settings.floor_of)
-    return None if diagnosis is None else canonical(asdict(diagnosis))
+    if diagnosis is None:
+        return None
+    stored = asdict(diagnosis)
+    del stored["decides"]  # it is read anew, and the former release does not know it
+    return canonical(stored)
 
 
 def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[Decision]:

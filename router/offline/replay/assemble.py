@@ -102,7 +102,14 @@ class ResultAssembler:
                 means = {"first": reward.estimate, "second": reward.estimate}
                 zero = Difference(estimate=0.0, low=0.0, high=0.0, effective_rows=float(self.summary.rows), **means)
                 comparison = replace(
-                    comparison, reward=zero, quality=zero, cost=zero, verdict="as good", missing=None, progress=1.0
+                    comparison,
+                    reward=zero,
+                    quality=zero,
+                    cost=zero,
+                    verdict="as good",
+                    quality_verdict="as good",
+                    missing=None,
+                    progress=1.0,
                 )
         return CandidateResult(
             name=spec.name,

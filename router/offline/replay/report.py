@@ -77,7 +77,7 @@ def assessment(replayed: ReplayResult) -> Assessment:
 
 def _frontier(replayed: ReplayResult, compared: list[Comparison]) -> Iterator[FrontierPoint]:
     for candidate, comparison in zip(judged(replayed), compared, strict=True):
-        if comparison.quality.verdict() != NOT_KNOWN and comparison.verdict != NOT_KNOWN:
+        if comparison.quality_verdict != NOT_KNOWN and comparison.verdict != NOT_KNOWN:
             kind: Literal["arm", "candidate"] = "arm" if candidate.name.startswith("fixed:") else "candidate"
             quality, cost = candidate.quality.estimate or 0.0, candidate.cost.estimate or 0.0
             yield FrontierPoint(name=one_line(candidate.name), quality=quality, cost=cost, kind=kind)

@@ -7,18 +7,16 @@ from itertools import accumulate
 from typing import Annotated, Final
 
 from pydantic import GetPydanticSchema
-from sqlalchemy import select
 
 from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.checks import draw_fault
-from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
-from ragbandit.router.reporting.deciders import decider_of
+from ragbandit.router.reporting.status import learning_of
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.ledgers.closing import ClosingRule
-from ragbandit.router.storage.sql.tables import policies
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
@@ -29,6 +27,7 @@ from ragbandit.shared.types import (
     DecisionId,
     Json,
     PinnedArm,
+    SafeStart,
     StickyTurn,
     TaskTurn,
     UntriedArms,
@@ -123,11 +122,9 @@ def explain(
         *(sentences if is_drawn else ()),
         *_of_the_caller(decision, known=known),
     )
-    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
-    with store.database.read() as connection:
-        diagnosis = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
-    if diagnosis is not None:
-        reasons += (f"Its policy is now {diagnosis.line}.",)
+    learning = learning_of(Ledger(store.database, label=decision.policy))
+    if learning is not None:
+        reasons += (f"Its policy is now {learning.line}.",)
     return Explanation(
         decision_id=decision.id,
         chosen=choice_words(decision),
@@ -202,7 +199,7 @@ def turn_words(decision: Decision) -> str:
 def choice_words(decision: Decision) -> str:
     """Who or what chose the arm, in a few words: on pages, in `explain` and in replies."""
     facts, link = decision.facts, link_of(decision.query.request)
-    decider = decider_of(facts, request={})
+    safe_start = SafeStart.of(facts)
     words = {
         "drawn elsewhere, in an imported log": IMPORTED in facts,
         f"it answers in place of {link.get('arm') if link else ''}, which failed": bool(link),
@@ -211,7 +208,7 @@ def choice_words(decision: Decision) -> str:
         "the kill switch chose it": PinnedArm.key in facts,
         "it stayed on the arm of an earlier turn": StickyTurn.key in facts,
         "the only arm on offer": len(decision.arms) == 1,
-        "the safe start chose it": decider.kind == "safe start" and decider.share == 1.0,
+        "the safe start chose it": safe_start is not None and safe_start.share == 0.0,
         "explored: not the most probable arm": decision.explored,
     }
     return next((text for text, holds in words.items() if holds), "the most probable arm")

@@ -99,7 +99,7 @@ def test_a_promotion_needs_a_better_version(traffic):
 
 def test_a_version_that_is_not_better_is_not_promoted(traffic):
     """Too little evidence and a worse version are refused, with the comparison in words."""
-    with pytest.raises(Conflict, match="missing: rated questions of main"):
+    with pytest.raises(Conflict, match="missing: rated answers of both ways"):
         do(traffic.database, "promote", now=traffic.now)
     traffic.live(400, gap=-0.3)
     assert traffic.evidence.comparison.verdict == "worse"

@@ -161,18 +161,68 @@ def test_what_decides_a_question(facts, request_, expected):
     assert decider_of(facts, request=request_)[:2] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("share", "holdback", "pmf", "others"),
+    [
+        (0.5, None, {"a": 0.6, "b": 0.4}, 0.8),
+        (1.0, None, {"a": 0.95, "b": 0.05}, 0.05),
+        (0.5, {"arm": "a", "share": 0.2}, {"a": 0.68, "b": 0.32}, 0.8),
+        (0.5, {"arm": "b", "share": 0.2}, {"a": 0.48, "b": 0.52}, 0.8),
+        (0.01, None, {"a": 1.0, "b": 0.0}, 1.0),  # the draw no longer shows what the policy wanted
+    ],
+)
+def test_what_the_policy_wanted_of_other_arms(share, holdback, pmf, others):
+    """The policy's own probability of other arms than the incumbent is computed back from the draw's."""
+    facts = {"incumbent": {"arm": "a", "share": share}} | ({} if holdback is None else {"holdback": holdback})
+    assert decider_of(facts, request={}, pmf=pmf).others == pytest.approx(others)
+
+
 def test_the_state_is_what_decides_most_draws():
     """Half of the draws or less is no state; the forecast is the line through the older and the newer half."""
-    assert state_of([], rated=1.0) is None
-    assert state_of([Decider("policy", 0.0), Decider("budget", 1.0)], rated=1.0) is None
-    falling = [Decider("safe start", 0.6 if row < 100 else 0.8, "deep") for row in range(200)]
-    assert state_of(falling, rated=0.4) == (
+    assert state_of([]) is None
+    assert state_of([Decider("policy", 0.0), Decider("budget", 1.0)]) is None
+    falling = [
+        Decider("safe start", 0.6 if row < 100 else 0.8, "deep", is_rated=row % 5 in (0, 1)) for row in range(200)
+    ]
+    assert state_of(falling) == (
         "safe start: 60 % of the questions still go to deep; routing is judged after about 20 more ratings"
     )
     flat = [Decider("safe start", 0.9, "deep")] * 100
-    assert "routing is judged when it decides most of them" in state_of(flat, rated=0.4)
+    assert "routing is judged when it decides most of them" in state_of(flat)
     for kind in ("rebuilt ledger", "budget", "warm-up"):
-        assert state_of([Decider(kind, 0.8)] * 100, rated=0.4).startswith(f"{kind}: ")
+        assert state_of([Decider(kind, 0.8)] * 100).startswith(f"{kind}: ")
+
+
+def test_a_safe_start_decides_where_the_policy_prefers_other_arms():
+    """Questions that the policy gives to the incumbent anyway neither hide a safe start nor make one."""
+    agrees = [Decider("policy", 0.0, others=0.02)] * 60
+    assert state_of([*agrees, *[Decider("safe start", 0.68, "dear", others=0.9)] * 40]).startswith(
+        "safe start: 87 % of the questions still go to dear"
+    )
+    assert state_of([*agrees, *[Decider("safe start", 0.3, "dear", others=0.9)] * 40]) is None
+    assert state_of([*agrees, Decider("budget", 1.0)]) is None
+
+
+def test_what_a_safe_start_gives_to_the_incumbent_is_as_good_as_nothing():
+    """While something else than the policy decides, two ways that hardly differ are not called as good: the verdict is
+    open, the quality has no word, and little of the evidence is there.
+    """
+    log = made(WORLDS[2], count=400, seed=1).log
+    place = log.arms.index("premium")
+    rated = np.where(np.arange(400) < 1, 0.0, np.nan)
+    pmf = np.tile([0.0, 0.0, 0.0], (400, 1))
+    pmf[:, place] = 1.0
+    log = replace(log, arm=np.full(400, place), pmf=pmf, quality=rated, offered=np.ones(pmf.shape, dtype=np.bool_))
+    log = replace(log, limits=(-1.0, 1.0), deciders=[Decider("safe start", 1.0, "premium")] * 100)
+    found = reported(log, against="premium")
+    assert found.sentence.startswith("safe start: 100 % of the questions still go to premium")
+    assert (found.total.verdict, found.total.quality_verdict, found.total.progress) == ("not known yet",) * 2 + (0.0,)
+    assert "as good" not in found.sentence
+    shown = words.assessment(found, now=found.until)
+    assert (shown.number, shown.missing) == ("not known yet", found.total.missing)
+    decided = reported(replace(log, deciders=[]), against="premium")
+    assert decided.total.verdict == "as good"
+    assert "0.000 against" not in decided.sentence
 
 
 def test_no_verdict_on_the_reward_is_false():

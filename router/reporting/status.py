@@ -1,0 +1,35 @@
+"""Status of a ledger as it is shown: how far its policy has learned is said under what decides now (`deciders`)."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ragbandit.router.learning import status as ledger_status
+from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.reporting.deciders import state_of
+from ragbandit.router.reporting.reading import ReportScope, newest_deciders
+from ragbandit.router.storage.ledgers.closing import ClosingRule
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.types import ArmName
+
+
+def status(
+    ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float, arms: Iterable[ArmName] = ()
+) -> ledger_status.Status:
+    """The status; see `learning.status.status`. Raises StoreError."""
+    read = ledger_status.status(ledger, serving=serving, rule=rule, now=now, arms=arms)
+    return replace(read, learning=_under(read.learning, ledger=ledger))
+
+
+def learning_of(ledger: Ledger) -> Diagnosis | None:
+    """How far the ledger's policy has learned, as in its status; None if no learner has said it. Raises StoreError."""
+    return _under(ledger_status.learning_of(ledger), ledger=ledger)
+
+
+def _under(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | None:
+    if learning is None:
+        return None
+    scope = ReportScope(label=ledger.label, since=0.0, until=time.time())
+    with ledger.database.read() as connection:
+        return learning.under(state_of(newest_deciders(connection, scope, own=True)))

@@ -36,6 +36,8 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         need_parameters=("mcp_servers", "tools"),
     ),
 }
+#: parts of a request, of any dialect, in which the caller names the keys: schemas of tools and their arguments
+KEYS_OF_CALLER: Final = frozenset({"parameters", "input_schema", "schema", "input", "arguments", "metadata"})
 #: need -> parameters that can cause it
 NATIVE_NEEDS: Final = {
     dialect.need: dialect.need_parameters for dialect in DIALECTS.values() if dialect.need is not None

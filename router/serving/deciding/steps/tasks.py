@@ -21,12 +21,11 @@ from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.decisions.tasks import ENDED, OpenTask, end_tasks, newest_tasks, unit_key
 from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
+from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MOST_FACTOR, ArmName, Decision, DecisionId, Json, MovedTurn, StickyTurn, TaskTurn
 
 _LIFE: Final = re.compile(r"(\d{1,6})([smh])")
-#: parts of a chat in which the caller names the keys: schemas of tools and their arguments
-_OF_CALLER: Final = frozenset({"parameters", "input_schema", "schema", "input", "arguments", "metadata"})
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -168,7 +167,7 @@ def cache_life(chat: Mapping[str, Json]) -> float:
             control = part.get("cache_control")
             if isinstance(control, Mapping):
                 longest = max(longest, _life(control.get("ttl")))
-            parts += [value for key, value in part.items() if key not in _OF_CALLER]
+            parts += [value for key, value in part.items() if key not in KEYS_OF_CALLER]
         elif isinstance(part, list | tuple):
             parts += part
     return longest

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import event, insert
 
 from ragbandit.router.api.ui import operation
+from ragbandit.router.serving import overview
 from ragbandit.router.serving.explanations import policy_map
 from ragbandit.router.storage.decisions import search as decision_search
 from ragbandit.router.storage.sql.tables import closures, counters
@@ -123,6 +124,7 @@ def test_pages_read_no_more_in_a_larger_store(world, monkeypatch):
     monkeypatch.setattr(operation, "LOOKED_AT", 100)
     monkeypatch.setattr(decision_search, "LOOKED_AT", 100)
     monkeypatch.setattr(policy_map, "LOOKED_AT", 100)
+    monkeypatch.setattr(overview, "MOST_UNCOUNTED", 100)
     # The overview's report is cached for the minute, which must not end between two loads of the page.
     begin = time.time()
     monkeypatch.setattr(operation, "time", SimpleNamespace(time=lambda: begin))

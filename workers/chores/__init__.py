@@ -5,7 +5,7 @@ from typing import Final
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.workers.chores.blocked_loop import BlockedLoop
 from ragbandit.workers.chores.chore import Chore
-from ragbandit.workers.chores.clock import HostClock
+from ragbandit.workers.chores.clock import HostClock, StoreTime
 from ragbandit.workers.chores.evaluations import GoldenQuestions, PairedQuestions
 from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims, UnsupportedExchange
 from ragbandit.workers.chores.fetched_ratings import FetchedRatings
@@ -17,10 +17,11 @@ from ragbandit.workers.running.context import Context
 
 #: A chore of your own is one class, and one line here
 CHORES: Final[tuple[type[Chore], ...]] = (
-    CancelledRuns,  # the first four: in every process that runs arms or scores answers
+    CancelledRuns,  # the first five: in every process that runs arms or scores answers
     RenewedClaims,
     UnsupportedExchange,
     BlockedLoop,
+    StoreTime,
     LostWakeUps,  # the others: in processes that learn, each with a lease where one process is enough
     HostClock,
     HourlyTotals,

@@ -1,14 +1,29 @@
-"""Records in the audit log when the clock of this host jumps ahead, and when it is right again, for the findings."""
+"""Compares the clock of this host with the store: for the times of rows, and for the findings.
+
+The audit log records when the clock jumps ahead, and when it is right again.
+"""
 
 import logging
 import platform
 
 from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, last_entry, record
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
+from ragbandit.router.storage.sql.store_clock import LOOK_S
 from ragbandit.shared.processes.steady_clock import SLACK_S
 from ragbandit.workers.chores.chore import Chore
 
 log = logging.getLogger("ragbandit.clock")
+
+
+class StoreTime(Chore):
+    """Measures the time of PostgreSQL, which rows get if the clock of this host is ahead."""
+
+    title = "measure the time of the store"
+    every_s = LOOK_S
+    of_learner = False
+
+    def do(self) -> None:
+        self.context.store.database.clock.look()
 
 
 class HostClock(Chore):
@@ -23,7 +38,6 @@ class HostClock(Chore):
 
 def look_at_clock(clock: DeadlineClock, *, host: str) -> None:
     """Record a change of whether the host's clock is ahead. Raises StoreError."""
-    clock.database.clock.look()
     ahead_s = clock.ahead_s()
     with clock.database.read() as connection:
         last = last_entry(connection, action=CLOCK_ACTION, target=host)

@@ -137,7 +137,8 @@ def test_the_first_answers_are_all_judged(database, answered):
         ({"answer": None, "status": "failed", "stop_reason": "error"}, True),
         ({"answer": None, "status": "failed", "stop_reason": "cancelled"}, False),
         ({"answer": None, "status": "failed", "stop_reason": "unknown_arm"}, False),
-        ({"answer": "Paris", "stop_reason": "imported"}, False),
+        ({"answer": "Paris", "stop_reason": "imported", "made_by": {"imported": "jsonl"}}, False),
+        ({"answer": "Paris", "stop_reason": "imported", "run_by": "caller"}, True),  # a caller's word
     ],
 )
 def test_what_can_be_judged(changes, judged):

@@ -1,5 +1,8 @@
 """The command line, run in this process."""
 
+import contextlib
+from pathlib import Path
+
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -11,3 +14,9 @@ def run(*arguments: object, code: int | None = None, **options: object) -> Resul
     done = CliRunner().invoke(app, [*map(str, arguments)], **options)  # type: ignore[arg-type]
     assert code in (None, done.exit_code), done.output
     return done
+
+
+def printed_in(folder: Path, *arguments: object) -> str:
+    """What `ragbandit ARGUMENTS` prints in this folder, without an error."""
+    with contextlib.chdir(folder):
+        return run(*arguments, code=0).stdout

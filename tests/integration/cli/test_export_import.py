@@ -32,6 +32,7 @@ from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.cli import app
 from tests.conftest import World
+from tests.support.audits import assert_compared, verified
 from tests.support.logs.log_rows import LEAST, plain_rows, write_json
 
 LEARNING = {"default_reward": -0.25, "expire_s": 60.0}
@@ -220,8 +221,10 @@ def test_rows_that_two_systems_number_alike(new_ledger, tmp_path):
         imported(two, write_json(tmp_path / "two.jsonl", [LEAST | {"id": "new", "reward": 0.1}]))
 
 
-def test_rows_of_another_store_in_a_live_ledger(make_world, new_url, tmp_path):
-    """Rows of another store do not disturb the deep check of a live ledger, which still makes its own again."""
+def test_rows_of_another_store_in_a_live_ledger(make_world, new_url, tmp_path, other_processor):
+    """Rows of another store do not disturb the deep check of a live ledger, which still makes its own again, here and
+    on another processor.
+    """
     first = make_world(database_url=new_url(), data_dir=str(tmp_path / "first"))
     for _ in range(2):
         first.judged(6)
@@ -238,6 +241,7 @@ def test_rows_of_another_store_in_a_live_ledger(make_world, new_url, tmp_path):
     verdict = second.router.verify(deep=True)
     assert verdict.ok, verdict.notes
     assert (verdict.made_elsewhere, verdict.deep_decisions) == (12, 6)
+    assert_compared(other_processor.call(verified, second.settings))
 
 
 def test_own_rows_in_another_ledger(world, tmp_path):

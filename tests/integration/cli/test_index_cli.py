@@ -6,6 +6,7 @@ import pytest
 
 from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove  # noqa: F401 - one is a fixture
 from tests.support import command
+from tests.support.logs.replay_logs import close
 from tests.support.tiny_models import tiny_encoder
 
 ROWS = [
@@ -54,15 +55,18 @@ def test_bm25_is_built_described_and_searched(run):
     assert "vistula" in run("search", "rivers")[1]
 
 
-def test_both_halves_of_a_hybrid_are_built_and_searched(run):
-    """Words and vectors: both are built, described and searched by one name."""
+def test_both_halves_of_a_hybrid_are_built_and_searched(run, tmp_path, other_torch):
+    """Words and vectors: both are built, described and searched by one name, also by another processor."""
     configure(name="hybrid", model=tiny_encoder())
     facts = built(run)
     assert facts["dense"]["sha256"] == facts["bm25"]["sha256"]
     assert json.loads(run("search", "--json")[1]) == facts
     code, out, err = run("search", "longest river", "--json")
     assert code == 0, err
-    assert sorted(hit["id"] for hit in json.loads(out)) == ["film", "paris", "vistula"]
+    hits = json.loads(out)
+    assert sorted(hit["id"] for hit in hits) == ["film", "paris", "vistula"]
+    there = json.loads(other_torch.call(command.printed_in, tmp_path, "index", "search", "longest river", "--json"))
+    close(there, hits, within=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.schema import check_schema, version_of
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata
+from tests.support.audits import assert_compared, verified
 from tests.support.command import run
 from tests.support.logs.log_rows import plain_rows
 from tests.support.moved import move, rows_of
@@ -150,8 +151,10 @@ def test_what_is_refused(source, target, monkeypatch, tmp_path):
         assert version_of(connection) == (None, None)
 
 
-def test_the_next_decision_is_warm(make_world, settings, target, monkeypatch, tmp_path):
-    """A store with erased, excluded, imported and unrated rows verifies as before, and its learned policy decides."""
+def test_the_next_decision_is_warm(make_world, settings, target, monkeypatch, tmp_path, other_processor):
+    """A store with erased, excluded, imported and unrated rows verifies as before, also on another processor, and its
+    learned policy decides.
+    """
     world = make_world(tenants={"acme": {}}, policy={"name": "mba"})
     world.feedback(world.route(ours=True, tenant="acme"), rating=1.0, rater="bob")
     erased, *_ = world.judged(6)
@@ -176,3 +179,4 @@ def test_the_next_decision_is_warm(make_world, settings, target, monkeypatch, tm
         decision = router.route("one more?")
         assert (decision.version, decision.facts.get("rebuilding")) == (version, None)
         assert router.verify(deep=True).ok
+    assert_compared(other_processor.call(verified, settings(database_url=target)))

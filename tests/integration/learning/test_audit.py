@@ -16,6 +16,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from ragbandit.shared.errors import PolicyFault
 from tests.conftest import EPOCH, World, made_settings
+from tests.support.audits import assert_compared, verified
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,14 @@ def test_clean(world):
     assert verdict.notes == []
     assert (verdict.decisions, verdict.updates, verdict.deep_decisions) == (25, 24, 25)
     assert verdict.replay_sha256 == verdict.live_sha256 == world.sha256(world.replayed())
+
+
+def test_another_processor_verifies(world, other_processor):
+    """A processor with other rounding finds no fault in a ledger that nobody touched, and finds a changed reward."""
+    assert_compared(other_processor.call(verified, world.settings))
+    change(world, updates, updates.c.seq == 3, value=0.987, quality=0.987)
+    verdict = other_processor.call(verified, world.settings)
+    assert (verdict.ok, verdict.within_rounding) == (False, None)
 
 
 def test_faulty_policy_verifies(make_world):

@@ -9,6 +9,7 @@ from ragbandit.router.learning import publishing
 from ragbandit.router.learning.audit import checks
 from ragbandit.router.storage.ledgers import ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
+from tests.support.audits import assert_compared, verified
 
 KEPT = 2
 
@@ -16,8 +17,18 @@ KEPT = 2
 @pytest.fixture
 def few(monkeypatch):
     """Two rows are kept; a learner prunes at its first snapshot."""
-    monkeypatch.setattr(ledger, "SNAPSHOT_ROWS", KEPT)
-    monkeypatch.setattr(checks, "SNAPSHOT_ROWS", KEPT)
+    keep_few(monkeypatch)
+
+
+def keep_few(patch):
+    patch.setattr(ledger, "SNAPSHOT_ROWS", KEPT)
+    patch.setattr(checks, "SNAPSHOT_ROWS", KEPT)
+
+
+def verified_with_few(settings):
+    with pytest.MonkeyPatch.context() as patch:
+        keep_few(patch)
+        return verified(settings)
 
 
 def rows(world) -> int:
@@ -62,6 +73,13 @@ def test_the_deep_check_needs_no_row(world, make_world):
     assert verdict.replay_sha256 == before.replay_sha256
     again = make_world(data_dir=world.settings.data_dir)
     assert again.route().version == world.router.service.serving.version
+
+
+def test_another_processor_needs_no_row(world, other_processor):
+    """Another processor gives versions other names, and makes the pmfs of pruned versions again."""
+    verdict = other_processor.call(verified_with_few, world.settings)
+    assert_compared(verdict)
+    assert verdict.deep_decisions == 15
 
 
 def test_a_changed_pmf_is_found(world):

@@ -12,6 +12,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
 from tests.support import command
+from tests.support.audits import assert_compared, verified
 
 
 def fill(world, *, count=60, bad=True):
@@ -44,8 +45,10 @@ def quarantined(world, **more):
     )
 
 
-def test_it_is_as_if_the_source_never_was(make_world, tmp_path):
-    """The same updates in the same order, and a policy of the same sha256; the ledger in use is not touched."""
+def test_it_is_as_if_the_source_never_was(make_world, tmp_path, other_processor):
+    """The same updates in the same order, and a policy of the same sha256; the ledger in use is not touched. Another
+    processor verifies the new ledger.
+    """
     world = make_world()
     fill(world, count=30)
     assert world.learn() == 30
@@ -58,6 +61,8 @@ def test_it_is_as_if_the_source_never_was(make_world, tmp_path):
     clean.learn()
     assert done["updates"] == clean.ledger.last_seq() == 20
     assert done["snapshot"] == clean.ledger.latest_snapshots(limit=1)[0].version  # it has the sha256
+    again = world.settings.model_copy(update={"policy": clean.settings.policy})
+    assert_compared(other_processor.call(verified, again))
     (entry,) = (one for one in entries(world.database) if one.action.startswith("feedback."))
     assert (entry.action, entry.target, entry.actor) == ("feedback.quarantine", "key:bad", "me")
     assert world.router.verify(deep=True).ok

@@ -15,6 +15,7 @@ from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spe
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.verbs.reprice import prices_by_arm
+from tests.support.audits import assert_compared, verified
 from tests.support.command import run
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
@@ -61,8 +62,10 @@ def sums(world, *, now=None):
     return found.day, found.month, sum(row.value for row in changed) * UNIT
 
 
-def test_it_is_as_if_the_price_had_been_right(make_world, tmp_path):
-    """After a correction the new ledger has the policy of a store with the right price; the old one is untouched."""
+def test_it_is_as_if_the_price_had_been_right(make_world, tmp_path, other_processor):
+    """After a correction the new ledger has the policy of a store with the right price; the old one is untouched.
+    Another processor verifies the new ledger.
+    """
     world = make_world(reward=REWARD, now=NOON)
     dear, wrong = fill(world, dollars=1.0)
     assert world.learn() == 12
@@ -77,6 +80,8 @@ def test_it_is_as_if_the_price_had_been_right(make_world, tmp_path):
     fill(clean, dollars=0.001)
     clean.learn()
     assert done["snapshot"] == clean.ledger.latest_snapshots(limit=1)[0].version  # it has the sha256
+    again = world.settings.model_copy(update={"policy": clean.settings.policy})
+    assert_compared(other_processor.call(verified, again))
     assert sums(world) == pytest.approx((0.012, 0.012, -0.999 * len(wrong)))
     (entry,) = (one for one in entries(world.database) if one.action == "price.correct")
     assert (entry.target, entry.actor, entry.facts["new_label"]) == (f"arm:{dear}", "me", "main_q1")

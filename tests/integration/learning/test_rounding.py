@@ -11,6 +11,7 @@ from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies.base import tolerance_of
 from ragbandit.router.policies.draw import Drawn
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
+from tests.support.audits import assert_compared, verified
 from tests.support.tiny_models import tiny_encoder
 
 POLICY = {
@@ -68,6 +69,14 @@ def test_rounded(world):
     assert 2.0**-25 < verdict.within_rounding < 2.0**-22
     assert verdict.replay_sha256 != verdict.live_sha256
     assert "rounding by another processor" in verdict.notes[0]
+
+
+def test_another_processor(world, other_torch):
+    """A policy of torch verifies on another processor within its tolerance, and a change by 1 % does not."""
+    assert_compared(other_torch.call(verified, world.settings), tolerance=tolerance_of(world.replayed()))
+    store(world, origin=live(world).version, name="encoder", row=0, factor=lambda _: np.float32(1.01))
+    verdict = other_torch.call(verified, world.settings)
+    assert (verdict.ok, verdict.within_rounding) == (False, None)
 
 
 def test_changed(world):

@@ -43,10 +43,21 @@ def test_learns_what_a_live_service_learns(make_world, name, params):
     assert mine == live.sha256(live.replayed()) == live.sha256(live.learner().policy)
 
 
-def test_processes_change_nothing():
-    """The passes are the same with one process and with two, in the order of the seeds."""
+def passes(jobs):
     features = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
     rows = rows_of(table_of(24), features=features, encoder_hash="", settings=Settings())
-    alone, together = (played(rows, settings=Settings(), seeds=3, jobs=jobs) for jobs in (1, 2))
+    return played(rows, settings=Settings(), seeds=3, jobs=jobs)
+
+
+def test_another_processor_draws_the_same_arms(other_processor):
+    """A policy that learns while it decides draws the same arms, in the same order, on another processor."""
+    for here, there in zip(passes(1), other_processor.call(passes, 1), strict=True):
+        assert np.array_equal(here.drawn, there.drawn)
+        assert here.earned == pytest.approx(there.earned, rel=1e-9)
+
+
+def test_processes_change_nothing():
+    """The passes are the same with one process and with two, in the order of the seeds."""
+    alone, together = map(passes, (1, 2))
     assert repr(alone) == repr(together)
     assert not multiprocessing.active_children()

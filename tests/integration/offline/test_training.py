@@ -71,6 +71,21 @@ def test_train_writes_a_folder_that_routes(run, table, tmp_path, name):
         assert pmf[arm] == 1.0
 
 
+def choices(name, params):
+    """What names the training, and the pmfs of two questions."""
+    policy = make_policy(name, params=params)
+    texts = ("who born city ?", "when born city ?")
+    pmfs = [pmf_of_one(policy, Query(text=text), features=None, arms=ARMS).pmf for text in texts]
+    return policy.state()[1]["trained"], pmfs
+
+
+@pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])
+def test_another_processor_routes_by_the_folder(other_torch, name):
+    """A trained folder has the same sha256 on another processor, which chooses the same arms."""
+    params = READING | {"trained": tiny_trained(name)}
+    assert other_torch.call(choices, name, params) == choices(name, params)
+
+
 def counts_of(rows, *, chosen):
     """Independent counts: (cheapest right arm, or "none right"; chosen arm) -> number of rows."""
     counts = Counter()

@@ -22,6 +22,7 @@ from ragbandit.router.storage.sql.tables import closures, decisions, feedback, o
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, NO_CONVERSATION, CallFailed, Cost, Feedback, Query, Retrieved
 from tests.conftest import on_sqlite
+from tests.support.audits import assert_compared, verified
 from tests.support.examples import made_paired_answer
 
 SECRET = "Zygmunt-Przybylski"
@@ -72,9 +73,9 @@ def assert_counters(world) -> None:
     assert world.counters().balanced
 
 
-def test_texts_are_gone_and_the_ledger_stays(world):
+def test_texts_are_gone_and_the_ledger_stays(world, other_processor):
     """All texts of an erased decision are blank; reward, propensity, rating and seq stay, and verify counts it as
-    erased.
+    erased, here and on another processor.
     """
     gone, stays = told(world), told(world, tenant="other")
     before = [dict(row) for row in world.updates()]
@@ -99,6 +100,7 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     assert (*texts_of(paired), paired.quality) == (None, ERASED, ERASED, ERASED, 0.75)
     verdict = world.router.verify(deep=True)
     assert (verdict.ok, verdict.erased, verdict.replay_sha256) == (True, 1, verdict.live_sha256)
+    assert_compared(other_processor.call(verified, world.settings))
     assert_counters(world)
 
 

@@ -23,6 +23,7 @@ from ragbandit.router.storage.sql.tables import (
 )
 from ragbandit.router.storage.totals import Extender, totals_ever
 from ragbandit.shared.errors import NotFound
+from tests.support.audits import assert_compared, verified
 from tests.support.examples import made_paired_answer
 
 DAY = 86_400.0
@@ -85,8 +86,10 @@ def assert_right(world):
     return verdict
 
 
-def test_by_age(world):
-    """What is older leaves with its rows; what still waits stays; counts, totals and the policy are as before."""
+def test_by_age(world, other_processor):
+    """What is older leaves with its rows; what still waits stays; counts, totals and the policy are as before. Another
+    processor learns the policy again from a snapshot after the rows that left.
+    """
     made = lived(world)
     with world.database.read() as connection:
         before = kept(connection, label="main"), totals_ever(connection, policy="main")
@@ -103,6 +106,7 @@ def test_by_age(world):
     assert (left["decided"], left["learned"]) == (len(old - waits), 6)
     verdict = assert_right(world)
     assert (verdict.archived, verdict.live_sha256, verdict.replay_sha256) == (6, sha256, sha256)
+    assert_compared(other_processor.call(verified, world.settings))
     with pytest.raises(NotFound):
         world.router.decision(min(old - waits))
     with world.database.write() as connection:

@@ -1,5 +1,6 @@
 """The evidence on a version in shadow: which rows of a store count, and what it decides."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +19,13 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CandidateNote, CandidateNotes, PinnedArm
 from tests.conftest import on_sqlite
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT
+from tests.support.logs.replay_logs import close
 from tests.support.rollouts import BASE, add, do, shadow
 
 CHAMPION, CANDIDATE = np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.8, 0.1])
@@ -95,6 +98,19 @@ def test_a_promotion_needs_a_better_version(traffic):
     (entry,) = [one for one in entries(traffic.database) if (one.action, one.target) == ("policy.promote", "policy:v1")]
     assert entry.facts["comparison"]["verdict"] == "better"
     assert traffic.evidence is None
+
+
+def evidence_there(url, version, now):
+    with closing(Database(url)) as database:
+        return evidence_on(database, version, now=now)
+
+
+@on_sqlite
+def test_another_processor_has_the_same_evidence(traffic, other_processor):
+    """The comparison of a version has the same verdict on another processor, and its numbers differ by rounding."""
+    traffic.live(400, gap=0.3)
+    url = traffic.database.url.render_as_string(hide_password=False)
+    close(other_processor.call(evidence_there, url, traffic.version, traffic.now + 1.0), traffic.evidence)
 
 
 def test_a_version_that_is_not_better_is_not_promoted(traffic):

@@ -1,4 +1,4 @@
-"""Kept stores, made by tests/data/make_store.py: each opens, verifies and learns on, here and on another processor.
+"""Kept stores, made by tests/data/make_store.py: each opens, verifies and learns on.
 
 Users of 1.0.0 have the first store. Two stores of today were learned with different kernels of BLAS. Their bits differ,
 so learned numbers are compared within the tolerance of rounding.
@@ -18,6 +18,7 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions
+from tests.support.audits import assert_compared
 from tests.support.command import run
 from tests.support.tar_files import unpack
 
@@ -32,8 +33,6 @@ MADE = {
 TURNS = {"1.0.0": 0, "native": 2, "nehalem": 2}
 #: ledgers by a former revision of their policy (`conservative` 5), whose pmfs cannot be computed again
 OTHER_REVISION = {("1.0.0", "main")}
-#: largest relative difference between the arrays of two processors (docs/machines.md)
-ROUNDING = 1e-6
 LEDGERS = [(store, ledger) for store, ledgers in MADE.items() for ledger in ledgers]
 
 
@@ -73,28 +72,28 @@ def learned_on(config: Path, question: str) -> tuple[Verdict, Verdict]:
         return before, router.verify(deep=True)
 
 
-def assert_compared(*verdicts: Verdict) -> None:
-    """Nothing is wrong, and the policy was compared with its ledger: they differ by rounding at most."""
-    for verdict in verdicts:
-        assert verdict.ok, verdict.notes
-        assert verdict.replay_sha256 != ""
-        assert (verdict.within_rounding or 0.0) <= ROUNDING
-
-
-def test_a_released_store_verifies_and_learns_on(ledger, config, other_processor):
+@pytest.mark.other_processor
+def test_a_released_store_verifies_and_learns_on(ledger, config):
     """Every draw and pmf of the store is computed again, its policy is its ledger's, and further rows are learned."""
     store, label = ledger
     before, after = learned_on(config, "a question of today")
     if ledger not in OTHER_REVISION:
-        assert before.replay_sha256, f"{ledger} is of another revision: run `python -m tests.data.make_store`"
+        remedy = "run `python -m tests.data.make_store`; a released store goes into OTHER_REVISION"
+        assert before.replay_sha256, f"{ledger} is of another revision of its policy: {remedy}"
         assert_compared(before)
     assert (before.ok, before.decisions) == (True, sum(MADE[store].values()) + TURNS[store]), before.notes
     not_checkable = MADE[store][label] if ledger in OTHER_REVISION else 0
     assert (before.deep_decisions, before.not_checkable) == (MADE[store][label], not_checkable)
-    assert_compared(after, *other_processor.call(learned_on, config, "a question on another processor"))
-    last = learned_on(config, "a question here again")
-    assert_compared(*last)
-    assert last[-1].updates == after.updates + 2
+    assert_compared(after)
+
+
+@pytest.mark.parametrize("ledger", [("native", "main"), ("native", "free")], ids="-".join)
+def test_another_processor_learns_on(ledger, config, other_processor):
+    """Two processors verify a kept store, and each learns on from what the other one learned."""
+    assert_compared(*learned_on(config, "a question of today"))
+    assert_compared(*other_processor.call(learned_on, config, "a question on another processor"))
+    with opened(config) as router:
+        assert_compared(router.verify(deep=True))
 
 
 def test_every_decision_of_a_released_store_is_explained(config):

@@ -102,7 +102,7 @@ def close(one, other, *, within=1e-9):
         assert one.keys() == other.keys()
         for key, value in one.items():
             close(value, other[key], within=within)
-    elif isinstance(one, tuple):
+    elif isinstance(one, tuple | list):
         for mine, theirs in zip(one, other, strict=True):
             close(mine, theirs, within=within)
     elif hasattr(one, "__slots__"):

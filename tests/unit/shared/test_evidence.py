@@ -26,6 +26,7 @@ def test_what_lacks_is_said_until_it_is_enough():
     assert (enough.enough, enough.missing) == (True, None)
 
 
+@pytest.mark.other_processor
 def test_the_asymptotic_width_is_the_published_one():
     """For variance 0.25 and alpha 0.05, tightest at 5,000 rows: the values of the paper's formula, computed apart."""
     rows = (100.0, 500.0, 1000.0, 5000.0, 20000.0)

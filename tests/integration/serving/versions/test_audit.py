@@ -6,6 +6,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.shared.types import PinnedArm
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT, kill, unkill
+from tests.support.audits import verified
 from tests.support.rollouts import do, shadow
 
 
@@ -44,8 +45,8 @@ def test_replay_takes_no_pinned_row(mixed_world):
     assert any("4 decisions are left out: their arm was not drawn" in note for note in replayed.notes)
 
 
-def test_a_promoted_version_verifies_by_its_own_label(make_world):
-    """The version's decisions name its ledger, whose policy reproduces their pmfs."""
+def test_a_promoted_version_verifies_by_its_own_label(make_world, other_processor):
+    """The version's decisions name its ledger, whose policy reproduces their pmfs, also on another processor."""
     world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
     name = shadow(world, policy={"name": "linucb"})
     world.judged(3)
@@ -55,3 +56,5 @@ def test_a_promoted_version_verifies_by_its_own_label(make_world):
     world.router.learn()
     verdict = checked(world)
     assert (verdict.ok, verdict.deep_decisions) == (True, 4), verdict.notes
+    there = other_processor.call(verified, world.settings)
+    assert (there.ok, there.deep_decisions) == (True, 4), there.notes

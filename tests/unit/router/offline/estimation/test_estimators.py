@@ -44,6 +44,7 @@ def test_a_question_with_every_outcome_gives_its_exact_value(seed):
     assert estimate(log | {"candidate": np.tile(candidate, (4, 1))}) == pytest.approx(candidate @ reward)
 
 
+@pytest.mark.other_processor
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_recorded_values(case):
     """The estimate is the one recorded of the Open Bandit Pipeline 0.5.7."""

@@ -14,7 +14,7 @@ from ragbandit.workers.evaluation.kept_lines import KeptLines
 
 
 def check_unused(file: Path) -> None:
-    """Raises InvalidInput if the file has lines, so that an interrupted command is not begun anew."""
+    """Raises InvalidInput if the file has lines, so that an interrupted command does not begin again."""
     if file.is_file() and file.stat().st_size > 0:
         remedy = "give --resume to continue with its plays, or another file with --answers"
         raise InvalidInput("the file already has plays", field=str(file), remedy=remedy)

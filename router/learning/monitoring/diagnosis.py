@@ -255,7 +255,7 @@ def diagnose(
     if diagnosis is None:
         return None
     stored = asdict(diagnosis)
-    del stored["decides"]  # it is read anew, and the former release does not know it
+    del stored["decides"]  # it is computed when it is read, and the former release would refuse it
     return canonical(stored)
 
 

@@ -35,14 +35,14 @@ _BUDGET: Final = frozenset(field.name for field in fields(Budget))
 def query_of(question: Query | str, given: Mapping[str, Any]) -> Query:
     """Returns the query of a question and its keywords (`QueryFields`). The service checks their values.
 
-    Raises InvalidInput for an unknown keyword, and for keywords beside a Query, which has these fields itself.
+    Raises InvalidInput for an unknown keyword, and for keywords together with a Query, which has these fields itself.
     """
     values = {name: value for name, value in given.items() if value is not None}
     if isinstance(question, Query):
         if values:
             name = min(values)
             remedy = f"set it in the Query: dataclasses.replace(query, {name}=...), or pass the question as a string"
-            raise InvalidInput(f'"{name}" was passed beside a Query', field=name, remedy=remedy)
+            raise InvalidInput(f'"{name}" was passed together with a Query', field=name, remedy=remedy)
         return question
     checked_type(question, str, field="question", wanted="a string or a Query")
     if unknown := sorted(given.keys() - QueryFields.__annotations__.keys()):

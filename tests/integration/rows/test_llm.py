@@ -163,7 +163,7 @@ STEERING = (
 
 
 def test_a_question_talks_the_model_into_no_forbidden_arm(make_world):
-    """A model that obeys the question picks only among permitted arms: those of rules, or those that a caller named."""
+    """A model that obeys the question picks only permitted arms: the arms of rules, or arms that a caller named."""
     rules = [{"name": "bank", "when": {"tenant": "bank"}, "arms": ["no_retrieval", "single_step"], "models": ["pick"]}]
     with ScriptedServer(lambda _body: Reply(text="multi_step")) as server:
         world = make_world(**asking(server), rules=rules)

@@ -73,7 +73,7 @@ def test_answer_takes_keywords(router):
 
 @pytest.mark.parametrize("name", ["route", "submit", "preview", "answer"])
 def test_a_query_together_with_keywords_is_refused(router, name):
-    """A Query has all fields, so keywords beside it raise InvalidInput with the keyword's name."""
+    """A Query has all fields, so keywords together with it raise InvalidInput with the keyword's name."""
     with pytest.raises(InvalidInput) as caught:
         getattr(router, name)(Query(text="Who signs?"), tenant="acme")
     assert (caught.value.field, "dataclasses.replace" in caught.value.remedy) == ("tenant", True)

@@ -227,7 +227,7 @@ def passed(task: Task, *, world: World) -> Judged:
     features = None if world.features is None else world.features[asked]
     part = replace(world.table, rows=tuple(world.table.rows[place] for place in asked))
     rows = rows_of(part, features=features, encoder_hash=world.encoder_hash, settings=settings)
-    policy = protected(name, params=params, settings=settings.policy)
+    policy = protected(name, params=params, settings=settings.policy, weight=world.weight)
     check_arms(policy, arms=arms, where=name)
     learning = ConditionedLearning(
         policy,

@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import LearningSettings, RewardSettings, S
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
 from ragbandit.router.learning.sources import Judgements, judgements_of
 from ragbandit.router.policies import protected, with_settings
-from ragbandit.router.policies.base import Policy, is_lean, schema_of
+from ragbandit.router.policies.base import Policy, is_lean, reads_draws, schema_of
 from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
@@ -30,6 +30,7 @@ from ragbandit.shared.types import (
     PolicyLabel,
     Reward,
     Update,
+    is_released,
 )
 
 
@@ -170,6 +171,7 @@ def made_update(
         made_at=now,
         imported=IMPORTED in decision.facts,
         decided=decided,
+        released=is_released(decision.facts),
         restarts=restarts,
     )
 
@@ -182,15 +184,16 @@ def policy_of(settings: Settings) -> Policy:
         incumbent=configured.incumbent is not None,
         schema=settings.context,
         facts=settings.arm_facts,
+        weight=settings.reward.weight,
     )
-    return protected(configured.name, params=params, settings=configured)
+    return protected(configured.name, params=params, settings=configured, weight=settings.reward.weight)
 
 
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:
     """The updates with seq > after (and <= upto) in order, with the fields that this policy learns from."""
     if not is_lean(policy):
         return ledger.read(after=after, upto=upto)
-    return lean_updates(ledger, after=after, upto=upto, context=bool(schema_of(policy)))
+    return lean_updates(ledger, after=after, upto=upto, context=bool(schema_of(policy)), draws=reads_draws(policy))
 
 
 def is_erased_for(policy: Policy, decision: Decision) -> bool:

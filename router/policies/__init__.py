@@ -63,12 +63,12 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     return policy if name in built_in_policies() else _checked(policy, name=name)
 
 
-def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> Policy:
-    """Make the policy `name`, restrained to the settings' incumbent if there is one."""
+def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings, weight: float) -> Policy:
+    """Make the policy `name`, restrained to the settings' incumbent if there is one. weight: setting reward.weight"""
     if settings.incumbent is None:
         return make_policy(name, params=params)
-    restrained = {"incumbent": settings.incumbent, "harm": settings.harm, "policy": name, "params": dict(params)}
-    return make_policy(CONSERVATIVE, params=restrained)
+    promise = {"incumbent": settings.incumbent, "harm": settings.harm, "weight": weight}
+    return make_policy(CONSERVATIVE, params={**promise, "policy": name, "params": dict(params)})
 
 
 def with_settings(
@@ -78,17 +78,21 @@ def with_settings(
     schema: ContextSchema = MappingProxyType({}),
     facts: Mapping[str, Mapping[str, Json]] = MappingProxyType({}),
     incumbent: bool = False,
+    weight: float | None = None,
 ) -> dict[str, Json]:
     """The configured params of a policy, completed with values of other settings.
 
     schema: the setting `context`, added for classes with the attribute `takes_context`
     facts: arm -> its parts, added for classes with the attribute `takes_facts`
     incumbent: whether there is an incumbent, for which a class may have other defaults (`with_incumbent`)
+    weight: the setting reward.weight, added for classes with the attribute `takes_weight`
 
     Raises ConfigError if the configured params contain a schema.
     """
     kind = _class_of(name)
     complete = {**(getattr(kind, "with_incumbent", {}) if incumbent else {}), **params}
+    if weight is not None and getattr(kind, "takes_weight", False):
+        complete = {"weight": weight, **complete}
     if facts and getattr(kind, "takes_facts", False):
         complete = {FACTS: {arm: dict(parts) for arm, parts in sorted(facts.items())}, **complete}
     if not schema or not getattr(kind, "takes_context", False):

@@ -146,6 +146,11 @@ def is_lean(policy: Policy) -> bool:
     return bool(getattr(policy, "lean", False))
 
 
+def reads_draws(policy: Policy) -> bool:
+    """Whether `learn` reads the offered arms, `Update.released` and the query's unit (attribute `reads_draws`)."""
+    return bool(getattr(policy, "reads_draws", False))
+
+
 def serves_prices(policy: Policy) -> bool:
     """Whether each question may have its own cost weight, since the policy learns quality and cost separately."""
     return bool(getattr(policy, "serves_prices", False))

@@ -27,6 +27,8 @@ from ragbandit.shared.types import (
     UntriedArms,
 )
 
+#: why the safe start did not restrain a draw whose budget is spent
+BUDGET_FIRST: Final = "a spent budget comes first"
 #: facts of policies with a value for each arm of the decision; they are dropped if the decision gets other arms
 BY_ARM: Final = ("quality", "cost", "weight")
 
@@ -181,21 +183,23 @@ def with_incumbent(
     arms: Sequence[ArmName],
     seed: int | None,
     held: float = 0.0,
+    released: bool = False,
 ) -> tuple[tuple[float, ...], float, SafeStart]:
     """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, fact to store).
 
     No probability is above 0 and below LEAST_SHARE (see `dealt`), so that the row says something about every arm that
     could be drawn. seed: the decision's seed; None for the average over all seeds, with smaller probabilities.
-    held: share of a holdback that is mixed in afterwards
+    held: share of a holdback that is mixed in afterwards. released: whether a spent budget comes before the restraint
     """
     share = 1.0
-    reason: str | None = "not offered"
-    if restraint.arm in arms:
+    reason: str | None = BUDGET_FIRST if released else "not offered"
+    if restraint.arm in arms and not released:
         risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
         share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
         reason = restraint.reason if share < 1.0 else None
     mixed = tuple(share * p + (1.0 - share if arm == restraint.arm else 0.0) for p, arm in zip(pmf, arms, strict=True))
-    fact = SafeStart(arm=restraint.arm, share=share, slack=restraint.slack, reason=reason, floor=floor)
+    slack = restraint.slack
+    fact = SafeStart(arm=restraint.arm, share=share, slack=slack, reason=reason, floor=floor, released=released)
     if seed is None or restraint.arm not in arms:
         return mixed, floor * share, fact
     least = LEAST_SHARE / (1.0 - held)
@@ -222,6 +226,7 @@ def draw(
     raised: Mapping[ArmName, float] | None = None,
     incumbent: ArmName | None = None,
     holdback: Holdback | None = None,
+    released: bool = False,
 ) -> Drawn:
     """Draw an arm from a policy's output: gate, floors, restraint, holdback, choice. The facts record these steps.
 
@@ -230,6 +235,7 @@ def draw(
     seed: seed of the draw. None draws nothing: the pmf is the average over all seeds, the index is the likeliest arm's
     raised: arm -> its floor, for arms with a higher floor than `floor`
     incumbent: arm that gets all probability if the policy failed and the arm is offered
+    released: whether a spent budget comes before the restraint
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
@@ -253,7 +259,9 @@ def draw(
         facts[SafeStart.key] = fact.stored
         pmf, floor = tuple(float(arm == incumbent) for arm in arms), 0.0
     elif restraint is not None:
-        pmf, floor, fact = with_incumbent(pmf, restraint=restraint, floor=floor, arms=arms, seed=seed, held=held)
+        pmf, floor, fact = with_incumbent(
+            pmf, restraint=restraint, floor=floor, arms=arms, seed=seed, held=held, released=released
+        )
         facts[SafeStart.key] = fact.stored
     if holdback is not None and held > 0.0:
         pmf, floor, control = with_holdback(pmf, holdback=holdback, floor=floor, arms=arms)
@@ -308,6 +316,8 @@ class Offer:
     arms: tuple[ArmName, ...] = ()
     #: weight of cost for this decision; None for the setting `reward.weight`
     cost_weight: float | None = None
+    #: whether a spent budget releases the draw from the safe start
+    released: bool = False
 
 
 def made_decisions(
@@ -326,7 +336,8 @@ def made_decisions(
     label = PolicyLabel(settings.label)
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
-    drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
+    released = [offer.released for offer in offers]
+    drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen, released=released)
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
         assert offer.query.id is not None
@@ -366,8 +377,12 @@ def drawn_by_arms(
     seeds: Sequence[int] | None,
     settings: PolicySettings,
     seen: Mapping[ArmName, int],
+    released: Sequence[bool] = (),
 ) -> list[Drawn]:
-    """The draw of each question. seeds: None draws nothing, for callers that need the pmfs only (see `draw`)."""
+    """The draw of each question. seeds: None draws nothing, for callers that need the pmfs only (see `draw`).
+
+    released: for each question, whether a spent budget comes before the restraint; () for none
+    """
     holdback = None if settings.holdback is None else Holdback.of(settings.holdback, seen=seen)
     share, outcomes = settings.cold_start_floor, settings.cold_start_outcomes
     raised = {offered: cold_start_floors(seen, arms=offered, share=share, outcomes=outcomes) for offered in set(arms)}
@@ -380,8 +395,8 @@ def drawn_by_arms(
     )
     own: Sequence[int | None] = [None] * len(arms) if seeds is None else seeds
     return [
-        draw_one(output, arms=offered, floor=floors[offered], seed=seed, raised=raised[offered])
-        for output, offered, seed in zip(outputs, arms, own, strict=True)
+        draw_one(output, arms=offered, floor=floors[offered], seed=seed, raised=raised[offered], released=is_released)
+        for output, offered, seed, is_released in zip(outputs, arms, own, released or [False] * len(arms), strict=True)
     ]
 
 

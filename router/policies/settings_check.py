@@ -19,7 +19,13 @@ def check_policy(settings: Settings) -> None:
     check_fallback(configured, arms=arms)
     _check_incumbent(configured, arms=arms)
     _check_holdback(configured, arms=arms)
-    params = with_settings(configured.name, params=configured.params, schema=settings.context, facts=settings.arm_facts)
+    params = with_settings(
+        configured.name,
+        params=configured.params,
+        schema=settings.context,
+        facts=settings.arm_facts,
+        weight=settings.reward.weight,
+    )
     policy = make_policy(configured.name, params=params)
     check_arms(policy, arms=arms, where=WHERE)
     if "pick" in policy.needs:

@@ -91,7 +91,13 @@ def evaluate_routers(
     if options.train is None:
         check_folds(folds, rows=len(test.rows))
     complete = {
-        name: with_settings(name, params=params, schema=settings.context, facts=settings.arm_facts)
+        name: with_settings(
+            name,
+            params=params,
+            schema=settings.context,
+            facts=settings.arm_facts,
+            weight=settings.reward.weight,
+        )
         for name, params in policies.items()
     }
     instances = check_policies(complete, arms=test.arms)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
-from ragbandit.shared.types.names import PICK, ArmName, DecisionId, Json
+from ragbandit.shared.types.names import PICK, ArmName, DecisionId, DecisionUnit, Json
 
 
 class Fact:
@@ -108,6 +108,11 @@ class MovedTurn(Fact):
 
     key: ClassVar[str] = "moved"
     reason: str
+
+
+def decided_unit(facts: Mapping[str, Json]) -> DecisionUnit | None:
+    """The unit that a decision was drawn for: "task" if it begins or continues a task, None for one turn."""
+    return "task" if TaskTurn.key in facts else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,6 +220,14 @@ class SafeStart(Fact):
     reason: str | None
     #: floor without the incumbent
     floor: float | None
+    #: whether a spent budget released the draw from the incumbent; the row then does not count against it
+    released: bool = False
+
+
+def is_released(facts: Mapping[str, Json]) -> bool:
+    """Whether a spent budget released this decision's draw from the safe start."""
+    fact = SafeStart.of(facts)
+    return fact is not None and fact.released
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

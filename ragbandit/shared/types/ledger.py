@@ -84,6 +84,8 @@ class Update:
     imported: bool = False
     #: number of decisions of this service when the row was appended, with this decision; None if unknown
     decided: int | None = None
+    #: whether a spent budget released the draw from the safe start
+    released: bool = False
     #: arms that changed before the decision; the policy unlearns them before it learns this row
     restarts: tuple[ArmName, ...] = ()
 

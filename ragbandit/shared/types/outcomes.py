@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types.conversations import NO_CONVERSATION, Conversation
+from ragbandit.shared.types.facts import decided_unit
 from ragbandit.shared.types.names import (
     MAX_AMOUNT,
     ArmName,
@@ -366,8 +367,8 @@ class Decision:
 
     @property
     def served(self) -> Query:
-        """The query with the cost weight that the policy used."""
-        return replace(self.query, cost_weight=self.cost_weight)
+        """The query as the policy read it: with the cost weight and the unit at which it was decided."""
+        return replace(self.query, cost_weight=self.cost_weight, unit=decided_unit(self.facts))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

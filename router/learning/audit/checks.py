@@ -41,6 +41,7 @@ from ragbandit.shared.types import (
     HoldbackShare,
     Json,
     SnapshotInfo,
+    is_released,
 )
 
 
@@ -420,4 +421,5 @@ def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
         seed=decision.seed,
         raised=None if cold_start is None else cold_start.floors,
         holdback=holdback_of(decision.facts),
+        released=is_released(decision.facts),
     )

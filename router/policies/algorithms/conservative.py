@@ -20,6 +20,14 @@ Moradipari et al. 2020) require (1 - harm) of the incumbent's reward for every s
 - The slack is computed without the policy's scores, so it shrinks and restrains the policy if the scores are wrong. A
   row of another arm loses the incumbent's mean reward minus the row's reward. A row of the incumbent loses (reward -
   mean reward) * (1 / propensity - 1), because the policy selects the questions that the incumbent gets.
+- The account is kept at one weight of cost, the param `weight` (the setting reward.weight), whatever the price of a
+  question: its rewards are those that the rows would have at this weight, within the bounds of the rows. A row changes
+  the slack by at most the range of rewards times its weight, 1 / propensity, times the decisions that it stands for. If
+  the sums change by more, the slack follows with the next rows. Turns and whole tasks have incumbents' means of their
+  own. A row of which the policy had no choice does not count: the incumbent or any other arm was not offered, or a
+  spent budget chose.
+- A question with a price of its own gets the arm that the policy wants at this price, as far as the expected loss at
+  `weight` allows. Only a spent budget comes before the safe start (draw.py, `released`).
 - A warm start can prove a gain of questions that leave the incumbent (paired_gains.py). Then a loss may be negative: it
   is the difference of the scores, and for the preferred arm at most minus the proven gain. The slack counts all
   allowances until the 100th question from the start, and the pairs among the learned rows.
@@ -29,26 +37,27 @@ be negative, harm is a share of the absolute value of the incumbent's mean rewar
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Annotated, Any, ClassVar, Final, get_args
 
 import numpy as np
 from pydantic import Field
 
+from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.policies.algorithms.paired_gains import PairedGains, question_key
 from ragbandit.router.policies.base import (
     ArmParam,
     Arrays,
     Facts,
     HasParams,
+    Number,
     Policy,
     PolicyOutput,
     PolicyParams,
     Restraint,
     Text,
     checked_arrays,
-    heads_of,
     own_weight,
     pmf_of_one,
     read_params,
@@ -56,11 +65,11 @@ from ragbandit.router.policies.base import (
     restored_counts,
     rows_of,
     schema_of,
-    weight_of,
+    serves_prices,
 )
 from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.types import ArmName, DecisionUnit, FeatureRows, Json, Query, Update
 
 #: first question at which the promise must hold; half of the allowances until then are available from the start, or
 #: all of them if a gain is proven
@@ -79,83 +88,91 @@ _RESERVE: Final = 4.0
 #: inequality)
 _PRIOR_ROWS: Final = 10
 _MOST_VARIANCE: Final = 0.25
-#: the first revision with _PRIOR_ROWS. The former one estimates the variance from the rows of all arms
-_WITH_PRIOR: Final = 8
 #: attributes of a Shortfall that are stored in a state, in this order
-_NUMBERS: Final = "_own _lost _others _ratio _weight _rewards _squares _all_squares _quality _cost _price"
+_NUMBERS: Final = "_here _elsewhere _own _lost _others _ratio _squares _unbounded slack"
+_UNITS: Final = get_args(DecisionUnit)
+
+
+def _unit_of(query: Query) -> DecisionUnit:
+    return "task" if query.unit == "task" else "turn"
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Sums over the incumbent's rows of one unit since its last restart, weighted by 1 / propensity and by age."""
+
+    rows: float = 0.0
+    weight: float = 0.0
+    rewards: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def value(self) -> float:
+        return self.rewards / self.weight
+
+    @property
+    def variance(self) -> float:
+        return max(self.squares / self.weight - self.value * self.value, 0.0)
+
+    def learn(self, reward: float, *, weight: float) -> None:
+        fade = 1.0 - 1.0 / _MEMORY
+        self.rows += 1.0
+        self.weight = fade * self.weight + weight
+        self.rewards = fade * self.rewards + weight * reward
+        self.squares = fade * self.squares + weight * reward * reward
 
 
 class Shortfall:
     """Reward lost against always playing the incumbent.
 
-    harm: share of the incumbent's reward that may be lost. revision: of the policy
+    harm: share of the incumbent's reward that may be lost. weight: weight of cost in all rewards of the account
     """
 
-    def __init__(self, incumbent: ArmName, *, harm: float, revision: int = _WITH_PRIOR) -> None:
-        self.incumbent, self.harm = incumbent, harm
-        self._has_prior = revision >= _WITH_PRIOR
-        self.rows: dict[ArmName, int] = {}  #: arm -> number of its rows
-        self._sums: dict[ArmName, float] = {}  #: arm -> sum of its rewards
-        #: sums over rows that were not imported: number, lost reward, and number of other arms' rows (old rows fade)
+    def __init__(self, incumbent: ArmName, *, harm: float, weight: float) -> None:
+        self.incumbent, self.harm, self.weight = incumbent, harm, weight
+        self.means = {unit: _Mean() for unit in _UNITS}
+        #: arm -> number and sum of the rewards of its rows that count
+        self.rows: dict[ArmName, int] = {}
+        self._sums: dict[ArmName, float] = {}
+        #: number of rows of this service, and of imported ones
+        self._here = self._elsewhere = 0.0
+        #: sums over the rows of this service that count: number, lost reward, and number of other arms' rows (old rows
+        #: fade)
         self._own = self._lost = self._others = 0.0
         #: number of decisions per learned row, >= 1
         self._ratio = 1.0
-        #: sums over the incumbent's rows, weighted by 1 / propensity and by age: weights, rewards, squared rewards
-        self._weight = self._rewards = self._squares = 0.0
-        #: the same sums of quality and cost; `_price`: mean weight of cost in the latest rows of all arms
-        self._quality = self._cost = self._price = 0.0
-        #: number of the incumbent's rows before its last restart
-        self.before = 0
-        #: sum of squared rewards over the rows of which `variance` is
-        self._all_squares = 0.0
-        #: whether the quality of every reward is known and in [0, 1]; the former revision does not compute it
-        self.is_share = True
+        #: sum of squared rewards of other arms, and number of rows whose quality is unknown or outside [0, 1]
+        self._squares = self._unbounded = 0.0
+        #: reward that may still be lost, see `slack_with`; a row changes it by at most what the row itself can lose
+        self.slack = 0.0
 
-    @property
-    def known(self) -> bool:
-        return self.rows.get(self.incumbent, 0) - self.before >= KNOWN
+    def knows(self, unit: DecisionUnit) -> bool:
+        """Whether enough outcomes of the incumbent are learned."""
+        return self.means[unit].rows >= KNOWN
 
-    def allowance(self, weight: float | None = None) -> float:
+    def allowance(self, unit: DecisionUnit | None = None) -> float:
         """Mean reward that a decision may lose: harm times the absolute value of the incumbent's mean reward.
 
         A mean reward near 0 is replaced by a tenth of the standard deviation, because otherwise no other arm would be
-        tried. weight: weight of cost in the reward; None for the mean weight of the rows.
+        tried. unit: None for the mean over all units
         """
-        if self._weight == 0.0:
-            return 0.0
-        mean = self._rewards / self._weight
-        spread = math.sqrt(max(self._squares / self._weight - mean * mean, 0.0))
-        return self.harm * max(abs(self._mean_at(weight)), 0.1 * spread)
-
-    def _mean_at(self, weight: float | None) -> float:
-        return (self._quality - (self._price if weight is None else weight) * self._cost) / self._weight
+        means = [mean for of, mean in self.means.items() if mean.rows and unit in (None, of)]
+        sizes = [mean.weight * max(abs(mean.value), 0.1 * math.sqrt(mean.variance)) for mean in means]
+        return self.harm * math.fsum(sizes) / math.fsum(mean.weight for mean in means) if means else 0.0
 
     @property
     def variance(self) -> float:
         """Variance of the other arms' rewards around the mean of their arm; see the module for the prior rows."""
-        arms = [arm for arm in self.rows if self._varies(arm)]
-        prior = _PRIOR_ROWS if self._has_prior else 0
-        rows = sum(self.rows[arm] for arm in arms) + prior
-        if rows == 0:
-            return 0.0
+        arms = [arm for arm, count in self.rows.items() if arm != self.incumbent and count]
+        rows = sum(self.rows[arm] for arm in arms) + _PRIOR_ROWS
         explained = math.fsum(self._sums[arm] * self._sums[arm] / self.rows[arm] for arm in arms)
-        return (max(self._all_squares - explained, 0.0) + prior * self._most_variance) / rows
-
-    def _varies(self, arm: ArmName) -> bool:
-        """Whether `variance` counts the rows of this arm."""
-        return arm != self.incumbent or not self._has_prior
+        return (max(self._squares - explained, 0.0) + _PRIOR_ROWS * self._most_variance) / rows
 
     @property
     def _most_variance(self) -> float:
-        """Variance of prior rows. Without known bounds of rewards it is the variance of the incumbent's rewards."""
-        if self.is_share or self._weight == 0.0:
-            return _MOST_VARIANCE
-        mean = self._rewards / self._weight
-        return max(self._squares / self._weight - mean * mean, 0.0)
-
-    @property
-    def slack(self) -> float:
-        return self.slack_with(gain=0.0, pairs=0)
+        """Variance of prior rows. Without known bounds of rewards it is the incumbent's largest one, of its units."""
+        known = [mean.variance for mean in self.means.values() if mean.rows]
+        return max(known) if self._unbounded and known else _MOST_VARIANCE
 
     def slack_with(self, *, gain: float, pairs: int) -> float:
         """Reward that may still be lost: allowed minus lost reward, minus one standard deviation of the lost reward.
@@ -169,6 +186,10 @@ class Shortfall:
             above 0, all allowances of the first FROM questions are available from the start, since the promise need
             not hold before. pairs: number of its observations
         """
+        return self.slack + self._target(gain=gain, pairs=pairs) - self._target() if gain > 0.0 else self.slack
+
+    def _target(self, *, gain: float = 0.0, pairs: int = 0) -> float:
+        """The slack that follows from the sums."""
         rest, others = self._ratio - 1.0, self._others
         number = pairs if gain > 0.0 else 0
         learned = others / (others + number) if number else 1.0
@@ -190,25 +211,44 @@ class Shortfall:
         decisions = self._ratio * self._own
         return self.allowance() * max(decisions, 0.5 * (decisions + FROM))
 
+    def reward(self, update: Update) -> float:
+        """The row's reward at the weight of the account, within the row's bounds; as it was sent if it has no parts."""
+        return update.reward.at(self.weight).value
+
     def learn(self, update: Update) -> None:
-        arm, reward = update.arm, update.reward.value
-        quality, cost, price = heads_of(update.reward, weight=weight_of(update.query, default=self._price))
-        count = sum(self.rows.values()) + 1
-        self._price += (price - self._price) * max(1.0 / count, 1.0 / _MEMORY)
-        if not update.imported:
-            self._pay(update, weight=price)
-        if arm == self.incumbent:
-            weight, fade = min(1.0 / update.propensity, _MOST_WEIGHT), 1.0 - 1.0 / _MEMORY
-            self._weight = fade * self._weight + weight
-            self._rewards = fade * self._rewards + weight * reward
-            self._squares = fade * self._squares + weight * reward * reward
-            self._quality = fade * self._quality + weight * quality
-            self._cost = fade * self._cost + weight * cost
-        self.rows[arm] = self.rows.get(arm, 0) + 1
-        self._sums[arm] = self._sums.get(arm, 0.0) + reward
-        self._all_squares += reward * reward if self._varies(arm) else 0.0
-        if self._has_prior:  # states of the former revision have no `is_share`
-            self.is_share = self.is_share and update.reward.has_parts and 0.0 <= quality <= 1.0
+        arm, is_offered = update.arm, self.incumbent in update.arms and len(update.arms) > 1
+        self.rows.setdefault(arm, 0)
+        self._sums.setdefault(arm, 0.0)
+        if update.imported:
+            self._elsewhere += 1.0
+        else:
+            self._here += 1.0
+            decided = 0 if update.decided is None else update.decided
+            self._ratio = max(1.0, (decided - self._elsewhere) / self._here)
+        weight = min(1.0 / update.propensity, _MOST_WEIGHT)
+        if is_offered and not update.released:
+            self._count(update, reward=self.reward(update), weight=weight)
+        room = (update.reward.maximum - update.reward.minimum) * weight * self._ratio
+        self.slack += min(max(self._target() - self.slack, -room), room)
+
+    def _count(self, update: Update, *, reward: float, weight: float) -> None:
+        arm, is_incumbent = update.arm, update.arm == self.incumbent
+        mean = self.means[_unit_of(update.query)]
+        lost = 0.0
+        if mean.rows:
+            lost = (reward - mean.value) * (weight - 1.0) if is_incumbent else mean.value - reward
+        if is_incumbent:
+            mean.learn(reward, weight=weight)
+        else:
+            self._squares += reward * reward
+        self.rows[arm] += 1
+        self._sums[arm] += reward
+        self._unbounded += not (update.reward.has_parts and 0.0 <= update.reward.quality <= 1.0)
+        if not update.imported and mean.rows:
+            self._own += 1.0
+            self._lost += lost
+            if not is_incumbent:
+                self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
         # The surplus is limited to MOST allowances, and the debt, which late feedback can cause, to FROM allowances.
         allowed, allowance = self._allowed, self.allowance()
         if allowance > 0.0:  # it is 0 from a restart of the incumbent until its mean reward is known
@@ -217,34 +257,24 @@ class Shortfall:
 
     def restart(self) -> None:
         """Forget the mean reward of a changed incumbent. The lost reward is kept."""
-        self.before = self.rows.get(self.incumbent, 0)
-        self._weight = self._rewards = self._squares = self._quality = self._cost = 0.0
-
-    def _pay(self, update: Update, *, weight: float) -> None:
-        reward = update.reward.value
-        base = self._mean_at(weight) if self._weight > 0.0 else reward
-        self._own += 1.0
-        imported = sum(self.rows.values()) - (self._own - 1.0)
-        self._ratio = max(1.0, (update.decided - imported) / self._own if update.decided else 1.0)
-        if update.arm == self.incumbent:
-            self._lost += (reward - base) * (min(1.0 / update.propensity, _MOST_WEIGHT) - 1.0)
-        else:
-            self._lost += base - reward
-            self._others = (1.0 - 1.0 / _MEMORY) * self._others + 1.0
+        self.means = {unit: _Mean() for unit in _UNITS}
 
     def state(self) -> Arrays:
         arrays: Arrays = {"shortfall": np.array([float(getattr(self, name)) for name in _NUMBERS.split()])}
+        arrays |= {f"incumbent/{unit}": np.array(astuple(mean)) for unit, mean in self.means.items()}
         for arm in sorted(self.rows):
             arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
         return arrays
 
-    def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
-        """Load a saved state. seen: arm -> number of rows that the policy has learned. Raises SnapshotError."""
+    def restore(self, arrays: Arrays, *, seen: Iterable[ArmName]) -> None:
+        """Load a saved state. seen: the arms whose rows the policy has learned. Raises SnapshotError."""
         names = _NUMBERS.split()
-        checked_arrays(arrays, shapes={"shortfall": (len(names),)} | {f"rewards/{arm}": (2,) for arm in seen})
+        shapes = {"shortfall": (len(names),)} | {f"incumbent/{unit}": (4,) for unit in _UNITS}
+        checked_arrays(arrays, shapes=shapes | {f"rewards/{arm}": (2,) for arm in seen})
         for name, value in zip(names, arrays["shortfall"].tolist(), strict=True):
             setattr(self, name, value)
-        self.rows = dict(seen)
+        self.means = {unit: _Mean(*arrays[f"incumbent/{unit}"].tolist()) for unit in _UNITS}
+        self.rows = {arm: int(arrays[f"rewards/{arm}"][0]) for arm in seen}
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
 
 
@@ -292,13 +322,15 @@ class ConservativeParams(PolicyParams):
     incumbent: ArmParam
     #: share of the incumbent's reward that may be lost
     harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
+    #: weight of cost in the account of what is lost: the setting reward.weight
+    weight: Number = RewardSettings().weight
     #: name of the inner policy, any except conservative
     policy: Text = "mba"
     params: Mapping[str, Any] | None = None
     #: the setting `context`; recorded among the params of the inner policy
     context: Mapping[str, Any] | None = None
     #: revision of the learning algorithm: a ledger that has another revision is learned again. Do not set this param
-    revision: Annotated[int, Field(ge=7, le=8)] = 8
+    revision: Annotated[int, Field(ge=9, le=9)] = 9
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
@@ -313,6 +345,8 @@ class ConservativePolicy(HasParams):
         "params": {"epsilon": 0.1, "points": 32},
     }
     takes_context: ClassVar[bool] = True
+    takes_weight: ClassVar[bool] = True
+    reads_draws: ClassVar[bool] = True
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(ConservativeParams, given=params)
@@ -320,14 +354,14 @@ class ConservativePolicy(HasParams):
         if settings.policy == self.algorithm:
             raise ConfigError("conservative cannot wrap itself", field="policy.params.policy", remedy="for example mba")
         self.inner = _inner_policy(settings.policy, params=settings.params or {}, context=settings.context)
-        self.incumbent, self.harm = settings.incumbent, settings.harm
-        self._revision = settings.revision
-        self.shortfall = Shortfall(self.incumbent, harm=self.harm, revision=settings.revision)
+        self.incumbent, self._revision = settings.incumbent, settings.revision
+        self.shortfall = Shortfall(self.incumbent, harm=settings.harm, weight=settings.weight)
         self.gains = PairedGains(self.incumbent)
 
     @property
     def params(self) -> Mapping[str, Json]:
-        params = {"incumbent": self.incumbent, "harm": self.harm, "revision": self._revision}
+        account = {"harm": self.shortfall.harm, "weight": self.shortfall.weight}
+        params = {"incumbent": self.incumbent, **account, "revision": self._revision}
         return {**params, "policy": self.inner.algorithm, "params": dict(self.inner.params)}
 
     @property
@@ -344,16 +378,42 @@ class ConservativePolicy(HasParams):
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
         outputs = self.inner.pmf(queries, features=features, arms=arms)
+        judged = self._at_weight(outputs, queries=queries, features=features, arms=arms)
         return [
-            replace(output, restraint=self._restraint(output, arms=offered, weight=own_weight(query)))
-            for query, output, offered in zip(queries, outputs, arms, strict=True)
+            replace(output, restraint=self._restraint(of, arms=offered, unit=_unit_of(query)))
+            for query, output, of, offered in zip(queries, outputs, judged, arms, strict=True)
         ]
 
-    def _restraint(self, output: PolicyOutput, *, arms: Sequence[ArmName], weight: float | None) -> Restraint:
+    def _at_weight(
+        self,
+        outputs: Sequence[PolicyOutput],
+        *,
+        queries: Sequence[Query],
+        features: FeatureRows | None,
+        arms: Sequence[Sequence[ArmName]],
+    ) -> list[PolicyOutput]:
+        """The outputs at the weight of the account. Questions without a price of their own are not asked again."""
+        judged, usual = list(outputs), [self._usual(query) for query in queries]
+        priced = [at for at, query in enumerate(queries) if usual[at] is not query]
+        if not priced:
+            return judged
+        rows = None if features is None else features[priced]
+        again = self.inner.pmf([usual[at] for at in priced], features=rows, arms=[arms[at] for at in priced])
+        for at, output in zip(priced, again, strict=True):
+            judged[at] = output
+        return judged
+
+    def _usual(self, query: Query) -> Query:
+        """The query without a price of its own: at the weight of the account."""
+        weight = self.shortfall.weight
+        is_priced = own_weight(query) not in (None, weight) and serves_prices(self.inner)
+        return replace(query, cost_weight=weight) if is_priced else query
+
+    def _restraint(self, output: PolicyOutput, *, arms: Sequence[ArmName], unit: DecisionUnit) -> Restraint:
         tally, gain = self.shortfall, self.gains.bound
-        slack = tally.slack_with(gain=gain, pairs=self.gains.count)
-        if not tally.known or slack <= 0.0 or self.incumbent not in arms:
-            reason = "nothing may be lost now" if tally.known else "too few outcomes of it are learned"
+        slack, is_known = tally.slack_with(gain=gain, pairs=self.gains.count), tally.knows(unit)
+        if not is_known or slack <= 0.0 or self.incumbent not in arms:
+            reason = "nothing may be lost now" if is_known else "too few outcomes of it are learned"
             risks = tuple(float(arm != self.incumbent) for arm in arms)
             return Restraint(arm=self.incumbent, risks=risks, allowance=0.0, slack=slack, reason=reason)
         incumbent = list(arms).index(self.incumbent)
@@ -364,17 +424,18 @@ class ConservativePolicy(HasParams):
         if max(values) > baseline:
             losses[values.index(max(values))] = min(-gain, min(losses))
         risks = tuple(0.0 if arm == self.incumbent else loss + noise for arm, loss in zip(arms, losses, strict=True))
-        allowance = _CREDIT * tally.allowance(weight) + max(slack - tally.reserve, 0.0) / _SPREAD
+        allowance = _CREDIT * tally.allowance(unit) + max(slack - tally.reserve, 0.0) / _SPREAD
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
 
     def learn(self, update: Update) -> None:
-        if not abs(update.reward.value) < _MOST_REWARD:
+        reward = self.shortfall.reward(update)
+        if not (abs(update.reward.value) < _MOST_REWARD and abs(reward) < _MOST_REWARD):
             raise PolicyFault(f"the reward is {update.reward.value!r}, not a number or too large to be squared")
         question = question_key(update, context=bool(schema_of(self.inner)))
         preferred = self._preferred(update) if self.gains.opens(question) else None
         self.inner.learn(update)
-        self.gains.learn(update, question=question, preferred=preferred, rows=rows_of(update))
+        self.gains.learn(update, question=question, preferred=preferred, reward=reward, rows=rows_of(update))
         self.shortfall.learn(update)
 
     def _preferred(self, update: Update) -> ArmName | None:
@@ -383,7 +444,7 @@ class ConservativePolicy(HasParams):
         if self.incumbent not in arms or len(arms) < 2:
             return None
         try:
-            output = pmf_of_one(self.inner, update.query, features=update.features, arms=arms)
+            output = pmf_of_one(self.inner, self._usual(update.query), features=update.features, arms=arms)
         except Exception:  # the row is learned even if the policy cannot decide on it, for example without features
             return None
         incumbent = arms.index(self.incumbent)
@@ -401,16 +462,12 @@ class ConservativePolicy(HasParams):
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         arrays, facts = self.inner.state()
         whole = {f"{_INNER}{name}": array for name, array in arrays.items()} | self.shortfall.state()
-        before: dict[str, Json] = {"incumbent_before": self.shortfall.before} if self.shortfall.before else {}
-        bounds: dict[str, Json] = {} if self.shortfall.is_share else {"is_share": False}
         counts = {"updates": facts["updates"], "seen": facts["seen"]}
-        return whole, {**counts, "inner": facts, "paired_gains": self.gains.state(), **before, **bounds}
+        return whole, {**counts, "inner": facts, "paired_gains": self.gains.state()}
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         shortfall = {name: array for name, array in arrays.items() if not name.startswith(_INNER)}
         inner = {name.removeprefix(_INNER): array for name, array in arrays.items() if name not in shortfall}
         self.shortfall.restore(shortfall, seen=restored_counts(facts))
-        self.shortfall.before = facts.get("incumbent_before", 0)
-        self.shortfall.is_share = facts.get("is_share", True)
         self.gains.restore(facts["paired_gains"])
         self.inner.restore(inner, facts["inner"])

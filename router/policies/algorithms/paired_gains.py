@@ -57,10 +57,11 @@ class PairedGains:
         """Whether a row with this key (see `question_key`) begins a question that the policy shall be asked about."""
         return question not in ("", self._question) and self.asked < MOST_ASKED
 
-    def learn(self, update: Update, *, question: str, preferred: ArmName | None, rows: float) -> None:
+    def learn(self, update: Update, *, question: str, preferred: ArmName | None, reward: float, rows: float) -> None:
         """Read a row that the policy has learned.
 
-        preferred: the arm that the policy preferred before, if the row opens a question. rows: weight of the row
+        preferred: the arm that the policy preferred before, if the row opens a question. reward: the row's reward at
+        the weight of the account. rows: weight of the row
         """
         if self.opens(question):
             self.asked += 1
@@ -69,7 +70,7 @@ class PairedGains:
         is_pair = self._preferred and update.arm in (self.incumbent, self._preferred)
         if not is_pair or update.arm in self._rewards or rows == 0.0:
             return
-        self._rewards[update.arm] = update.reward.value
+        self._rewards[update.arm] = reward
         if len(self._rewards) == 2:
             gain = self._rewards[self._preferred] - self._rewards[self.incumbent]
             self.count, self._sum, self._squares = self.count + 1, self._sum + gain, self._squares + gain * gain

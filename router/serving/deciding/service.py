@@ -258,7 +258,12 @@ class RouteService:
             if question.output is not None and decision.arms == question.arms and len(pmf) > 1:
                 arms = [question.arms]
                 (drawn,) = drawn_by_arms(
-                    [question.output], arms=arms, seeds=None, settings=settings, seen=self.serving.seen
+                    [question.output],
+                    arms=arms,
+                    seeds=None,
+                    settings=settings,
+                    seen=self.serving.seen,
+                    released=[question.released],
                 )
                 pmf = drawn.pmf
             likeliest = decision.arms[pmf.index(max(pmf))]

@@ -36,6 +36,7 @@ from ragbandit.shared.types import (
     RunBy,
     SnapshotInfo,
     Update,
+    is_released,
 )
 
 if TYPE_CHECKING:
@@ -388,9 +389,9 @@ def update_row(update: Update, *, feedback_at: float | None) -> dict[str, Any]:
 
 
 def update_value(row: Row, *, decision: Decision) -> Update:
-    inputs = {name: getattr(decision, name) for name in ("arms", "pmf", "scores", "features")}
-    imported = IMPORTED in decision.facts
-    return _UPDATE.value(row, query=decision.served, reward=reward_value(row), imported=imported, **inputs)
+    inputs: dict[str, Any] = {name: getattr(decision, name) for name in ("arms", "pmf", "scores", "features")}
+    inputs |= {"imported": IMPORTED in decision.facts, "released": is_released(decision.facts)}
+    return _UPDATE.value(row, query=decision.served, reward=reward_value(row), **inputs)
 
 
 def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:

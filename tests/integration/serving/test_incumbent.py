@@ -2,9 +2,13 @@
 
 import shutil
 
-from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.policies.algorithms.conservative import ConservativeParams
+import pytest
+
+from ragbandit.router.learning.examples import closing_rule, lessons
+from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.shared.types import BUDGET_FACTOR, MOST_FACTOR, Query
 
 INCUMBENT = "single_step"
 SAFE = {"policy": {"incumbent": INCUMBENT}}
@@ -39,19 +43,72 @@ def test_it_starts_with_the_incumbent_alone(make_world):
     assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
 
 
-def test_decisions_of_a_former_revision_are_made_again(make_world, tmp_path, monkeypatch):
-    """A ledger of revision 7 is learned again; `verify --deep` recomputes its decisions by the rule of revision 7."""
-    monkeypatch.setitem(ConservativeParams.__init__.__kwdefaults__, "revision", 7)
+def test_another_weight_of_cost_keeps_another_account(make_world, tmp_path):
+    """After a change of `reward.weight` the former policy decides until its ledger is learned again at the new one."""
     former = make_world(data_dir=str(tmp_path), **SAFE)
     decisions = taught(former)
-    assert former.router.service.serving.policy.params["revision"] == 7
     former.router.close()
-    monkeypatch.undo()
-    present = make_world(data_dir=str(tmp_path), **SAFE)
+    present = make_world(data_dir=str(tmp_path), reward={"weight": 0.2}, **SAFE)
+    decisions.append(present.route())
+    assert "rebuilding" in decisions[-1].facts
+    assert decisions[-1].version == former.router.service.serving.version
     present.learn()
-    assert present.router.service.serving.policy.params["revision"] == 8
+    assert present.router.service.serving.policy.params["weight"] == 0.2
     verified = present.router.verify(deep=True)
     assert (verified.ok, verified.deep_decisions, verified.not_checkable) == (True, len(decisions), 0)
+
+
+def test_a_spent_budget_comes_before_the_safe_start(make_world):
+    """The policy decides a question of a spent budget alone, the row and `explain` say it, and its loss costs nothing.
+
+    That stays true for the audit when the texts of the question are erased.
+    """
+    wants = {"name": "fixed", "params": {"arm": "multi_step"}}
+    world = make_world(policy={"incumbent": INCUMBENT, **wants})
+    taught(world)
+    before = world.route(key="before").facts["incumbent"]["slack"]
+    released = []
+    for number in range(40):
+        query = Query(text=f"question {number}", tenant="poor", request={BUDGET_FACTOR: MOST_FACTOR})
+        released.append(world.router.route(query))
+        world.feedback(released[-1], reward=0.0)
+    assert all(d.facts["incumbent"]["released"] and d.facts["incumbent"]["share"] == 1.0 for d in released)
+    assert all(d.pmf[d.arms.index("multi_step")] > 0.9 for d in released)
+    world.learn()
+    after = world.route(key="after").facts["incumbent"]
+    assert after["slack"] == pytest.approx(before, abs=0.2)
+    assert "released" not in after
+    explained = explain(world.store, released[0].id, rule=closing_rule(world.settings.learning))
+    assert any("A budget is spent, and comes before the safe start" in reason for reason in explained.reasons)
+    erase(world.database, Selection(tenant="poor"), features=False, actor="me", now=world.now)
+    assert world.router.verify(deep=True).ok
+    assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+
+
+def test_the_account_is_a_function_of_the_ledger(make_world, database_url):
+    """Turns, tasks, bound and priced questions and spent budgets teach the same live and from the ledger's rows."""
+    world = make_world(database_url=database_url, cost_weights={"dear": 2.0}, **SAFE)
+    taught(world, rows=30)
+    bound = {"arms": ("single_step", "multi_step")}, {"arms": ("multi_step", "no_retrieval")}, {"arms": ("multi_step",)}
+    asked = (*bound, {"cost_weight": "dear"}, {"request": {BUDGET_FACTOR: MOST_FACTOR}}, {"unit": "task"})
+    for number in range(48):
+        more = asked[number % len(asked)]
+        session = f"session-{number}" if "unit" in more else None
+        decision = world.router.route(Query(text=f"question {number}", session=session, **more))
+        world.router.outcome(decision.id, answer="x", steps=number % 4)
+        world.feedback(decision, rating=float(number % 3 > 0))
+    world.now += 4000.0
+    world.learn()
+    live = world.router.service.serving.policy
+    assert sum(live.seen.values()) == 78
+    lean, whole = (make_policy(live.algorithm, params=live.params) for _ in range(2))
+    for update in lessons(world.ledger, policy=lean, after=0):
+        lean.learn(update)
+    for update in world.ledger.read(after=0):
+        whole.learn(update)
+    assert world.sha256(live) == world.sha256(lean) == world.sha256(whole)
+    assert live.shortfall.means["task"].rows > 0
+    assert world.router.verify(deep=True).ok
 
 
 def test_rows_with_the_least_share_are_made_again(make_world):

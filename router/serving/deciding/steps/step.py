@@ -9,7 +9,7 @@ from ragbandit.router.policies.draw import Offer, certain_decision
 from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Fact, FeatureRows, Query
+from ragbandit.shared.types import ArmName, Decision, DecisionId, DecisionUnit, Fact, FeatureRows, Query, TaskTurn
 
 F = TypeVar("F", bound=Fact)
 
@@ -39,9 +39,11 @@ class Question(Offer):
 
     @property
     def served(self) -> Query:
-        """The query with the cost weight at which it is decided."""
+        """The query as the policy reads it, see `Decision.served`."""
         weight, query = self.cost_weight, self.query
-        return query if query.cost_weight is weight else replace(query, cost_weight=weight)
+        unit: DecisionUnit | None = "task" if TaskTurn in self.facts else None
+        is_same = query.cost_weight is weight and query.unit == unit
+        return query if is_same else replace(query, cost_weight=weight, unit=unit)
 
     @property
     def is_drawn(self) -> bool:

@@ -36,8 +36,8 @@ def made(kind: str):
 
 def rows_of(arm, quality, count, *, first=1):
     """Rows of one arm whose answers are all alike."""
-    rows = made_updates(count, arms=(arm,), first=first)
-    return [replace(row, propensity=1.0, reward=made_reward(quality, cost=1.0)) for row in rows]
+    rows = made_updates(count, first=first)
+    return [replace(row, arm=arm, propensity=1.0, reward=made_reward(quality, cost=1.0)) for row in rows]
 
 
 def predicted(policy, arm) -> float:
@@ -84,7 +84,7 @@ def test_an_incumbent_begins_anew(inside):
     """After the restart of an incumbent no other arm is tried until it has outcomes; losses are kept."""
     if inside == "vw":
         pytest.importorskip("vowpal_wabbit_next")
-    policy = make_policy("conservative", params={"policy": inside, "incumbent": ONE, "harm": 0.2})
+    policy = make_policy("conservative", params={"policy": inside, "incumbent": ONE, "harm": 0.2, "weight": 0.1})
     for row in [*rows_of(ONE, 0.2, 60), *rows_of(NO, 0.9, 60, first=100)]:
         policy.learn(row)
     lost = policy.shortfall._lost
@@ -104,7 +104,7 @@ def test_an_incumbent_begins_anew(inside):
         assert share() == 0.0
         policy.learn(row)
     assert share() == 1.0
-    assert policy.shortfall.allowance() == pytest.approx(0.2 * (0.4 - 0.1))
+    assert policy.shortfall.allowance("turn") == pytest.approx(0.2 * (0.4 - 0.1))
 
 
 def test_other_policies():

@@ -144,13 +144,13 @@ def test_rows_pass_the_check_of_draws():
 
 def test_rewards_below_zero():
     """Where the incumbent's mean is negative harm is a share of its size; where it is 0, of the rewards' spread."""
-    negative, nothing = Shortfall(INCUMBENT, harm=0.1), Shortfall(INCUMBENT, harm=0.1)
+    negative, nothing = Shortfall(INCUMBENT, harm=0.1, weight=0.1), Shortfall(INCUMBENT, harm=0.1, weight=0.1)
     for _ in range(20):
         negative.learn(row(INCUMBENT, -0.5))
         nothing.learn(row(INCUMBENT, 0.5))
         nothing.learn(row(INCUMBENT, -0.5))
-    assert negative.allowance() == pytest.approx(0.05)
-    assert nothing.allowance() == pytest.approx(0.1 * 0.1 * 0.5, rel=0.05)
+    assert negative.allowance("turn") == pytest.approx(0.05)
+    assert nothing.allowance("turn") == pytest.approx(0.1 * 0.1 * 0.5, rel=0.05)
     assert negative.slack > 0.0 < nothing.slack
 
 
@@ -159,7 +159,7 @@ def test_the_tally_is_unbiased():
     """Over many rows the estimated loss is the true one, also if the incumbent is left where it is weak."""
     errors = []
     for seed in range(200):
-        rng, tally, lost = np.random.default_rng(seed), Shortfall(INCUMBENT, harm=0.05), 0.0
+        rng, tally, lost = np.random.default_rng(seed), Shortfall(INCUMBENT, harm=0.05, weight=0.1), 0.0
         for _ in range(300):
             weak = rng.random() < 0.4
             incumbent, other = float(rng.random() < (0.4 if weak else 0.9)), float(rng.random() < 0.6)
@@ -174,11 +174,11 @@ def test_the_tally_is_unbiased():
 
 def test_imported_rows_lose_nothing():
     """Rows of a table or of another router's log count as outcomes, and cost no slack."""
-    imported = Shortfall(INCUMBENT, harm=0.05)
+    imported = Shortfall(INCUMBENT, harm=0.05, weight=0.1)
     for _ in range(50):
         for arm, reward in zip(ARMS, (0.0, 0.7, 0.1), strict=True):
             imported.learn(replace(row(arm, reward, propensity=1 / 3), imported=True))
-    assert imported.known
+    assert imported.knows("turn")
     assert imported.mean(ARMS[1]) == pytest.approx(0.7, rel=0.05)
     assert imported.slack == pytest.approx(0.05 * 0.7 * 50)
     imported.learn(row(ARMS[0], 0.0))
@@ -344,7 +344,7 @@ def test_bad_settings_are_refused():
 
 def test_rows_of_elsewhere_are_no_decisions_of_here():
     """`decided` also counts rows of a warm start; learned rows represent only decisions made here."""
-    warm, cold = Shortfall(INCUMBENT, harm=0.05), Shortfall(INCUMBENT, harm=0.05)
+    warm, cold = Shortfall(INCUMBENT, harm=0.05, weight=0.1), Shortfall(INCUMBENT, harm=0.05, weight=0.1)
     for _ in range(500):
         warm.learn(replace(row(INCUMBENT, 0.7), imported=True, decided=500))
     for number in range(1, 31):
@@ -353,93 +353,75 @@ def test_rows_of_elsewhere_are_no_decisions_of_here():
     assert warm._ratio == cold._ratio == 3.0
 
 
-def slack_by_hand(rows, *, harm, revision):
+def mean_by_hand(rows):
+    """(weighted mean, standard deviation) of the incumbent's rewards in these rows, weighted by age and propensity."""
+    of_it = [one for one in rows if one[0] == INCUMBENT]
+    weights = [0.999 ** (len(of_it) - 1 - n) * min(1.0 / one[2], 10.0) for n, one in enumerate(of_it)]
+    rewards = np.array([one[1] for one in of_it])
+    mean = np.average(rewards, weights=weights)
+    return mean, math.sqrt(np.average((rewards - mean) ** 2, weights=weights))
+
+
+def slack_by_hand(rows, *, harm):
     """The slack after these rows of here, (arm, reward, propensity, decided), by sums over all of them.
 
     allowance * max(N, (N + 100) / 2) - r lost - sqrt(others * variance * (1 + (r - 1) r)), N = r * own.
     """
     lost = others = 0.0
     for at, (arm, reward, propensity, _) in enumerate(rows):
-        of_it = [one for one in rows[:at] if one[0] == INCUMBENT]
-        fades = [0.999 ** (len(of_it) - 1 - n) for n in range(len(of_it))]
-        weights = [fade * min(1.0 / one[2], 10.0) for fade, one in zip(fades, of_it, strict=True)]
-        base = reward
-        if of_it:
-            base = sum(w * one[1] for w, one in zip(weights, of_it, strict=True)) / sum(weights)
+        base = mean_by_hand(rows[:at])[0] if at else reward
         if arm == INCUMBENT:
             lost += (reward - base) * (min(1.0 / propensity, 10.0) - 1.0)
         else:
             lost, others = lost + base - reward, 0.999 * others + 1.0
-    mine = [(reward, min(1.0 / p, 10.0)) for arm, reward, p, _ in rows if arm == INCUMBENT]
-    weights = [0.999 ** (len(mine) - 1 - n) * weight for n, (_, weight) in enumerate(mine)]
-    rewards = [reward for reward, _ in mine]
-    mean = np.average(rewards, weights=weights)
-    spread = math.sqrt(np.average((np.array(rewards) - mean) ** 2, weights=weights))
+    others_rewards = [reward for arm, reward, _, _ in rows if arm != INCUMBENT]
+    variance = (len(others_rewards) * np.var(others_rewards) + 10 * 0.25) / (len(others_rewards) + 10)
+    mean, spread = mean_by_hand(rows)
     allowance = harm * max(abs(mean), 0.1 * spread)
-    by_arm = [[reward for a, reward, _, _ in rows if a == arm] for arm in {one[0] for one in rows}]
-    variance = sum(len(some) * np.var(some) for some in by_arm) / len(rows)
-    if revision == 8:
-        others_rewards = [reward for a, reward, _, _ in rows if a != INCUMBENT]
-        variance = (len(others_rewards) * np.var(others_rewards) + 10 * 0.25) / (len(others_rewards) + 10)
     ratio = max(1.0, (rows[-1][3] or len(rows)) / len(rows))
-    decisions = ratio * len(rows)
     noise = math.sqrt(others * variance * (1.0 + (ratio - 1.0) * ratio))
+    decisions = ratio * len(rows)
     return allowance * max(decisions, 0.5 * (decisions + 100)) - ratio * lost - noise
 
 
-@pytest.mark.parametrize("revision", [7, 8])
 @pytest.mark.parametrize("per_row", [None, 1, 4, 10])
 @pytest.mark.parametrize("count", [12, 80])
-def test_slack_is_the_formula(count, per_row, revision):
+def test_slack_is_the_formula(count, per_row):
     """The slack equals the formula over all rows, if every decision is learned and if one of ten is.
 
     What 800 decisions allow is below the largest surplus.
     """
-    rng, rows, tally = np.random.default_rng(count), [], Shortfall(INCUMBENT, harm=0.3, revision=revision)
+    rng, rows, tally = np.random.default_rng(count), [], Shortfall(INCUMBENT, harm=0.3, weight=0.1)
     for number in range(1, count + 1):
-        arm = INCUMBENT if rng.random() < 0.7 else ARMS[2]
+        arm = INCUMBENT if number == 1 or rng.random() < 0.7 else ARMS[2]
         reward = float(rng.random() < (0.7 if arm == INCUMBENT else 0.6))
         decided = None if per_row is None else per_row * number + int(rng.integers(3))
         rows.append((arm, reward, 0.7 if arm == INCUMBENT else 0.05, decided))
         tally.learn(replace(row(arm, reward, propensity=rows[-1][2]), decided=decided))
-    assert tally.slack == pytest.approx(slack_by_hand(rows, harm=0.3, revision=revision), rel=1e-9)
+    assert tally.slack == pytest.approx(slack_by_hand(rows, harm=0.3), rel=1e-9)
 
 
 def test_the_first_outcomes_of_an_arm_may_be_luck():
     """Equal rewards have a variance, by prior rows; so three lucky outcomes of another arm do not release all draws.
 
-    Rewards without known bounds vary like the incumbent's. The former revision took equal rewards for certain ones.
+    Rewards without known bounds vary like the incumbent's.
     """
-    shares = {}
-    for revision in (7, 8):
-        policy = conservative("fixed", params={"arm": ARMS[2]}, revision=revision)
-        for number in range(1, 29):
-            arm, reward = (ARMS[2], 0.95) if number in (20, 22, 24) else (INCUMBENT, 0.7)
-            policy.learn(replace(row(arm, reward, seq=number), decided=15 * number))
-        shares[revision] = drawn(policy).facts["incumbent"]["share"]
-        assert policy.shortfall.variance == pytest.approx(0.0 if revision == 7 else 2.5 / 13)
-    assert shares[7] == 1.0
-    assert shares[8] < 0.5
-    tally = Shortfall(INCUMBENT, harm=0.05)
+    policy = conservative("fixed", params={"arm": ARMS[2]})
+    for number in range(1, 29):
+        arm, reward = (ARMS[2], 0.95) if number in (20, 22, 24) else (INCUMBENT, 0.7)
+        policy.learn(replace(row(arm, reward, seq=number), decided=15 * number))
+    assert policy.shortfall.variance == pytest.approx(2.5 / 13)
+    assert drawn(policy).facts["incumbent"]["share"] < 0.5
+    tally = Shortfall(INCUMBENT, harm=0.05, weight=0.1)
     for number in range(40):
         update = row(INCUMBENT, float(number % 2))
         tally.learn(replace(update, reward=replace(update.reward, preset="reward")))
-    assert (tally.is_share, tally.variance) == (False, pytest.approx(0.25, rel=1e-3))
-
-
-def test_the_former_revision_keeps_its_state():
-    """The state of revision 7 has no `is_share`, so the sha256 of its released ledgers does not change."""
-    has_bounds = {}
-    for revision in (7, 8):
-        policy, update = conservative(revision=revision), row(INCUMBENT, 0.7)
-        policy.learn(replace(update, reward=replace(update.reward, preset="reward")))
-        has_bounds[revision] = "is_share" in policy.state()[1]
-    assert has_bounds == {7: False, 8: True}
+    assert tally.variance == pytest.approx(0.25, rel=1e-3)
 
 
 def test_proven_pairs_count_as_learned_rows():
     """Unlearned decisions are judged by learned rows and pairs together; without a proven gain pairs add nothing."""
-    tally = Shortfall(INCUMBENT, harm=0.05)
+    tally = Shortfall(INCUMBENT, harm=0.05, weight=0.1)
     for number in range(1, 41):
         arm, reward = (INCUMBENT, 0.6 + 0.2 * (number // 4 % 2)) if number % 4 else (ARMS[2], 0.5)
         tally.learn(replace(row(arm, reward), decided=4 * number))
@@ -448,7 +430,7 @@ def test_proven_pairs_count_as_learned_rows():
     lost = tally._lost + rest * part * (tally._lost - 30 * 0.1)
     noise = others * tally.variance * (1.0 + rest * (1.0 + rest * part))
     slack = tally.slack_with(gain=0.1, pairs=30)
-    assert slack == pytest.approx(tally.allowance() * 160 - lost - math.sqrt(noise))
+    assert slack == pytest.approx(tally.allowance("turn") * 160 - lost - math.sqrt(noise))
     assert slack > tally.slack
 
 
@@ -467,7 +449,7 @@ def test_doubt_lowers_what_an_arm_is_taken_for():
     noise = 2.0 * tally.variance / slack
     losses = np.maximum(output.scores[1] - np.array(output.scores) + doubts, 0.0) + noise
     assert output.restraint.risks == pytest.approx((losses[0], 0.0, losses[2]), rel=1e-9)
-    wanted = 0.5 * tally.allowance() + max(slack - tally.reserve, 0.0) / 50.0
+    wanted = 0.5 * tally.allowance("turn") + max(slack - tally.reserve, 0.0) / 50.0
     assert output.restraint.allowance == pytest.approx(wanted)
     unsure = output.scores[1] - np.array(output.scores)
     assert all(output.restraint.risks[at] > max(unsure[at], 0.0) + noise for at in (0, 2))

@@ -31,8 +31,8 @@ MADE = {
 }
 #: store -> number of later turns of a task, which belong to its decision
 TURNS = {"1.0.0": 0, "native": 2, "nehalem": 2}
-#: ledgers by a former revision of their policy (`conservative` 5 and 8), whose pmfs cannot be computed again
-OTHER_REVISION = {("1.0.0", "main"), ("native", "main"), ("nehalem", "main")}
+#: ledgers by a former revision of their policy (`conservative` 5), whose pmfs cannot be computed again
+OTHER_REVISION = {("1.0.0", "main")}
 LEDGERS = [(store, ledger) for store, ledgers in MADE.items() for ledger in ledgers]
 
 

@@ -38,8 +38,9 @@ class FunctionCalls:
             error: BaseException | None = None
             try:
                 result = call()
-            except StopIteration as stop:  # no Future can have it
-                error = RuntimeError(f"the function raised StopIteration({stop.value!r:.80})")
+            except (StopIteration, KeyboardInterrupt, SystemExit) as raised:
+                # No Future can hold the first; the others would look like Ctrl-C and the end of this process.
+                error = RuntimeError(f"the function raised {raised!r:.80}")
             except BaseException as raised:
                 error = raised
             with self._lock:

@@ -1,9 +1,12 @@
 """Options that several verbs share."""
 
+import math
 import os
 from typing import Annotated
 
 import typer
+
+from ragbandit.shared.errors import InvalidInput
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 
@@ -41,3 +44,10 @@ def listen_on(*, host: str | None, port: int | None) -> None:
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
             os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)
+
+
+def check_dollars(budget: float | None, *, without: str) -> None:
+    """Raise InvalidInput for a budget without an end. without: what the command does without the option --budget."""
+    if budget is not None and not math.isfinite(budget):
+        remedy = f"give dollars, for example --budget 1, or leave --budget out: {without}"
+        raise InvalidInput(f"{budget} dollars are no budget", field="budget", remedy=remedy)

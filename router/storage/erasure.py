@@ -15,6 +15,7 @@ from typing import Any, Final, get_args
 from sqlalchemy import ColumnElement, RowMapping, Select, Table, and_, bindparam, case, delete, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.begun_pairs import forget_pairs
 from ragbandit.router.storage.decisions.chains import LINKS, followers
 from ragbandit.router.storage.jobs.answers import erase_chats
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
@@ -173,6 +174,7 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     judged = connection.execute(select(feedback).where(feedback.c.decision_id.in_(ids))).mappings()
     _overwrite(connection, feedback, {row["id"]: erased_feedback(row) for row in judged})
     erase_answers(connection, ids)
+    forget_pairs(connection, ids)
     reasons = closures.update().where(closures.c.decision_id.in_(ids), closures.c.state == "quarantined")
     connection.execute(reasons.values(reason=ERASED))
 

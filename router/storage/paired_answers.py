@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sqlalchemy import case, select
+from sqlalchemy import case, func, select
 
 from ragbandit.router.storage.rows.conversion import Form, TableRows
 from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, cost_json, cost_value, erased_reason, storable
@@ -71,17 +71,24 @@ def keep_answer(database: Database, answer: PairedAnswer) -> bool:
 
     An answer to a question that was erased meanwhile is stored without its texts. Raises StoreError.
     """
-    # The lock lets a concurrent erasure wait, so that it finds this row.
-    facts = select(decisions.c.facts).where(decisions.c.id == answer.decision_id).with_for_update(read=True)
     with database.write() as connection:
-        found = connection.execute(facts).scalar()
-        if found is None:
+        erased = is_erased(connection, answer.decision_id)
+        if erased is None:
             return False
-        row = _ROWS.row(answer if ERASED not in object_or_empty(found) else _blank(answer))
+        row = _ROWS.row(_blank(answer) if erased else answer)
         statement = insert_into(connection, paired_answers).values(row)
         changes = {name: statement.excluded[name] for name in row if name not in _KEY}
         connection.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=changes))
     return True
+
+
+def is_erased(connection: Connection, key: DecisionId) -> bool | None:
+    """Whether the texts of a decision were erased; None if it has left the store. A concurrent erasure waits, and then
+    finds what this transaction writes.
+    """
+    facts = select(decisions.c.facts).where(decisions.c.id == key).with_for_update(read=True)
+    found = connection.execute(facts).scalar()
+    return None if found is None else ERASED in object_or_empty(found)
 
 
 def _blank(answer: PairedAnswer) -> PairedAnswer:
@@ -96,6 +103,13 @@ def answers_to(connection: Connection, ids: Sequence[DecisionId]) -> Iterator[Pa
         chosen = paired_answers.c.decision_id.in_(ids[start : start + _BATCH])
         query = select(paired_answers).where(chosen).order_by(paired_answers.c.made_at)
         yield from map(_ROWS.value, connection.execute(query).mappings())
+
+
+def dollars_of(connection: Connection, ids: Sequence[DecisionId]) -> dict[DecisionId, float]:
+    """Dollars of all stored answers to each of these questions, of any arm and judge."""
+    table = paired_answers
+    sums = select(table.c.decision_id, func.sum(table.c.dollars)).where(table.c.decision_id.in_(ids))
+    return {DecisionId(key): float(total) for key, total in connection.execute(sums.group_by(table.c.decision_id))}
 
 
 def erase_answers(connection: Connection, ids: Collection[str]) -> None:

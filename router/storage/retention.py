@@ -13,6 +13,7 @@ from typing import Final, get_args
 
 from sqlalchemy import RowMapping, Table, and_, delete, exists, false, func, or_, select, tuple_, union_all
 
+from ragbandit.router.storage.begun_pairs import forget_pairs
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import tables
@@ -119,6 +120,7 @@ class Retention:
             drop_jobs(connection, ids, kind=kind, moves=moves)
         for table in (outcomes, tables.cancellations, tables.paired_answers):
             _delete(connection, table, "decision_id", ids=ids)
+        forget_pairs(connection, ids)
         connection.execute(delete(decisions).where(decisions.c.id.in_(ids)))
         removed.write(connection, shard=0)
         return last

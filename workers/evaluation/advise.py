@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import errors
-from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.options import ConfigOption, JsonOption, check_dollars
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, split_commas
 from ragbandit.router.comparison import WORTH
@@ -90,6 +90,7 @@ def advise_verb(
         raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
     if report is not None:
         check_page(report)
+    check_dollars(budget, without="then every question may be asked")
     loaded = configuration.load(config)
     settings = loaded.settings
     with bars(errors) as progress:

@@ -77,11 +77,27 @@ class Asked(Protocol):
     def expected(self, work: Work) -> float:
         """About how many dollars the answer and its score will cost."""
 
+    def is_alone(self, row: LabelledQuestion) -> bool:
+        """Whether no other question is asked with this one, since a process died while it was asked."""
+
+    def may_judge_again(self, work: Work) -> bool:
+        """Count a failure of the judge. Returns False if it has failed too often on this answer."""
+
     def booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> AbstractContextManager[None]:
         """A block in which the question is asked; what it cost is in `bill` at its end."""
 
     def unscored(self, work: Work, score: Score) -> None:
         """Note that the judge refused to score an answer."""
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Turn:
+    """A question that is being asked."""
+
+    #: expected dollars of its answers and scores
+    expected: float
+    #: what it has cost so far
+    bill: Account = field(default_factory=Account)
 
 
 @dataclass(kw_only=True)
@@ -131,9 +147,13 @@ class PairedRun:
     _new_questions: int = 0
     _new_costs: float = 0.0
     _judge_failed: bool = False
+    _judge_is_down: bool = False
     _looks_done: set[int] = field(default_factory=set)
-    #: expected dollars of the questions that are being asked
-    _expected: float = 0.0
+    _asking: list[_Turn] = field(default_factory=list)
+    #: dollars of the most expensive question of this run; None before one has ended
+    _most_expensive: float | None = None
+    _is_alone: bool = False
+    _freed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def __post_init__(self) -> None:
         self._limits = capped(Budget(), limits=self.settings.budget)
@@ -188,19 +208,56 @@ class PairedRun:
     async def _ask(self, row: LabelledQuestion) -> None:
         """Let the arms answer a question, unless their answers are stored, and record the answers."""
         missing = [work for work in self.work(row) if self._known(row, work) is None]
-        expected = math.fsum(self.asked.expected(work) for work in missing) if self.asked is not None else 0.0
-        if missing and self.budget is not None and self.spent + self._expected + expected > self.budget:
-            self.ended = self.ended or f"the next question may pass the budget of {self.budget:g} dollars"
+        if not missing:
+            await self._ask_arms(row, missing, bill=Account())
             return
-        bill = Account()
-        self._expected += expected
+        expected = math.fsum(self.asked.expected(work) for work in missing) if self.asked is not None else 0.0
+        turn = _Turn(expected=expected)
+        if not await self._admitted(row, turn):
+            return
         try:
-            with self._booked(row, expected=expected, bill=bill):
-                await self._ask_arms(row, missing, bill=bill)
+            with self._booked(row, expected=expected, bill=turn.bill):
+                await self._ask_arms(row, missing, bill=turn.bill)
         except TooManyRequests as error:  # from `booked`
             self.ended = self.ended or error.message
         finally:
-            self._expected -= expected
+            self._asking.remove(turn)
+            self._is_alone = False
+            self._most_expensive = max(self._most_expensive or 0.0, turn.bill.cost.dollars)
+            async with self._freed:
+                self._freed.notify_all()
+
+    async def _admitted(self, row: LabelledQuestion, turn: _Turn) -> bool:
+        """Wait until the question may be asked. Returns False if the run has ended.
+
+        Prices may have risen since the estimate. So the first question of a run with a budget is asked by itself. Later
+        ones are expected to cost as much as the most expensive one so far, and they are asked at the same time only
+        while twice that is left for all of them.
+        """
+        is_alone = self.asked is not None and self.asked.is_alone(row)
+        async with self._freed:
+            while self.ended is None and self._asking and (is_alone or self._is_alone or not self._has_room(turn)):
+                await self._freed.wait()
+            if self.ended is None and not self._asking and not self._is_payable(turn):
+                self.ended = f"the next question may pass the budget of {self.budget:g} dollars"
+            if self.ended is not None:
+                return False
+            self._asking.append(turn)
+            self._is_alone = is_alone
+        return True
+
+    def _has_room(self, turn: _Turn) -> bool:
+        if self.budget is None:
+            return True
+        if self._most_expensive is None:
+            return False
+        return 2.0 * math.fsum(map(self._left_to_pay, (*self._asking, turn))) <= self.budget - self.spent
+
+    def _is_payable(self, turn: _Turn) -> bool:
+        return self.budget is None or self._left_to_pay(turn) <= self.budget - self.spent
+
+    def _left_to_pay(self, turn: _Turn) -> float:
+        return max(0.0, max(turn.expected, self._most_expensive or 0.0) - turn.bill.cost.dollars)
 
     def _booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> AbstractContextManager[None]:
         return nullcontext() if self.asked is None else self.asked.booked(row, expected=expected, bill=bill)
@@ -209,6 +266,8 @@ class PairedRun:
         stored = self.answers.found
         for work in missing:
             await self._answer(row, work, bill=bill)
+            if self._judge_is_down:
+                return  # the other arm's answer could not be scored either
         new_answers = [stored[work.key] for work in missing]
         answers = {work.arm: stored[work.key] for work in self.work(row)}
         if new_answers:
@@ -306,7 +365,9 @@ class PairedRun:
         if not self._judge_failed:
             self.warn(f"the judge gave no score, and the question counts for no arm: {score.fault}")
         self._judge_failed = True
-        if self.needs_judge and score.may_pass:
+        may_pass = score.may_pass and (self.asked is None or self.asked.may_judge_again(work))
+        if self.needs_judge and may_pass:
+            self._judge_is_down = True
             self.ended = self.ended or f"the judge fails: {score.fault}"
         elif self.asked is not None:
             self.asked.unscored(work, score)

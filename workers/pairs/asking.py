@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ragbandit.router.config.settings import BudgetSettings
@@ -16,23 +17,29 @@ from ragbandit.router.reporting.paired_comparison import Pairing
 from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.storage.access.shared_secrets import drawn_for
-from ragbandit.router.storage.access.spending import Spender, Spent, reserve, settle
+from ragbandit.router.storage.access.spending import Reserved, Spender, Spent, reserve, settle
+from ragbandit.router.storage.begun_pairs import BegunPair, Booked, begun_pairs, keep_begun, settle_lost
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
-from ragbandit.router.storage.paired_answers import PairedAnswer, keep_answer
+from ragbandit.router.storage.paired_answers import PairedAnswer, dollars_of, keep_answer
+from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash, canonical
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.shared.errors import NotFound, StoreError
 from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
 from ragbandit.shared.texts.text_forms import is_blank
-from ragbandit.shared.types import ArmName, Budget, DecisionId, Outcome, Query, calls_of
+from ragbandit.shared.types import DIED, ArmName, Budget, Cost, DecisionId, Outcome, Query, Source, calls_of
 from ragbandit.strategies.base import Account
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, Work
 from ragbandit.workers.evaluation.scoring import Score
 from ragbandit.workers.pairs.prices import Prices
+from ragbandit.workers.running.answer_job import MAX_TRIES
 from ragbandit.workers.setup.loading import LoadedArm
 
 log = logging.getLogger("ragbandit.worker")
 
+#: number of failures of the judge after which an answer gets no score: perhaps the judge cannot read this answer
+_MOST_JUDGE_FAILURES: Final = 3
 #: maximum number of questions whose rows are kept in memory
 _KEPT: Final = 64
 
@@ -73,16 +80,76 @@ class StoredQuestions:
         self._faults: dict[str, str] = {}
         #: decision -> arm -> dollars of the answer and of its score so far
         self._costs: dict[DecisionId, dict[ArmName, float]] = {}
-        #: dollars of answers that an earlier run paid, and that are asked again
-        self._lost = {(one.decision_id, one.arm): one.dollars for one in pairing.unended(answers)}
+        #: answers that an earlier run paid and that do not count: not scored, or failed
+        self._unended = {(one.decision_id, one.arm): one for one in pairing.unended(answers)}
         self._bills: dict[DecisionId, Account] = {}
+        #: questions that were begun and have not ended, see `resume`
+        self._begun: dict[DecisionId, BegunPair] = {}
+
+    def resume(self) -> None:
+        """Go on with what earlier runs have begun; call it with the lease, before the run. Raises StoreError.
+
+        Estimates of questions whose processes died are settled. A question that two processes have not survived fails:
+        its difference is only bounded.
+        """
+        settle_lost(self._store.database)
+        self._begun = begun_pairs(self._store.database, ids=[*self._questions])
+        for key, pair in self._begun.items():
+            question = self._questions[key]
+            if pair.deaths >= MAX_TRIES and not self.is_asked(question):
+                extra = {"action": "decide", "decision": key, "deaths": pair.deaths}
+                log.error("processes died over a question; it fails and is not asked again", extra=extra)
+                self._fail(question, deaths=pair.deaths)
+
+    def _fail(self, question: PairedQuestion, *, deaths: int) -> None:
+        why = f"{deaths} processes died while they asked this question"
+        for arm in (question.arm, self._against):
+            if all(arm not in known.get(question.id, {}) for known in (self.pairs, self.waiting)):
+                lost = self._unended.get((question.id, arm))
+                answer = PairedAnswer(
+                    decision_id=question.id,
+                    arm=arm,
+                    version=self._pairing.versions[arm],
+                    judge=self._pairing.judge,
+                    rater=self._rater,
+                    is_stored=False,
+                    status="failed",
+                    answer=None,
+                    cost=Cost(),
+                    steps=0.0,
+                    stop_reason=DIED,
+                    error=why,
+                    quality=None,
+                    unjudged=why,
+                    dollars=0.0 if lost is None else lost.dollars,
+                    actor=self._actor,
+                    made_at=self._clock(),
+                )
+                self._keep(answer)
+
+    def _keep(self, answer: PairedAnswer) -> None:
+        """Store an answer, and count it."""
+        if keep_answer(self._store.database, answer):
+            for known, new in (
+                (self.pairs, self._pairing.of([answer])),
+                (self.waiting, self._pairing.waiting([answer])),
+            ):
+                for decision, by_arm in new.items():
+                    known.setdefault(decision, {}).update(by_arm)
 
     def rows(self) -> list[LabelledQuestion]:
-        """The questions that lack an answer, in their random order. Their texts are read when they are asked."""
+        """The questions that lack an answer, in their random order; those over which a process died come last. Their
+        texts are read when they are asked.
+        """
         # What a plan has read may be erased before it is asked.
         for key in self._records.keys() - self._bills.keys():
             del self._records[key]
-        return [LabelledQuestion(id=one.id, question="") for one in self._questions.values() if not self.is_asked(one)]
+        open_ones = [one for one in self._questions.values() if not self.is_asked(one)]
+        open_ones.sort(key=lambda one: self._deaths_of(one.id))  # a question that ends processes delays no other one
+        return [LabelledQuestion(id=one.id, question="") for one in open_ones]
+
+    def _deaths_of(self, key: DecisionId) -> int:
+        return self._begun[key].deaths if key in self._begun else 0
 
     def rows_to_label(self, rows: Sequence[LabelledQuestion], *, room: int) -> list[LabelledQuestion]:
         """`room` of these questions, and those of which one answer waits for a label already: they need no room."""
@@ -116,6 +183,10 @@ class StoredQuestions:
         return replace(query, limits=()), capped(query.budget, limits=self._limits)
 
     def outcome(self, work: Work) -> Outcome | None:
+        """An answer that is paid already: the decision's outcome, or what an earlier run asked and did not score."""
+        return self._own_outcome(work) or self._paid_outcome(work)
+
+    def _own_outcome(self, work: Work) -> Outcome | None:
         """The outcome of the decision, if it is this arm's by its definition of now."""
         record = self._decision(work)
         outcome, query = record.outcome, record.decision.query
@@ -127,26 +198,73 @@ class StoredQuestions:
         present = self._arms[work.arm].made_by(capped(query.budget, limits=self._limits))
         return outcome if canonical(made_by) == canonical(dict(present)) else None
 
+    def _paid_outcome(self, work: Work) -> Outcome | None:
+        """The answer of an earlier run, with the passages that the judge reads."""
+        key = _decision_of(work)
+        answer, begun = self._unended.get((key, work.arm)), self._begun.get(key)
+        if answer is None or answer.status == "failed" or begun is None or work.arm not in begun.sources:
+            return None
+        return Outcome(
+            decision_id=key,
+            status=answer.status,
+            answer=answer.answer,
+            trace=(),
+            cost=answer.cost,
+            steps=answer.steps,
+            stop_reason=answer.stop_reason,
+            error=answer.error,
+            run_by="worker",
+            made_by={},
+            made_at=answer.made_at,
+            sources=tuple(begun.sources[work.arm]),
+        )
+
     def expected(self, work: Work) -> float:
         answer = 0.0 if self.outcome(work) is not None else self._prices.of(work.arm)
         return answer + self._prices.of_score()
+
+    def is_alone(self, row: LabelledQuestion) -> bool:
+        return self._deaths_of(DecisionId(row.id)) > 0
 
     @contextlib.contextmanager
     def booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> Iterator[None]:
         key = DecisionId(row.id)
         database, spenders = self._store.database, [Spender("key", self._actor)]
-        reserved = reserve(database, spenders, dollars=expected, now=self._clock(), check=self._check)
+        call = max(*map(self._prices.of, (self._questions[key].arm, self._against)), self._prices.of_score())
+
+        def note(connection: Connection, reserved: Reserved) -> None:
+            paid_before = dollars_of(connection, [key]).get(key, 0.0)
+            booked = Booked(reserved=reserved, paid_before=paid_before, call=call)
+            pair = replace(self._begun.get(key) or BegunPair(decision_id=key), booked=booked)
+            keep_begun(connection, pair=pair)
+            self._begun[key] = pair
+
+        reserved = reserve(database, spenders, dollars=expected, now=self._clock(), check=self._check, note=note)
         self._bills[key] = bill
         try:
             yield
         finally:
             del self._bills[key]
             self._records.pop(key, None)
+            pair = self._begun[key] = self._ended(key)
             try:
-                settle(database, reserved, dollars=bill.cost.dollars)
+                settle(database, reserved, dollars=bill.cost.dollars, note=partial(keep_begun, pair=pair))
             except StoreError as error:
                 extra = {"action": "decide", "dollars": bill.cost.dollars, "reason": str(error)}
                 log.warning("the cost of a question cannot be booked; its estimate stays booked", extra=extra)
+
+    def _ended(self, key: DecisionId) -> BegunPair:
+        """What the next run has to know about a question that this run asks no more."""
+        if self.is_asked(self._questions[key]):
+            return BegunPair(decision_id=key)
+        return replace(self._begun[key], booked=None)
+
+    def may_judge_again(self, work: Work) -> bool:
+        key = _decision_of(work)
+        pair = self._begun[key]
+        failures = pair.failures.get(work.arm, 0) + 1
+        self._begun[key] = replace(pair, failures={**pair.failures, work.arm: failures})
+        return failures < _MOST_JUDGE_FAILURES
 
     def unscored(self, work: Work, score: Score) -> None:
         self._faults[work.key] = score.fault or "no score"
@@ -155,17 +273,18 @@ class StoredQuestions:
 
     def add(self, outcome: Outcome, *, work: Work, score: float | None = None) -> None:
         key = _decision_of(work)
-        is_stored = self.outcome(work) is not None
+        is_stored, was_paid = self._own_outcome(work) is not None, self._paid_outcome(work) is not None
         costs, bill = self._costs.setdefault(key, {}), self._bills.get(key)
         paid = 0.0 if bill is None else bill.cost.dollars
         dollars = max(paid - sum(costs.values()), 0.0)
-        if work.key not in self.found and not is_stored:
+        if work.key not in self.found and not is_stored and not was_paid:
             self._prices.add(work.arm, dollars)
         elif work.key in self.found:
             self._prices.add_score(dollars)
         costs[work.arm] = costs.get(work.arm, 0.0) + dollars
         has_failed = outcome.status == "failed" and not is_stored
         quality = 0.0 if is_blank(outcome.answer) and not has_failed else score
+        lost = self._unended.get((key, work.arm))
         answer = PairedAnswer(
             decision_id=key,
             arm=work.arm,
@@ -181,18 +300,29 @@ class StoredQuestions:
             error=None if is_stored else outcome.error,
             quality=quality,
             unjudged=self._faults.get(work.key),
-            dollars=costs[work.arm] + self._lost.get((key, work.arm), 0.0),
+            dollars=costs[work.arm] + (0.0 if lost is None else lost.dollars),
             actor=self._actor,
             made_at=self._clock(),
         )
         self.found[work.key] = _as_found(answer, work=work, text=outcome.answer)
-        if keep_answer(self._store.database, answer):
-            for known, new in (
-                (self.pairs, self._pairing.of([answer])),
-                (self.waiting, self._pairing.waiting([answer])),
-            ):
-                for decision, by_arm in new.items():
-                    known.setdefault(decision, {}).update(by_arm)
+        if not is_stored:
+            self._note_sources(answer, sources=outcome.sources)
+        self._keep(answer)
+
+    def _note_sources(self, answer: PairedAnswer, *, sources: Sequence[Source]) -> None:
+        """Store the passages of an answer, which the judge reads, before the answer, until it has a score: if the run
+        ends meanwhile, the next one needs both.
+        """
+        pair = self._begun.get(answer.decision_id)
+        is_open = answer.quality is None and answer.unjudged is None and answer.status != "failed"
+        if pair is None or answer.judge == LABEL_QUEUE or is_open == (answer.arm in pair.sources):
+            return
+        others = {arm: kept for arm, kept in pair.sources.items() if arm != answer.arm}
+        pair = replace(pair, sources={**others, answer.arm: sources} if is_open else others)
+        self._begun[answer.decision_id] = pair
+        if is_open:
+            with self._store.database.write() as connection:
+                keep_begun(connection, pair=pair)
 
     def _enter_known(self, work: Work) -> None:
         key = _decision_of(work)

@@ -178,6 +178,7 @@ class PairedDecision:
             if is_stopping():
                 run.ended = run.ended or STOPPED
 
+        self.asking.resume()
         rows = self.asking.rows()
         chosen = rows
         if self.room is not None:

@@ -11,7 +11,7 @@ from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.budget_words import budget_lines
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.inspection import serving_policy
-from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption, check_dollars
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
@@ -63,6 +63,7 @@ def report(
     """
     if html is not None:
         check_page(html, field="html")
+    check_dollars(budget, without="then the command only says what all questions would cost")
     if not decide:
         _refuse_alone(budget=budget, module=module, judge=judge)
     now = time.time()

@@ -119,23 +119,31 @@ def reserve(
     dollars: float,
     now: float,
     check: Callable[[Mapping[Spender, Spent]], None],
+    note: Callable[[Connection, Reserved], object] = lambda _connection, _reserved: None,
 ) -> Reserved:
     """Book an estimate if `check` does not raise for the sums so far. Raises what `check` raises, and StoreError.
 
-    Reservations of a spender run one after another, in all processes, so together they exceed a budget by at most one.
+    note: writes what belongs to the estimate, in the same transaction. Reservations of a spender run one after another,
+    in all processes, so together they exceed a budget by at most one.
     """
     with counting(database) as (connection, moves):
         lock(connection, spenders)
         check(spent(connection, spenders, now=now))
         count_dollars(moves, spenders, dollars=dollars, now=now)
-    return Reserved(spenders=tuple(spenders), dollars=dollars, at=now)
+        reserved = Reserved(spenders=tuple(spenders), dollars=dollars, at=now)
+        note(connection, reserved)
+    return reserved
 
 
-def settle(database: Database, reserved: Reserved, *, dollars: float) -> None:
-    """Replace an estimate by the cost. Raises StoreError; the estimate then stays."""
-    if dollars != reserved.dollars:
-        with counting(database) as (_, moves):
+def settle(
+    database: Database, reserved: Reserved, *, dollars: float, note: Callable[[Connection], object] | None = None
+) -> None:
+    """Replace an estimate by the cost. Raises StoreError; the estimate then stays. note: as in `reserve`."""
+    if dollars != reserved.dollars or note is not None:
+        with counting(database) as (connection, moves):
             change_dollars(moves, reserved.spenders, before=reserved.dollars, after=dollars, now=reserved.at)
+            if note is not None:
+                note(connection)
 
 
 def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, after: float, now: float) -> None:

@@ -311,7 +311,7 @@ units = _table(
 
 jobs = _table(
     "jobs",
-    Column("kind", String(16), primary_key=True, comment="answer, judge, check or label (by a person)"),
+    Column("kind", String(16), primary_key=True, comment="answer, judge, check, label or pair (begun_pairs.py)"),
     Column("decision_id", ID, primary_key=True),
     Column("tenant", String(64), comment="answer: the tenants take turns; NULL for other kinds"),
     Column("arm", String(64), comment="answer: the drawn arm; NULL for other kinds"),

@@ -113,7 +113,7 @@ def test_a_budget_and_ctrl_c_end_with_what_is_known(folder):
     """A run that is stopped judges the questions that every function has answered, and goes on where it stopped."""
     said = asked("--budget", "0.5")
     assert "budget of 0.5 dollars" in said["ended"]
-    assert 0.5 <= said["dollars"] < 0.54
+    assert 0.46 < said["dollars"] <= 0.5
     (folder / "stop").touch()
     stopped = asked()
     assert stopped["ended"] == "Ctrl-C"

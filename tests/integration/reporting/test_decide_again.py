@@ -3,7 +3,7 @@
 import contextlib
 import time
 from dataclasses import replace
-from threading import Barrier, BrokenBarrierError, Event, Thread
+from threading import Barrier, BrokenBarrierError, Event, Lock, Thread
 from types import SimpleNamespace
 
 import pytest
@@ -12,16 +12,19 @@ from ragbandit.router.reporting import paired_requests, words
 from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
 from ragbandit.router.reporting.report import report
 from ragbandit.router.storage import paired_labels
+from ragbandit.router.storage.begun_pairs import begun_pairs, keep_begun
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.paired_labels import label_item
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Cost, Query
+from ragbandit.strategies.base import Passage
 from ragbandit.workers.evaluation.scoring import Score
 from ragbandit.workers.pairs import requested
 from ragbandit.workers.pairs.setup import prepared as prepare
 from tests.conftest import on_sqlite
 from tests.integration.reporting import test_decide as decide
 from tests.integration.reporting.test_decide import ACTOR, SECRET, booked, made_small, prepared, run, scope, waiting
+from tests.support import command
 
 arms, world = decide.arms, decide.world
 REQUEST = PairedRequest(since=1.0, until=2.0, budget=1.0, actor="ui:ann", charged="ann")
@@ -186,11 +189,151 @@ def test_a_run_on_other_questions_keeps_the_evidence(make_world, database_url, a
     assert after.asked == before.asked + 1
 
 
+class Expensive(decide.Arms):
+    """The same arms at `factor` times the dollars of the stored outcomes."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor, self.delay, self.at_once, self._inside, self._lock = factor, None, 0, 0, Lock()
+
+    def _at_its_price(self, answer):
+        with self._lock:
+            self._inside += 1
+            self.at_once = max(self.at_once, self._inside)
+        if self.delay is not None:
+            self.delay.wait(0.05)
+        with self._lock:
+            self._inside -= 1
+        text, cost = answer
+        return text, {"dollars": cost["dollars"] * self.factor}
+
+    def small(self, question):
+        return self._at_its_price(super().small(question))
+
+    def large(self, question):
+        return self._at_its_price(super().large(question))
+
+
+def at_most(decision, count):
+    """Let each arm of the comparison answer so many questions at the same time."""
+    decision.arms = {name: replace(arm, most_runs=count) for name, arm in decision.arms.items()}
+    return decision
+
+
 @on_sqlite
-def test_a_budget_without_end_is_planned(world, arms):
-    """`--budget inf` pays all questions."""
-    plan = prepared(world, arms).plan(budget=float("inf"))
-    assert plan.payable == plan.left > 0
+@pytest.mark.parametrize("budget", [0.5, 3.0])
+def test_a_budget_holds_within_one_question_whatever_answers_cost_now(world, budget):
+    """If answers cost 100 times what the stored ones did, a run with 8 arms at once exceeds its budget by less
+    than one question.
+    """
+    arms = Expensive(100)
+    arms.delay = Event()
+    decision = at_most(prepared(world, arms), 8)
+    facts = decision.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
+    question = 100 * (0.001 + 0.01)
+    assert facts["dollars"] < budget + question
+    assert facts["dollars"] == pytest.approx(booked(world)) == pytest.approx(question * facts["asked"])
+    assert "the next question may pass the budget" in facts["ended"] or "is spent" in facts["ended"]
+
+
+@on_sqlite
+def test_a_run_asks_questions_at_once_as_long_as_its_budget_is_far(world):
+    """With many times the price of a question left, several are asked at once; the first one and the last ones are
+    asked one by one.
+    """
+    arms = Expensive(1)
+    arms.delay = Event()
+    decision = at_most(prepared(world, arms), 8)
+    decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+    assert arms.at_once > 1
+
+
+@pytest.mark.parametrize("budget", ["inf", "1e400"])
+def test_a_budget_without_end_is_refused(budget):
+    """`--budget inf` would ask everything; the error says how to find out what that costs."""
+    done = command.run("report", "--decide", "--budget", budget)
+    assert done.exit_code == 2
+    assert "leave --budget out" in done.stderr
+
+
+@on_sqlite
+def test_answers_whose_judge_failed_are_not_paid_again(world, arms):
+    """The next run judges an answer that is stored and was not scored, with the passages of the first run, and pays
+    only the judge.
+    """
+    seen = []
+
+    async def failing(question, outcome, *, bill):
+        seen.append(outcome)
+        return Score(None, "no network", may_pass=True)
+
+    async def scoring(question, outcome, *, bill):
+        seen.append(outcome)
+        return Score(1.0)
+
+    first = prepared(world, arms)
+    with_passages(first)
+    first.scorer.score = failing
+    assert "the judge fails" in first.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)["ended"]
+    assert len(arms.asked) == 1
+    again = prepared(world, arms)
+    again.scorer.score = scoring
+    again.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+    assert len(arms.asked) == len(set(arms.asked)) == 2 * again.result().asked
+    assert (seen[1].answer, seen[1].sources) == (seen[0].answer, seen[0].sources)
+    assert seen[0].sources
+    assert again.result().dollars == pytest.approx(booked(world))
+    assert begun_pairs(world.database, ids=[one.id for one in again.questions.askable]) == {}
+
+
+def with_passages(decision):
+    """Let the answers of a comparison have a passage."""
+    for arm in decision.arms.values():
+        output = arm.strategy._output
+
+        async def shown(question, *, run, output=output):
+            run.note_shown([Passage(id="p1", title="", text="Said.")])
+            return await output(question, run=run)
+
+        arm.strategy._output = shown
+
+
+@on_sqlite
+def test_passages_that_wait_for_the_judge_are_erased_with_their_question(world, arms):
+    """Erasing a question removes what a run kept for the judge, and a later end of that run stores none."""
+    decision = prepared(world, arms)
+    with_passages(decision)
+    decision.scorer.score = failing
+    decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+    ids = [one.id for one in decision.questions.askable]
+    ((key, pair),) = begun_pairs(world.database, ids=ids).items()
+    assert [source.text for sources in pair.sources.values() for source in sources] == ["Said."]
+    erase(world.database, Selection(decision=key), features=False, actor=ACTOR, now=world.now)
+    assert begun_pairs(world.database, ids=ids) == {}
+    with world.database.write() as connection:
+        keep_begun(connection, pair=pair)
+    assert not any(one.sources for one in begun_pairs(world.database, ids=ids).values())
+
+
+@on_sqlite
+def test_an_answer_on_which_the_judge_always_fails_holds_up_no_others(world, arms):
+    """After three failures of the judge an answer gets no score, its difference is bounded, and the run goes on."""
+    first, runs = [], 0
+
+    async def picky(question, outcome, *, bill):
+        first.append(question)
+        return Score(None, "HTTP 500", may_pass=True) if question == first[0] else Score(1.0)
+
+    while runs < 10:
+        decision = prepared(world, arms)
+        decision.scorer.score = picky
+        ended = decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)["ended"]
+        runs += 1
+        if "the judge fails" not in ended:
+            break
+    assert runs <= 5
+    assert (decision.result().unjudged, decision.result().asked) == (1, decision.result().differing)
+    assert len(arms.asked) == len(set(arms.asked))
 
 
 @on_sqlite

@@ -176,11 +176,7 @@ def test_whatever_a_function_raises_is_its_failure(error, monkeypatch):
         raise error
 
     monkeypatch.setattr(sys.modules["my_rag"], "raises", raises, raising=False)
-    outcomes = []  # on a thread, as in a worker, since a KeyboardInterrupt of the main thread is Ctrl-C
-    thread = threading.Thread(target=lambda: outcomes.append(outcome_of("my_rag:raises")))
-    thread.start()
-    thread.join(20)
-    (outcome,) = outcomes
+    outcome = outcome_of("my_rag:raises", budget=Budget(seconds=10.0))
     assert (outcome.status, outcome.stop_reason) == ("failed", "error")
     assert type(error).__name__ in outcome.error
 

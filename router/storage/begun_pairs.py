@@ -1,0 +1,153 @@
+"""Questions of paired comparisons (`report --decide`) that were begun and have not ended: jobs of the kind `pair`.
+
+A run inserts the job in the transaction that books the question's estimate, and deletes it when both arms have answered
+and both answers are scored. A job that waits has an answer that was paid and is not scored, with the passages that the
+judge reads. The job of a process that died has the estimate that nobody has settled, and counts the deaths. One process
+at a time asks (the lease `decide`), so a claimed job that a new run finds belongs to a process that died.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, RowMapping, delete, select
+
+from ragbandit.router.storage.access.spending import Reserved, Spender, settle
+from ragbandit.router.storage.paired_answers import dollars_of, is_erased
+from ragbandit.router.storage.rows.conversion import canonical, of_known
+from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import jobs
+from ragbandit.shared.processes.this_process import this_process
+from ragbandit.shared.types import ArmName, DecisionId, Source
+
+_IS_PAIR: Final = jobs.c.kind == "pair"
+_KEY: Final = [column.name for column in jobs.primary_key]
+#: ids per statement
+_BATCH: Final = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Booked:
+    """The estimate of a question that is being asked."""
+
+    reserved: Reserved
+    #: dollars of its answers that were stored before
+    paid_before: float
+    #: the most that one of its calls is expected to cost, since a process may die within a call
+    call: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BegunPair:
+    """A question that was begun and has not ended."""
+
+    decision_id: DecisionId
+    #: number of processes that died while they asked it
+    deaths: int = 0
+    #: what is booked for it; None if no process asks the question
+    booked: Booked | None = None
+    #: arm -> passages of its answer, for answers that are stored and not scored
+    sources: Mapping[ArmName, Sequence[Source]] = field(default_factory=dict)
+    #: arm -> how often the judge failed on its answer
+    failures: Mapping[ArmName, int] = field(default_factory=dict)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next run needs to know something about it."""
+        return bool(self.deaths or self.sources or self.failures)
+
+
+def keep_begun(connection: Connection, *, pair: BegunPair) -> None:
+    """Store a question: with `booked` it is being asked, and the death of its process counts; else it waits, or has
+    ended. Nothing of an erased question is stored.
+    """
+    if pair.sources and is_erased(connection, pair.decision_id) is not False:
+        pair = replace(pair, sources={})
+    if pair.booked is None and not pair.waits:
+        connection.execute(delete(jobs).where(_IS_PAIR, jobs.c.decision_id == pair.decision_id))
+        return
+    is_asked = pair.booked is not None
+    row: dict[str, Any] = {
+        "kind": "pair",
+        "decision_id": pair.decision_id,
+        "turn": 0,
+        "made_at": 0.0 if pair.booked is None else pair.booked.reserved.at,
+        "due_at": 0.0,
+        "tries": pair.deaths + is_asked,
+        "claimed_by": this_process().key if is_asked else None,
+        "facts": canonical(_facts(pair)),
+    }
+    statement = insert_into(connection, jobs).values(row)
+    changes = {name: statement.excluded[name] for name in row if name not in _KEY}
+    connection.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=changes))
+
+
+def _facts(pair: BegunPair) -> dict[str, Any]:
+    facts: dict[str, Any] = {"failures": dict(pair.failures)}
+    facts["sources"] = {arm: [asdict(source) for source in sources] for arm, sources in pair.sources.items()}
+    if pair.booked is not None:
+        reserved = pair.booked.reserved
+        names = [[spender.kind, spender.name] for spender in reserved.spenders]
+        facts["booked"] = {"spenders": names, "dollars": reserved.dollars, "at": reserved.at}
+        facts["booked"] |= {"paid_before": pair.booked.paid_before, "call": pair.booked.call}
+    return facts
+
+
+def begun_pairs(database: Database, *, ids: Collection[DecisionId]) -> dict[DecisionId, BegunPair]:
+    """The begun ones of these questions. Raises StoreError."""
+    known = sorted(ids)
+    begun: dict[DecisionId, BegunPair] = {}
+    with database.read() as connection:
+        for start in range(0, len(known), _BATCH):
+            pairs = _pairs(connection, jobs.c.decision_id.in_(known[start : start + _BATCH]))
+            begun |= {pair.decision_id: pair for pair in pairs}
+    return begun
+
+
+def settle_lost(database: Database) -> None:
+    """Replace the estimates of questions whose processes died: by the dollars of their stored answers, and of one call,
+    which the death may have cut off. Call this only with the lease `decide`. Raises StoreError.
+    """
+    with database.read() as connection:
+        lost = _pairs(connection, jobs.c.claimed_by.is_not(None))
+        paid = dollars_of(connection, [pair.decision_id for pair in lost])
+    for pair in lost:
+        assert pair.booked is not None
+        known = max(0.0, paid.get(pair.decision_id, 0.0) - pair.booked.paid_before)
+        dollars = max(known, min(known + pair.booked.call, pair.booked.reserved.dollars))
+        settle(
+            database, pair.booked.reserved, dollars=dollars, note=partial(keep_begun, pair=replace(pair, booked=None))
+        )
+
+
+def _pairs(connection: Connection, *where: ColumnElement[bool]) -> list[BegunPair]:
+    return [_pair(row) for row in connection.execute(select(jobs).where(_IS_PAIR, *where)).mappings()]
+
+
+def _pair(row: RowMapping) -> BegunPair:
+    facts: dict[str, Any] = json.loads(row["facts"])
+    sources = {
+        ArmName(arm): tuple(of_known(Source, each) for each in listed) for arm, listed in facts["sources"].items()
+    }
+    booked, of = None, facts.get("booked")
+    if of is not None:
+        spenders = tuple(Spender(kind, name) for kind, name in of["spenders"])
+        reserved = Reserved(spenders=spenders, dollars=of["dollars"], at=of["at"])
+        booked = Booked(reserved=reserved, paid_before=of["paid_before"], call=of["call"])
+    return BegunPair(
+        decision_id=DecisionId(row["decision_id"]),
+        deaths=row["tries"],
+        booked=booked,
+        sources=sources,
+        failures=facts["failures"],
+    )
+
+
+def forget_pairs(connection: Connection, ids: Iterable[str]) -> None:
+    """Delete the jobs of these questions, which leave the store or were erased."""
+    of_these: ColumnElement[bool] = jobs.c.decision_id.in_(sorted(ids))
+    connection.execute(delete(jobs).where(_IS_PAIR, of_these))

@@ -7,6 +7,7 @@ import io
 import json
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -114,8 +115,8 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An `object_pairs_hook` that raises ValueError if a key is repeated. By default json uses the last value."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name in counts if counts[name] > 1)
         raise ValueError(f"the key {repeated!r:.80} stands twice in one object")
     return mapping
 

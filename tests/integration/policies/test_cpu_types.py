@@ -40,3 +40,20 @@ def test_policies_are_the_same_with_other_loops(other_processor):
     there, here = other_processor.call(said), said()
     for case, rows in here.items():
         assert np.array(there[case]) == pytest.approx(np.array(rows), rel=1e-9, abs=1e-9), case
+
+
+def same_everywhere():
+    return "the same bits"
+
+
+def test_equal_bits_prove_nothing(other_processor):
+    """A test fails if what it computes to tell the processors apart is the same on both."""
+    with pytest.raises(pytest.fail.Exception, match="same_everywhere are the same on the other processor"):
+        other_processor.require_other_bits(same_everywhere)
+
+
+def test_an_error_on_the_other_processor_fails_the_test(other_processor):
+    """A test fails with the other processor's traceback, and the next call is answered."""
+    with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
+        other_processor.call(divmod, 1, 0)
+    assert other_processor.call(divmod, 7, 3) == (2, 1)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import protected
 from ragbandit.router.policies.base import Policy
@@ -22,15 +22,20 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
 
 
 def find_interim(
-    ledger: Ledger, *, files: SnapshotFiles, settings: Settings, arms: Sequence[ArmName], encoder_hash: str
+    ledger: Ledger,
+    *,
+    files: SnapshotFiles,
+    settings: PolicySettings,
+    weight: float,
+    arms: Sequence[ArmName],
+    encoder_hash: str,
 ) -> tuple[Policy, SnapshotInfo]:
     """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot).
 
     It is the newest usable policy of the ledger or, if there is none, a policy that always plays the incumbent (without
-    an incumbent, the fallback arm).
+    an incumbent, the fallback arm). weight: the setting reward.weight.
     """
-    configured = settings.policy
-    incumbent = configured.incumbent
+    incumbent = settings.incumbent
     for info in ledger.snapshots_to_try():
         keeps_promise = incumbent in (None, info.params.get("incumbent"))
         if keeps_promise and info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
@@ -38,9 +43,9 @@ def find_interim(
                 return files.load(info, encoder_hash=info.encoder_hash)[0], info
             except SnapshotError:
                 continue
-    preferred = configured.fallback if incumbent is None else incumbent
+    preferred = settings.fallback if incumbent is None else incumbent
     arm = fallback_arm(preferred, arms=arms)
-    fixed = protected("fixed", params={"arm": arm}, settings=configured, weight=settings.reward.weight)
+    fixed = protected("fixed", params={"arm": arm}, settings=settings, weight=weight)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)

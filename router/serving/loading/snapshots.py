@@ -104,7 +104,12 @@ class SnapshotLoader:
     def _interim(self) -> ServedPolicy:
         arms, encoder_hash = tuple(map(ArmName, self.settings.arms)), self.encoder_hash
         policy, snapshot = find_interim(
-            self.ledger, files=self.files, settings=self.settings, arms=arms, encoder_hash=encoder_hash
+            self.ledger,
+            files=self.files,
+            settings=self.settings.policy,
+            weight=self.settings.reward.weight,
+            arms=arms,
+            encoder_hash=encoder_hash,
         )
         fields = {"action": "rebuilding", "version": snapshot.version}
         message = "no snapshot of the policy can be used: another one decides until it is learned again"

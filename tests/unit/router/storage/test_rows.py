@@ -54,6 +54,7 @@ from ragbandit.shared.types import (
     SnapshotInfo,
     Update,
 )
+from ragbandit.shared.types.facts import is_released
 from tests.support import examples
 from tests.support.examples import steady
 
@@ -150,11 +151,15 @@ def test_feedback_round_trip(feedback):
 
 
 @steady
-@given(decision=decisions(), update=any_of(Update, query=st.just(QUERY), features=st.none(), imported=st.just(False)))
+@given(
+    decision=decisions(),
+    update=any_of(Update, query=st.just(QUERY), features=st.none(), imported=st.just(False), released=st.just(False)),
+)
 def test_update_round_trip(decision, update):
     """An update comes back from its ledger row joined with what the decision saw."""
     seen = {name: getattr(decision, name) for name in ("arms", "pmf", "scores")}
-    update = replace(update, query=decision.served, imported="imported" in decision.facts, **seen)
+    read = {"imported": "imported" in decision.facts, "released": is_released(decision.facts)}
+    update = replace(update, query=decision.served, **read, **seen)
     back = update_value(update_row(update, feedback_at=1.0), decision=decision)
     assert bits(replace(back, features=None)) == bits(update)
     assert back.features is decision.features

@@ -66,7 +66,7 @@ def test_sums_grow_old(monkeypatch):
 
     monkeypatch.setattr(budgets, "_sums", lambda _, spenders, now: {one: Spent(day=day[0]) for one in spenders})
     tenants = {"acme": TenantSettings(dollars_per_day=5.0, budget_stop=True)}
-    service = SimpleNamespace(serving=SimpleNamespace(policy=None))
+    service = SimpleNamespace(serving=SimpleNamespace(policy=None), clock=lambda: 0.0)
     router = SimpleNamespace(settings=Settings(tenants=tenants), service=service, database=None)
     of_acme = Budgets(router, reads=SimpleNamespace(run=run))
 

@@ -118,7 +118,7 @@ def show(console: Console, report: Row, *, file: Path) -> None:
             f"\nragbandit advise, on the {report['warm']['questions']} other recorded questions:", highlight=False
         )
         console.print(advice, style="bold", soft_wrap=True, highlight=False)
-        console.print("On your own: ragbandit advise questions.jsonl", highlight=False)
+        console.print("On your own: `ragbandit advise questions.jsonl`", highlight=False)
 
 
 def live(report: Row) -> str:

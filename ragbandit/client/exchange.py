@@ -82,7 +82,7 @@ def _checked_key(key: str) -> str:
     # A header cannot contain any other character, and httpx's error about it would print the key.
     if not isinstance(key, str) or not key or not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
         message = "the API key is empty, or contains a character that no key contains"
-        raise InvalidInput(message, field="api_key", remedy="pass it as `ragbandit keys create` printed it")
+        raise InvalidInput(message, field="api_key", remedy="pass it as it was printed when it was made")
     return key
 
 
@@ -103,7 +103,8 @@ _BY_STATUS: Final[Mapping[int, type[RagBanditError]]] = {
 }
 #: kind of error -> remedy, for replies without a remedy
 _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
-    errors.Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
+    errors.Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; "
+    "`ragbandit keys create --name NAME --role app` makes one",
     errors.Forbidden: "use a key whose role may do this",
 }
 _BACK_OFF: Final = {"base_s": 0.1, "longest_s": 2.0}

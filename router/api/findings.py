@@ -186,9 +186,8 @@ def _refused_aliases(settings: "Settings", *, spenders: Sequence[str]) -> Iterat
     ]
     if named and spenders:
         what = f"{', '.join(named)}, and {', '.join(spenders)} may not choose an arm under a dollar budget: 403"
-        remedy = (
-            "give the key the scope forced=true (`ragbandit keys create --scope forced=true`), or let the alias be auto"
-        )
+        command = "`ragbandit keys create --name NAME --role app --scope forced=true`"
+        remedy = f"give the key the scope forced=true ({command}), or let the alias be auto"
         yield Finding("warning", "server.model_aliases", what, remedy)
 
 
@@ -304,10 +303,12 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
     return report(database, scope, policy=settings.policy, now=now)
 
 
-def of_report(month: "Report") -> list[Finding]:
-    from ragbandit.router.reporting.words import to_rate
+def of_report(month: "Report", *, settings: "Settings") -> list[Finding]:
+    """Findings of the report of the last 30 days."""
+    from ragbandit.router.reporting.next_steps import Means, rating
 
-    return [Finding("warning", "routing", text) for text in (month.advice, to_rate(month)) if text is not None]
+    steps = month.advice, rating(month, means=Means.of(settings))
+    return [Finding("warning", "routing", text) for text in steps if text is not None]
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:

@@ -15,7 +15,8 @@ _INSTEAD: Final = {
     r"rerank|score|classify": f"the setting retriever.rerank serves arms that search; else {_ITS_SERVER}",
     r"audio": f"send speech as an `input_audio` part of {_CHAT}; to write it down or to speak, {_ITS_SERVER}",
     r"images|videos": f"send pictures as `image_url` parts of {_CHAT}; to make some, {_ITS_SERVER}",
-    r"files|uploads|vector_stores": f"send a file as a `file` part of {_CHAT}; `ragbandit index` reads documents",
+    r"files|uploads|vector_stores": f"send a file as a `file` part of {_CHAT}; "
+    "`ragbandit index build --corpus CORPUS.jsonl` reads documents",
     r"assistants|threads|conversations": "POST /v1/responses, with `previous_response_id` for a further turn",
     r"realtime": f"{_CHAT} with `stream`",
     r"generate|tags|show|ps|pull|embed|models/[^/]+:\w+": "choose OpenAI's interface in the client",

@@ -77,7 +77,7 @@ def _announce_first(*, opens_pages: bool, asks: bool) -> None:
         "API key, `ragbandit` and its client in RAGBANDIT_API_KEY. The dashboard (/ui) asks for one as a password."
     )
     if not opens_pages:
-        also = 'ragbandit keys create --name "my laptop" --role admin'
+        also = '`ragbandit keys create --name "my laptop" --role admin`'
         errors.say(f"This key does not open the dashboard. Make one for yourself too: {also}")
     if asks and not Confirm.ask("Make it?", default=False, console=errors):
         raise typer.Exit(1)
@@ -87,7 +87,7 @@ def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys with their rights, their expiry and their last use."""
     with _key_store(config) as store:
         keys = [_facts(key, now=time.time()) for key in store.listed()]
-    show_list(keys, none="no key yet (ragbandit keys create --help)", as_json=as_json)
+    show_list(keys, none="no key yet (`ragbandit keys create --help`)", as_json=as_json)
 
 
 def revoke_key(

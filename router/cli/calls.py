@@ -82,7 +82,7 @@ def answer(
     if reply["answer"] is not None:
         options = {"--url": url, "--key-env": key_env, "--config": config}
         used = "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value)
-        console.say(f"\nrate it: ragbandit feedback send {reply['decision_id']} --rating true{used}")
+        console.say(f"\nrate it: `ragbandit feedback send {reply['decision_id']} --rating true{used}`")
 
 
 def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:

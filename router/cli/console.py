@@ -5,8 +5,10 @@ import errno
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, Final, NoReturn
 
 import typer
@@ -22,15 +24,51 @@ from ragbandit.shared.texts.formats import one_line, printable
 INTERRUPTED: Final = 130
 
 
+#: a command in a message
+_COMMAND: Final = re.compile(r"`ragbandit ([a-z][^`]*)`")
+#: verbs without the option --config
+WITHOUT_CONFIG: Final = ("index counts", "policy train")
+
+
+#: value of the running command's option --config
+given_config: Final[ContextVar[str | None]] = ContextVar("given_config", default=None)
+
+
+def in_this_configuration(text: str) -> str:
+    """Put the option --config of the running command into each command in the text."""
+    config = given_config.get()
+    if not config or "`ragbandit " not in text:
+        return text
+    option = f" --config {shlex.quote(str(config))}"
+
+    def placed(match: re.Match[str]) -> str:
+        command = match[1]
+        has_one = command.startswith(WITHOUT_CONFIG) or {"--config", "-c", "--help"} & {*command.split()}
+        return match[0] if has_one else f"`ragbandit {command}{option}`"
+
+    return _COMMAND.sub(placed, text)
+
+
 class _Console(Console):
-    """A console that removes control characters from all printed strings, so that they cannot control the terminal."""
+    """A console that removes control characters from all printed strings, so that they cannot control the terminal.
+    Commands in the strings get the configuration of the running one.
+    """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(printable(text), **options)
+        return super().render_str(in_this_configuration(printable(text)), **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        given = (_placed(one) if isinstance(one, Text) else one for one in objects)
+        super().print(*given, **options)
 
     def say(self, text: str, *, style: str = "") -> None:
         """Print a text without markup, highlighting or added line breaks, so that programs can read it."""
         self.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)
+
+
+def _placed(text: Text) -> Text:
+    changed = in_this_configuration(text.plain)
+    return text if changed == text.plain else Text(changed, style=text.style)
 
 
 # Without emoji=False rich would replace the line number in file.jsonl:100: by an emoji.

@@ -120,7 +120,7 @@ def _move(settings: Settings, url: str, *, as_json: bool) -> None:
         rows = move(source, target, progress=partial(stack.enter_context(bars(errors)), "rows"))
         newest = Ledger(target, label=PolicyLabel(settings.policy.label)).latest_snapshots(limit=1)
     moved = {"rows": rows, "seconds": round(time.monotonic() - began, 1)}
-    next_steps = ["with this DATABASE_URL: ragbandit verify --deep, then ragbandit up"]
+    next_steps = ["with this DATABASE_URL: `ragbandit verify --deep`, then `ragbandit up`"]
     if newest and not SnapshotFiles(settings.snapshot_root).exists(newest[0].version):
         next_steps.insert(0, f"copy {file.parent / 'snapshots'} to {settings.snapshot_root}")
     show(moved | {"database": target.url.render_as_string(hide_password=True), "next": next_steps}, as_json=as_json)
@@ -265,7 +265,8 @@ def export(
     show(result | {"bytes": file.stat().st_size}, as_json=as_json)
     if left_out and not as_json:
         console.say(
-            "left out: decisions that the ledger has not learned; `ragbandit migrate --from` moves a whole store"
+            "left out: decisions that the ledger has not learned; `ragbandit migrate --from SQLITE_URL` moves all of a "
+            "store"
         )
 
 
@@ -279,7 +280,7 @@ def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> I
             yield row
     if not count:
         time_span = "" if since is None and before is None else " of that time"
-        remedy = f"see: ragbandit status --label {ledger.label}"
+        remedy = f"see: `ragbandit status --label {ledger.label}`"
         raise NotFound(f"the ledger {ledger.label!r} has no rows{time_span}", field="label", remedy=remedy)
 
 
@@ -329,7 +330,7 @@ def import_(
         where = "" if config is None else f" --config {config}"
         if label != settings.policy.label:
             console.say(f"the ledger {settings.policy.label!r} of the service does not learn these rows")
-        console.say(f"next: ragbandit replay --label {label} --policy ...{where}, or status --label {label}{where}")
+        console.say(f"next: `ragbandit replay --label {label}{where}`, or `ragbandit status --label {label}{where}`")
 
 
 @dataclass(kw_only=True)
@@ -396,7 +397,8 @@ def questions(
     result = {"questions": count, "of": log.form["name"], "columns": guess, "with right answers": labelled}
     told = facts or log.untold
     given = "" if config is None else f" --config {shlex.quote(str(config))}"
-    then = f"ragbandit advise {shlex.quote(str(out))} --budget 5{given}"
+    functions = "" if len(settings.worker_arms) > 1 else " --module MODULE:NAME"
+    then = f"`ragbandit advise {shlex.quote(str(out))} --budget 5{functions}{given}`"
     steps = _next_steps(then, unlabelled=labelled < count, settings=settings) if facts else [_NO_TEXTS]
     result |= {"file": str(out) if facts else None, "left out": left_out, "models": [*model_facts(told)]}
     show(result | {"what this log shows": [*sentences(told, prices=prices), *steps]}, as_json=as_json)
@@ -409,5 +411,6 @@ _NO_TEXTS: Final = "this log has no texts, so there is no question to ask: see w
 def _next_steps(command: str, *, unlabelled: bool, settings: Settings) -> Iterator[str]:
     if unlabelled and settings.judge.generator is None:
         yield f"questions without right answers need a judge: add this line to the configuration: {JUDGE_LINE}"
-    by_judge = " (judge.generator scores the answers)" if unlabelled else ""
-    yield f"next{by_judge}: {command}"
+        yield f"then: {command}"
+    else:
+        yield f"next{' (judge.generator scores the answers)' if unlabelled else ''}: {command}"

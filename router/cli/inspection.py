@@ -70,7 +70,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             *checks.of_settings(settings),
             *checks.tried("disk", lambda: checks.of_disk(settings)),
             *checks.of_ledger(state, rebuilding=rebuilding),
-            *checks.of_report(month),
+            *checks.of_report(month, settings=settings),
             *checks.of_store(ledger.database, settings=settings, now=now),
             *checks.of_processes(settings),
         ]
@@ -103,8 +103,8 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
     if champion is None:
         return {}
     algorithm = settings_of(settings, champion).policy.name
-    command = f"ragbandit status --label {champion.label}"
-    return {"champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; see: {command}"}
+    see = f"see: `ragbandit status --label {champion.label}`"
+    return {"champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; {see}"}
 
 
 def _facts(state: Status) -> dict[str, object]:

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from ragbandit.router.cli.console import failing_well
+from ragbandit.router.cli.console import failing_well, given_config
 
 
 class VerbGroup(NamedTuple):
@@ -87,8 +87,12 @@ class _Verb(TyperCommand):
         return _without_types(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
-        with failing_well():
-            return super().invoke(ctx)
+        token = given_config.set(ctx.params.get("config"))
+        try:
+            with failing_well():
+                return super().invoke(ctx)
+        finally:
+            given_config.reset(token)
 
 
 def _without_types(params: Any) -> Any:

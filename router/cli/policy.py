@@ -63,8 +63,8 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
     if control.killed is not None:
         since = f"by {control.actor} since {moment(control.made_at)}"
         console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
-        console.print("ragbandit policy resume takes it back")
-    none = "no version yet: the configuration decides (ragbandit policy add --help)"
+        console.print("`ragbandit policy resume` takes it back")
+    none = "no version yet: the configuration decides (`ragbandit policy add --help`)"
     rows = [(v.name, v.state, moment(v.since), v.reason) for v in versions.policies]
     show_rows(("name", "state", "since", "reason"), rows, none=none)
 

@@ -71,7 +71,7 @@ def replay_verb(
 ) -> None:
     """Estimate the reward of other policies on logged traffic, with intervals.
 
-    Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
+    Example: `ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html`
 
     Exit code 0: success. 2: the log has faults, or the request is invalid.
     """

@@ -79,9 +79,13 @@ def _progress(progress: float, *, style: str) -> Text:
 
 
 def _print(text: str, *, console: Console, style: str, most: int) -> None:
-    """Print a text in at most `most` lines of a terminal, whole in a pipe; an empty text prints nothing."""
+    """Print a text in at most `most` lines of a terminal, whole in a pipe; an empty text prints nothing.
+
+    A text with a command stays whole, so that it can be copied.
+    """
     line = Text(one_line(text), style=style)
-    lines = [] if not text else [*line.wrap(console, min(console.width, WIDTH))] if console.is_terminal else [line]
+    wraps = console.is_terminal and "`ragbandit " not in text
+    lines = [] if not text else [*line.wrap(console, min(console.width, WIDTH))] if wraps else [line]
     for part in lines[:most]:
         part.rstrip()
     if len(lines) > most:

@@ -52,7 +52,7 @@ def check_policy(policy: Policy, *, name: str) -> None:
         raise ConfigError(message, field="policy.name", remedy=remedy)
     if isinstance(policy, TableTrained):
         message = f"{name} is trained on a table as a whole, not row by row"
-        remedy = f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER"
+        remedy = f"use: `ragbandit policy train --policy {name} --table T.jsonl --out FOLDER`"
         raise ConfigError(message, field="policy.name", remedy=remedy)
 
 

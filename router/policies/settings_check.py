@@ -120,7 +120,7 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
 
 
 def _check_training(policy: TableTrained, *, arms: Sequence[str], field: str) -> None:
-    retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
+    retrain = f"`ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER`"
     if not policy.trained_arms:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"
         message = f"{policy.algorithm} is not trained, and does not learn from a log"

@@ -20,6 +20,7 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.estimates import Choices, Possible, compared
+from ragbandit.router.reporting.next_steps import AS_ASKED
 from ragbandit.router.reporting.paired_comparison import stored_comparison
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
@@ -150,7 +151,7 @@ def _arm_to_compare(
         if against not in log.arms:
             remedy = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer period"
             raise NotFound(f"no question of this period was offered {against!r}", field="against", remedy=remedy)
-        return log.arms.index(against), words.AS_ASKED
+        return log.arms.index(against), AS_ASKED
     if policy.holdback is not None and policy.holdback.arm in log.arms:
         return log.arms.index(policy.holdback.arm), "the arm of policy.holdback"
     if policy.incumbent in log.arms:

@@ -1,20 +1,14 @@
 """The sentence of a report, and what it shows on a screen and a page."""
 
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
+from ragbandit.router.reporting.next_steps import NOW_S
 from ragbandit.router.reporting.reading import PairedComparison, Report, Sample, Unit
 from ragbandit.shared.texts.formats import counted, duration, moment, money, number, percent
-
-#: if the end of a report differs from now by fewer than this number of seconds, its period is called "Last N days"
-_NOW_S: Final = 120.0
-#: `Report.why` of an arm that the reader chose
-AS_ASKED: Final = "as asked"
 
 
 def sentence(report: Report, *, now: float) -> str:
@@ -81,16 +75,25 @@ def sample_words(sample: Sample) -> str:
 
 def period_of(report: Report, *, now: float) -> str:
     tenant = "" if report.tenant is None else f", tenant {report.tenant}"
-    if abs(now - report.until) < _NOW_S:
+    if abs(now - report.until) < NOW_S:
         days = (report.until - report.since) / 86_400.0
         return f"Last {f'{number(days)} days' if days >= 2 else duration(86_400.0 * days)}{tenant}"
     return f"{moment(report.since)} to {moment(report.until)}{tenant}"
 
 
 def assessment(
-    report: Report, *, now: float, kinds: Sequence[QuestionKind] = (), kinds_of: str = "", arms: Sequence[str] = ()
+    report: Report,
+    *,
+    now: float,
+    kinds: Sequence[QuestionKind] = (),
+    kinds_of: str = "",
+    arms: Sequence[str] = (),
+    steps: Sequence[str | None] = (),
 ) -> Assessment:
-    """What a report shows. kinds: kinds of questions, from a map of the policy. arms: see `Assessment.arms`."""
+    """What a report shows. kinds: kinds of questions, from a map of the policy. arms: see `Assessment.arms`.
+
+    steps: next steps to a verdict that is not known yet (`next_steps`)
+    """
     total = report.total
     others = [one for one in report.arms if total is None or one.second != total.second]
     served = (*([] if total is None else [total]), *others)
@@ -132,7 +135,7 @@ def assessment(
         curves=() if report.curve is None else (report.curve,),
         missing=None if lead is None else lead.missing,
         progress=1.0 if lead is None else lead.progress,
-        actions=tuple(_actions(report, lead)),
+        actions=tuple(_actions(report, lead, steps=steps)),
         tables=tuple(_table(title, rows, unit=report.unit, by_arm=by_arm) for title, rows, by_arm in tables if rows),
         notes=(
             *([report.price] if report.price else []),
@@ -144,41 +147,14 @@ def assessment(
     )
 
 
-def to_rate(report: Report) -> str | None:
-    """Which answers to rate for a verdict; None if this is not known."""
-    if report.to_rate is None or report.total is None:
-        return None
-    arm = report.total.second.removeprefix("always ")
-    these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
-    command = f"ragbandit report --since {_age(report.until - report.since)}{_same(report)} --rate"
-    return f"rate {these} of {arm}: then it is probably known; `{command}` puts them on the page Labels"
-
-
-def _same(report: Report) -> str:
-    """Options of a command that reads the same questions and compares with the same arm."""
-    options = [] if report.tenant is None else ["--tenant", report.tenant]
-    if report.total is not None and report.why == AS_ASKED:
-        options += ["--against", report.total.second.removeprefix("always ")]
-    return "".join(f" {shlex.quote(option)}" for option in options)
-
-
-def _age(seconds: float) -> str:
-    """A whole number of days or hours, as an option."""
-    hours = math.ceil(seconds / 3600.0 - 1e-6)
-    return f"{hours // 24}d" if hours % 24 == 0 else f"{hours}h"
-
-
-def _actions(report: Report, lead: Comparison | None) -> Iterator[str]:
+def _actions(report: Report, lead: Comparison | None, *, steps: Sequence[str | None]) -> Iterator[str]:
     if report.advice is not None:
         yield report.advice
     waiting = 0 if report.asked is None else report.asked.waiting
     if waiting:
         yield f"label {counted(waiting, 'answer')} on the page Labels: answers of both ways to the same questions"
     elif lead is not None and lead.verdict == NOT_KNOWN:
-        if (rating := to_rate(report)) is not None:
-            yield rating
-        command = f"ragbandit report{_same(report)} --decide"
-        yield f"decide now: `{command}` says how many questions a verdict takes, and for how much"
+        yield from filter(None, steps)
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

@@ -81,7 +81,7 @@ def add(
         versions = store.versions_of(connection, base=base)
         if len([version for version in versions if version.state != "retired"]) > MAX_OPEN:
             message = f"more than {MAX_OPEN} versions are not retired"
-            raise Conflict(message, field="name", remedy="retire some: ragbandit policy retire")
+            raise Conflict(message, field="name", remedy="retire some: `ragbandit policy retire NAME`")
         _check_arms(changes, versions)
         if name is None:  # names are unique in the store, also across configurations
             names = set(connection.execute(select(policy_versions.c.name)).scalars())
@@ -117,7 +117,7 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
         seen = store.version_named(connection, act.name, base=act.base)
         if act.revision is not None and act.revision != seen.revision:
             message = f"the version {seen.name!r} was changed meanwhile: its state is {seen.state} now"
-            remedy = f"look at it again, then decide: ragbandit policy show {seen.name}"
+            remedy = f"look at it again, then decide: `ragbandit policy show {seen.name}`"
             raise Conflict(message, field="revision", remedy=remedy)
         states, change = TRANSITIONS[act.verb]
         if seen.state not in states:
@@ -153,7 +153,7 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
     with database.write() as connection:
         store.lock_versions(connection, base=base)
         if store.control_of(connection, base=base).killed is None:
-            remedy = "see: ragbandit policy show, or GET /v1/policies"
+            remedy = "see: `ragbandit policy show`, or GET /v1/policies"
             raise Conflict("the kill switch is off", field="killed", remedy=remedy)
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
 
@@ -208,7 +208,7 @@ class _Move:
         previous = previous_champion(store.versions_of(self.connection, base=seen.base))
         if previous is None:
             message = f"{seen.name!r} is the first champion, so there is no previous one"
-            raise Conflict(message, field="state", remedy="pin an arm: ragbandit policy kill ARM")
+            raise Conflict(message, field="state", remedy="pin an arm: `ragbandit policy kill ARM`")
         cause = replace(self.act, reason=f"{seen.name} was rolled back: {self.act.reason}"[:MAX_REASON])
         self._change(previous, replace(cause, verb="promote"), state="champion")
         self._restart_shadows(cause)

@@ -53,7 +53,7 @@ def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> Po
     """Raises NotFound if the configuration has no such version."""
     row = connection.execute(select(policy_versions).where(policy_versions.c.name == name)).mappings().first()
     if row is None or row["base"] != base:
-        remedy = "see: ragbandit policy show, or GET /v1/policies"
+        remedy = "see: `ragbandit policy show`, or GET /v1/policies"
         raise NotFound(f"no version of {base!r} is named {name!r}", field="name", remedy=remedy)
     return _VERSIONS.value(row)
 

@@ -486,4 +486,4 @@ class PassageReader:
 
 
 def build_command(retriever: str, *, index: Path | str) -> str:
-    return f"build it with: ragbandit index build --retriever {retriever} --corpus CORPUS.jsonl --index {index}"
+    return f"build it with: `ragbandit index build --retriever {retriever} --corpus CORPUS.jsonl --index {index}`"

@@ -32,13 +32,14 @@ CONNECTIONS: Final = 10  #: maximum number of connections of a retriever
 MAX_WORDS = 500
 _LONGEST_ID = 512  #: maximum bytes of an id that the server accepts
 _REASON: Final = 500  #: maximum number of characters of the server's reason in an error message
+_BUILD: Final = "`ragbandit index build --retriever elasticsearch --corpus CORPUS.jsonl`"
 #: (part of an error's text "<status> type reason", remedy for the error); the first match is used
 _REMEDIES: Final = (
     ("flood", "make room on the server's disk, or add a node; the block then goes away by itself"),
     ("read-only", "make room if the disk is full, then set to null the index's or cluster's setting blocks.read_only"),
     ("[forbidden/", "remove the block that the reason names: PUT /_all/_settings or PUT /_cluster/settings"),
     ("cluster_block", "wait until the cluster has a master and has recovered; GET /_cluster/health shows it"),
-    ("mapp", "the index has another mapping: build it again with `ragbandit index build`"),
+    ("mapp", f"the index has another mapping: build it again: {_BUILD}"),
     ("<413>", "shorten the passages, or raise http.max_content_length of the server or the limit of the proxy"),
     ("<429>", "the server is overloaded: try again later, or give it more memory"),
     ("<50", "the server or a proxy in front of it is not ready: try again later, and see its log"),
@@ -143,7 +144,7 @@ class ElasticsearchRetriever(Retriever):
             return [Hit(passage=_passage(row["_source"]), score=float(row["_score"])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
             message = f"the index {self.index!r} sent an unexpected reply: {error!r}"
-            remedy = "check that the url is an Elasticsearch server, and that `ragbandit index build` made the index"
+            remedy = f"check that the url is an Elasticsearch server, and that the index was made by {_BUILD}"
             raise ArmFailed(message, remedy=remedy) from error
 
     def build(

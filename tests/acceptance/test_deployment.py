@@ -126,7 +126,7 @@ def test_the_services_of_compose_on_the_slim_image(compose):
     """With a schema, a key and an index, as docs/deploy.md makes them, all get healthy, answer, learn and end."""
     assert "torch" in not_in_slim()
     assert compose.run("worker", "python", "-c", "import torch").returncode == 1
-    assert "run: ragbandit migrate" in compose.run("service").stderr
+    assert "run: `ragbandit migrate`" in compose.run("service").stderr
     migrated = compose.run("migrate")
     assert migrated.returncode == 0, migrated.stderr
     assert "without API keys" in compose.run("service").stderr

@@ -35,10 +35,6 @@ from .test_base_install import ROOT
 GENERATED = {"docs/command.md"}
 PAGES = [path for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
          if path.relative_to(ROOT).as_posix() not in GENERATED]  # fmt: skip
-#: sources of messages that name commands
-SOURCES = [
-    path for folder in ("router", "workers", "strategies", "ragbandit") for path in (ROOT / folder).rglob("*.py")
-]
 BLOCK = re.compile(r"^( *)```[^\n]*\n(.*?)^\1```|^((?:    [^\n]*\n|\n(?=    ))+)", re.DOTALL | re.MULTILINE)
 #: a command at the beginning of a line, behind an environment, a prompt or another program that runs it
 COMMAND = re.compile(
@@ -85,11 +81,10 @@ def words_of(line):
 
 
 def in_text():
-    """(file, words) for every command between backticks in a page, or in a message or docstring of the sources."""
-    for file in [*PAGES, *SOURCES]:
+    """(file, words) for every command between backticks in a page."""
+    for file in PAGES:
         for line in re.findall(r"`ragbandit ([a-z][^`\n]*)`", file.read_text(encoding="utf-8")):
-            with_names = re.sub(r"\{[^}]*\}", "NAME", line)
-            yield file.relative_to(ROOT).as_posix(), with_names.split()
+            yield file.relative_to(ROOT).as_posix(), line.split()
 
 
 @pytest.fixture
@@ -108,7 +103,7 @@ def test_every_command_in_a_block_is_parsed(parsed):
 
 
 def test_every_command_in_a_sentence_exists():
-    """Verbs and options of all commands that pages and messages name exist; values may be left out."""
+    """Verbs and options of all commands that pages name exist; values may be left out."""
     root, wrong = typer.main.get_command(app), []
     for file, words in in_text():
         group, verb, rest = root, words[0], words[1:]

@@ -88,7 +88,7 @@ def _is_retired(context: Context, version: PolicyVersion) -> bool:
 
 class _VersionLearner(Routine):
     def __init__(self, context: Context, version: PolicyVersion) -> None:
-        chore = f"learn for the version {version.name!r} (ragbandit policy show {version.name})"
+        chore = f"learn for the version {version.name!r} (`ragbandit policy show {version.name}`)"
         super().__init__(chore, self._learn, every_s=context.settings.workers.sweep_interval_s)
         self._context, self._version = context, version
         self._ledger = Ledger(context.store.database, label=version.label)

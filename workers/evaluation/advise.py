@@ -33,6 +33,7 @@ from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.serving.checks.questions import checked_number, checked_type
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
+from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
@@ -79,14 +80,14 @@ def advise_verb(
     """Say whether routing is worth it: route, fix (always one arm), or not enough (and how many questions decide).
 
     Runs the configured arms, or your own functions (--module), on the same labelled questions until the verdict is
-    certain; or takes stored outcomes. Example: ragbandit advise questions.jsonl --budget 5
+    certain; or takes stored outcomes. Example: `ragbandit advise questions.jsonl --budget 5`
 
     Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or the request cannot be done.
     """
     if sum(file is not None for file in (questions, table, log)) > 1:
         raise InvalidInput("QUESTIONS, --table and --log exclude each other", field="table", remedy="give one of them")
     if module is not None and questions is None:
-        remedy = f"ragbandit advise QUESTIONS --module {module}"
+        remedy = f"`ragbandit advise QUESTIONS.jsonl --module {module}`"
         raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
     if report is not None:
         check_page(report)
@@ -129,6 +130,8 @@ def advise_verb(
         incumbent=settings.policy.incumbent,
         reward=settings.reward,
         arms=[*settings.arms],
+        log=log,
+        is_live=has_store(settings),
     )
     show(shown, reply=reply, show_all=every, report=report)
     if EXITS[advice.verdict]:

@@ -1,6 +1,8 @@
 """The advice as it is shown: one sentence and one number, then pictures, then tables."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ragbandit.router.comparison import NOT_KNOWN, words
@@ -22,12 +24,18 @@ def assessment(
     incumbent: str | None,
     reward: RewardSettings,
     arms: Sequence[str],
+    log: Path | None = None,
+    is_live: bool = True,
 ) -> Assessment:
-    """What `advise` shows. details: facts about the run and about what was applied. arms: in the settings' order."""
+    """What `advise` shows.
+
+    details: facts about the run and about what was applied. arms: in the settings' order. log: the file that was read
+    instead of the store. is_live: whether there is a store
+    """
     common: dict[str, Any] = {
         "title": "Is routing worth it?",
         "sentence": advice.sentence,
-        "actions": tuple(_actions(advice, details, incumbent=incumbent)),
+        "actions": tuple(_actions(advice, details, incumbent=incumbent, log=log, is_live=is_live)),
         "missing": advice.missing,
         "progress": advice.progress,
     }
@@ -51,21 +59,26 @@ def assessment(
     )
 
 
-def _actions(advice: Advice, details: Mapping[str, Any], *, incumbent: str | None) -> Iterator[str]:
+def _actions(
+    advice: Advice, details: Mapping[str, Any], *, incumbent: str | None, log: Path | None, is_live: bool
+) -> Iterator[str]:
     """What to do next, in lines that fit a terminal. The command that was run is never proposed unchanged."""
     if "incumbent" in details:
         done, *why = details["incumbent"]
         yield from (f"policy.incumbent: {done}", *why)
     if advice.verdict == "wrong log":
-        yield "ragbandit replay shows the draws of each arm"
+        source = "" if log is None else f" --log {shlex.quote(str(log))}"
+        yield f"`ragbandit replay{source}` shows the draws of each arm"
     elif advice.verdict == "fix":
         yield f"answer every question with {advice.best}"
     elif advice.verdict == "not enough":
         yield "add what is missing, then ask again: answers that are stored cost nothing"
     elif "incumbent" not in details and incumbent != advice.best:
         yield f"add --apply: a warm start, with {advice.best} as the incumbent and in a holdback"
+    elif is_live or "incumbent" in details:
+        yield "`ragbandit report` shows what routing earns on live questions"
     else:
-        yield "ragbandit report shows what routing earns on live questions"
+        yield "serve questions (`ragbandit up`, or Router.open() in your code), then see `ragbandit report`"
 
 
 def _cards(advice: Advice, details: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

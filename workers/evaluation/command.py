@@ -201,7 +201,7 @@ def _check_options(
 ) -> None:
     """Raise InvalidInput for a missing option, and for an option of the other use: runs of strategies, or routers."""
     if policy and table is None:
-        remedy = "give --table T.jsonl, which `ragbandit evaluate --questions ... --table T.jsonl` writes"
+        remedy = "give --table T.jsonl, which `ragbandit evaluate --questions QUESTIONS.jsonl --table T.jsonl` writes"
         raise InvalidInput("rows of routers need a table of outcomes", field="table", remedy=remedy)
     for name, value in needed.items():
         if not policy and not value:

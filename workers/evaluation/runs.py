@@ -246,7 +246,8 @@ def _check_names(names: Sequence[str], *, known: Iterable[str], configured: Coll
     if in_code:
         listed = " and ".join(filter(None, [", ".join(in_code[:-1]), in_code[-1]]))
         remedy = (
-            "`ragbandit advise QUESTIONS --module MODULE:NAME` runs your functions, `advise --table` takes outcomes"
+            "`ragbandit advise QUESTIONS.jsonl --module MODULE:NAME` runs your functions, "
+            "`ragbandit advise --table T.jsonl` takes outcomes"
         )
         raise InvalidInput(f"this command cannot run {listed}, which your code runs", field="strategy", remedy=remedy)
     unknown = next((name for name in names if name not in every), None)

@@ -164,8 +164,8 @@ WEIGHTS: Final = {
 _REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _NO_PRICE: Final = (
     "No price is known, so tokens cost nothing. Give each generator its price in dollars per million tokens, "
-    "token_prices: {input: ..., output: ...} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge "
-    "them by reward: cost {dollars: 1.0}, and weight 1 / the dollars that a right answer is worth."
+    "token_prices: {input: ..., output: ...} (`ragbandit init --force --price 0.15/0.6`, once for each model). Then "
+    "charge them by reward: cost {dollars: 1.0}, and weight 1 / the dollars that a right answer is worth."
 )
 
 
@@ -339,7 +339,7 @@ def _arms_choice(here: Surroundings, arms: dict[str, Params]) -> Choice:
     names, note = ", ".join(arms), ""
     if next(iter(arms.values())).get("run_by") == "caller":
         why = f"{names} stand for your own pipelines, the cheap one first: rename them"
-        note = "`ragbandit advise QUESTIONS --module MODULE:NAME` decides whether routing between them pays."
+        note = "`ragbandit advise QUESTIONS.jsonl --module MODULE:NAME` decides whether routing between them pays."
     elif len(here.pipelines) > 1:
         why, note = (
             f"{names}: your pipelines",

@@ -100,8 +100,8 @@ def _next_step(settings: Settings, *, can_run_workers: bool) -> str:
         return f", which is not ready: {arm} is the only arm, so there is nothing to route. Missing: {missing}"
     if not can_run_workers:
         return ". Next: Router.open() in Python"
-    call = 'in another terminal: ragbandit answer "..."' if settings.worker_arms else "POST /v1/route"
-    return f". Next: ragbandit up, and {call}"
+    call = 'in another terminal: `ragbandit answer "QUESTION"`' if settings.worker_arms else "POST /v1/route"
+    return f". Next: `ragbandit up`, and {call}"
 
 
 def _check_target(file: Path, *, force: bool) -> None:

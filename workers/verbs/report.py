@@ -18,6 +18,7 @@ from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.reporting import words
+from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of, report as report_in_store
 from ragbandit.router.reporting.status import status as status_now
@@ -98,8 +99,12 @@ def report(
         serving, rule = serving_policy(ledger, settings=settings), closing_rule(settings.learning)
         state = status_now(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
+        means = Means.of(settings, label=label)
+        decision = deciding(ledger.database, result, scope, means=means, now=now)
     result = replace(result, learning=None if state is None else state.line)
-    shown = words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=[*settings.arms])
+    steps = rating(result, means=means, now=now), None if decision is None else decision.text
+    arms = [*settings.arms]
+    shown = words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=arms, steps=steps)
     shown = replace(shown, notes=(*budgets, *shown.notes))
     if html is not None:
         write_page(html, shown, field="html")

@@ -105,7 +105,7 @@ def credit(
 ) -> None:
     """Take back dollars that were booked without an outcome: of embeddings, rewrites and scores.
 
-    Most calls are booked on a tenant and on a key: give both. For answers use `ragbandit data reprice`.
+    Most calls are booked on a tenant and on a key: give both. For answers use `ragbandit data reprice --arm ARM`.
     """
     spenders = [] if tenant is None else [Spender("tenant", tenant)]
     spenders += [] if key is None else [Spender("key", key)]

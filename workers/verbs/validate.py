@@ -138,7 +138,7 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     def of_rows() -> Sequence[Finding]:
         with ledger_of(settings, label=settings.policy.label) as ledger:
             month = month_report(ledger.database, settings=settings, now=time.time())
-            return of_report(month) + of_store(ledger.database, settings=settings, now=time.time())
+            return of_report(month, settings=settings) + of_store(ledger.database, settings=settings, now=time.time())
 
     return findings + tried("database", of_rows), [*attempts, "database"]
 

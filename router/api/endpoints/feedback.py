@@ -127,5 +127,5 @@ def feedback_of(request: Request, body: FeedbackBody, *, key: str | None) -> Fee
     item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
     if (item.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap
         message = f"raters that begin with {IMPORTED_RATER!r} are those of imported files"
-        raise InvalidInput(message, field="rater", remedy="send another name, or use `ragbandit feedback import`")
+        raise InvalidInput(message, field="rater", remedy="send another name, or use `ragbandit feedback import FILE`")
     return replace(item, api_key=caller_of(request).key)

@@ -32,7 +32,9 @@ _USER: Final = re.compile(r"[^\x00-\x20\x7f]{1,100}")
 _METRICS: Final = "/metrics"
 _IN_QUERY: Final = re.compile(rb"rb(?:_|%5[Ff])[0-9A-Za-z]{10}(?:_|%5[Ff])")
 _ANYBODY: Final = Caller()
-_HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys create makes a key'
+_HOW: Final = (
+    'send the header "Authorization: Bearer rb_..."; `ragbandit keys create --name NAME --role app` makes a key'
+)
 
 
 class Gate:
@@ -131,7 +133,7 @@ class Gate:
         key = keys.find(text)
         if key is None:
             message = "this API key is not valid: it was revoked, has expired, or was never made here"
-            raise _unauthorized(message, remedy="ragbandit keys list shows the keys of this service")
+            raise _unauthorized(message, remedy="`ragbandit keys list` shows the keys of this service")
         if key.expires_at is not None and key.expired(time.time()):
             when = datetime.fromtimestamp(key.expires_at, tz=UTC).isoformat(timespec="seconds")
             raise _unauthorized(f"this API key expired at {when}", remedy="make a new key")

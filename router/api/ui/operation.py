@@ -1,7 +1,7 @@
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fastapi import Request
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import words
+from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of, report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
@@ -79,13 +80,20 @@ def _feedback(router: Router) -> dict[str, Any]:
     }
 
 
+class _Shown(NamedTuple):
+    report: Report
+    assessment: Assessment
+    #: whether a learner can buy the verdict: the page then has a form for it, else a line says what is missing
+    can_buy: bool
+
+
 @lru_cache(maxsize=8)
 def _report(
     router: Router,
     *,
     seconds: float,
     minute: int,  # noqa: ARG001 - the cache lasts a minute
-) -> tuple[Report, Assessment]:
+) -> _Shown:
     """The report of the last `seconds` seconds, at most a minute old. minute: the time in minutes."""
     now, settings = time.time(), router.settings
     label, rules = router.ledger.label, settings.rule_book
@@ -94,7 +102,11 @@ def _report(
     mapped = policy_map(
         router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
     )
-    return result, words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of)
+    step = deciding(router.database, result, scope, means=Means.of(settings), now=now)
+    can_buy = step is not None and step.is_ours
+    steps = rating(result), None if step is None or can_buy else step.text
+    shown = words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, steps=steps)
+    return _Shown(result, shown, can_buy)
 
 
 #: largest number of arms in a chart; these are the arms with most decisions
@@ -170,16 +182,17 @@ async def first(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tenants, policy = router.settings.tenants, router.settings.policy
     budgets = partial(budget_lines, router.database, tenants=tenants, policy=policy, now=time.time())
-    result, assessment = await _newest_report(request, chosen)
+    newest = await _newest_report(request, chosen)
     values |= {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
         "budgets": await reads_of(request).run(budgets),
         "charts": earned_charts(history),
-        "buys": caller_of(request).role in (None, "admin"),
+        "buys": newest.can_buy and caller_of(request).role in (None, "admin"),
+        "has_judge": Means.of(router.settings).judge is not None,
         "paired": await verdicts.newest(request),
-        "to_rate": result.to_rate,
-        "shown": shown(assessment, sign=values["sign"]),
+        "to_rate": newest.report.to_rate if caller_of(request).role in (None, "admin") else None,
+        "shown": shown(newest.assessment, sign=values["sign"]),
     }
     return page(request, "overview.html", title="Overview", **values)
 
@@ -203,7 +216,7 @@ async def decide(request: Request) -> Response:
 async def rate(request: Request) -> Response:
     """Put the answers whose ratings the shown verdict lacks on the page Labels."""
     form, router = await form_of(request, "time"), router_of(request)
-    result, _ = await _newest_report(request, _time_of(form["time"]))
+    result = (await _newest_report(request, _time_of(form["time"]))).report
     if result.to_rate is not None and result.total is not None:
         scope = ReportScope(label=router.ledger.label, since=result.since, until=result.until)
         options: dict[str, Any] = {"arm": arm_of(result.total), "count": result.to_rate, "now": time.time()}
@@ -211,7 +224,7 @@ async def rate(request: Request) -> Response:
     return onward("/ui/labels")
 
 
-async def _newest_report(request: Request, chosen: str) -> tuple[Report, Assessment]:
+async def _newest_report(request: Request, chosen: str) -> _Shown:
     """The report of a period, a name in TIMES, and how it is shown."""
     minute = int(time.time() // 60)
     return await reports_of(request).run(partial(_report, router_of(request), seconds=TIMES[chosen][1], minute=minute))

@@ -60,7 +60,7 @@ REMEDIES: Final[Mapping[LearningState, str]] = {
     "steady": "nothing to do",
     "learning": "nothing to do: it learns {arm} from the labels that come",
     "held back": "the restraint to the incumbent lets too few questions have {arm}: raise policy.harm, or label {arm}",
-    "stuck": "too few labels of {arm} come: label its answers, raise policy.floor, or use `ragbandit advise --warm`",
+    "stuck": "too few labels of {arm} come: label its answers, raise policy.floor, or start warm (docs/advise.md)",
     "drifting": "the rewards of {arm} changed, and it is learned again: look at what changed behind it",
     "starved": "no labels come: send labels, ratings or a judge's scores (docs/feedback.md)",
 }

@@ -63,7 +63,7 @@ BatchProgress = Callable[[int, int], None]
 FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
-_REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
+_REMEDY: Final = "give a folder that `ragbandit policy train --policy POLICY --table T.jsonl --out FOLDER` wrote"
 _EXAMPLE: Final[dict[str, Json]] = EXAMPLE | {"batch": 4, "epochs": 2, "validation": 0.3}
 
 

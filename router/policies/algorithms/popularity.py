@@ -220,7 +220,8 @@ class Popularity(PerQuestionPolicy):
 
     def _read(self, folder: Path) -> float:
         """The threshold of a trained folder. Raises ConfigError."""
-        remedy = "give a folder that `ragbandit policy train --policy popularity` wrote with these counts"
+        train = "`ragbandit policy train --policy popularity --table T.jsonl --out FOLDER`"
+        remedy = f"give a folder that was trained with these counts: {train}"
         try:
             described = json.loads((folder / _FACTS).read_text("utf-8"))
             if (described["algorithm"], described["format"]) != (self.algorithm, 1):
@@ -238,7 +239,7 @@ class Popularity(PerQuestionPolicy):
 
 def read_counts(path: str) -> MentionCounts:
     """Read a file of counts; cached until the file changes. Raises ConfigError."""
-    remedy = "ragbandit index counts --corpus CORPUS --out FILE writes it"
+    remedy = "`ragbandit index counts --corpus CORPUS.jsonl --out FILE` writes it"
     try:
         file = Path(path).expanduser()
         stamp = file.stat()

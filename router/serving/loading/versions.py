@@ -212,7 +212,7 @@ class VersionLoader:
                 f"the champion is the version {version.name!r}, whose changes do not fit this configuration: "
                 f"{error.message}",
                 field=error.field,
-                remedy=f"{error.remedy or 'undo the change'}; or: ragbandit policy rollback {version.name}",
+                remedy=f"{error.remedy or 'undo the change'}; or: `ragbandit policy rollback {version.name}`",
             ) from error
         before, self.snapshots = self.ledger.label, snapshots
         self._hand_over()

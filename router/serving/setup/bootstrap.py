@@ -231,7 +231,7 @@ def check_exposure(settings: Settings, *, now: float) -> None:
                 return
     harm = "everyone who can reach it could read every question and teach the policy"
     message = f"the service would listen on {host or 'every address'} without API keys; {harm}"
-    first_key = "ragbandit keys create --role admin --name NAME"
+    first_key = "`ragbandit keys create --role admin --name NAME`"
     remedy = f"make a key first: {first_key}; or listen on 127.0.0.1. See docs/security.md"
     raise ConfigError(message, field=field, remedy=remedy)
 

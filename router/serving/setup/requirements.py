@@ -51,7 +51,7 @@ def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False)
             f"the database {file} is missing or empty, and a former store left {', '.join(remains)}: a new one would "
             "have none of its decisions and API keys"
         )
-        remedy = f"{RESTORE}, or correct the path; to begin a new store, run: ragbandit migrate --new-store"
+        remedy = f"{RESTORE}, or correct the path; to begin a new store, run: `ragbandit migrate --new-store`"
         return StoreError(message, field=_field(settings), remedy=remedy, lasting=True)
     if make:
         return None

@@ -270,7 +270,7 @@ def _add_key(connection: Connection, values: Mapping[str, Any], *, actor: str, n
     """Make and store a key. Raises InvalidInput if there are too many keys."""
     count = select(func.count()).select_from(api_keys).where(*_usable(now))
     if connection.execute(count).scalar_one() >= MAX_KEYS:
-        remedy = "revoke keys that are not used any more (ragbandit keys list)"
+        remedy = "revoke keys that are not used any more (`ragbandit keys list`)"
         raise InvalidInput(f"there are {MAX_KEYS} keys already", field="key", remedy=remedy)
     key = ApiKey(public_id=_digits(_PUBLIC), made_at=now, made_by=actor[:64], **values)
     secret = _digits(_SECRET)
@@ -286,7 +286,7 @@ def _locked_key(connection: Connection, public_id: str) -> ApiKey:
     query = select(api_keys).where(api_keys.c.public_id == public_id).with_for_update()
     row = connection.execute(query).mappings().first()
     if row is None:
-        remedy = "ragbandit keys list shows the public ids: the part between rb_ and the secret"
+        remedy = "`ragbandit keys list` shows the public ids: the part between rb_ and the secret"
         raise NotFound("no key has this public id", field="key", remedy=remedy)
     return _KEYS.value(row)
 

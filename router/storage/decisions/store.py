@@ -624,7 +624,7 @@ def readable(row: Row) -> Decision | StoreError:
     try:
         return decision_value(row)
     except (ValueError, TypeError, KeyError) as error:
-        return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: ragbandit verify")
+        return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: `ragbandit verify`")
 
 
 def readable_outcome(row: Row) -> Outcome | StoreError:
@@ -632,4 +632,4 @@ def readable_outcome(row: Row) -> Outcome | StoreError:
         return outcome_value(row)
     except (ValueError, TypeError, KeyError) as error:
         fault = f"the outcome of decision {row['decision_id']} cannot be read: {error}"
-        return StoreError(fault, remedy="see: ragbandit verify")
+        return StoreError(fault, remedy="see: `ragbandit verify`")

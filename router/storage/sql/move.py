@@ -68,7 +68,7 @@ def move(source: Database, target: Database, *, progress: Callable[[int, int], N
 def _check_source(source: Database, *, revision: str | None) -> None:
     if revision != SCHEMA_REVISION:
         message = f"the SQLite store has schema {revision or 'none'}, and this release moves schema {SCHEMA_REVISION}"
-        raise StoreError(message, field="from", remedy=f"first run: DATABASE_URL={source.url} ragbandit migrate")
+        raise StoreError(message, field="from", remedy=f"first run with DATABASE_URL={source.url}: `ragbandit migrate`")
     for lease in held_leases(source, leases.c.expires_at > clock(source)):
         if holder_alive(lease.holder) is not False:
             message = f"the SQLite store is in use: {lease.holder} holds the lease {lease.name!r}"

@@ -106,7 +106,7 @@ def check_schema(database: Database, *, make: bool = True) -> str:
     present = "no schema" if current is None else f"schema {current}"
     oldest = "" if OLDEST_REVISION == SCHEMA_REVISION else f"{OLDEST_REVISION} to "
     message = f"the database has {present}, this version needs {oldest}{SCHEMA_REVISION}"
-    remedy = _INSTALL if newer else "run: ragbandit migrate"
+    remedy = _INSTALL if newer else "run: `ragbandit migrate`"
     raise StoreError(message, field="database_url", remedy=remedy)
 
 
@@ -119,7 +119,7 @@ def check_tables(connection: Connection, *, revision: str) -> None:
     if fault is None:
         return
     message = f"the database has schema {revision}, but {fault}: an unreleased version of ragbandit made it"
-    remedy = "export its data with that version (`ragbandit data export`), and import it into an empty database"
+    remedy = "export its data with that version (`ragbandit data export FILE`), and import it into an empty database"
     raise StoreError(message, field="database_url", remedy=remedy)
 
 
@@ -187,7 +187,7 @@ def version_of(connection: Connection) -> tuple[str | None, str | None]:
         return None, None
     if "code_from" not in row or row["version_num"] < FIRST_REVISION:
         message = f"the database has schema {row['version_num']}, which no release of RagBandit made"
-        remedy = "use an empty database; what made this one may export its data (`ragbandit data export`)"
+        remedy = "use an empty database; what made this one may export its data (`ragbandit data export FILE`)"
         raise StoreError(message, field="database_url", remedy=remedy)
     return row["version_num"], row["code_from"]
 
@@ -216,7 +216,7 @@ def _last_safe(current: str, *, needed: str) -> str:
     if breaks is not None and last < needed:
         serving = f"while processes of schema {current} serve: it takes code of schema {pending[breaks]} or newer"
         message = f"this release needs schema {needed}, and migration {breaks} on the way cannot be run {serving}"
-        remedy = "upgrade by way of a release between the two, or stop all processes and run: ragbandit migrate"
+        remedy = "upgrade by way of a release between the two, or stop all processes and run: `ragbandit migrate`"
         raise StoreError(message, field="database_url", remedy=remedy)
     return last
 

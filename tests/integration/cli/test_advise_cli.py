@@ -323,7 +323,7 @@ def test_the_next_command_of_a_log_runs_as_printed(tmp_path, monkeypatch, labell
     write_json(tmp_path / "log.jsonl", [{"question": f"capital {n}?", **answers} for n in range(20)])
     out, config = "my questions.jsonl", "config.yaml"
     shown = command.run("data", "questions", "log.jsonl", "-o", out, "-c", config, terminal_width=80, code=0).stdout
-    (printed,) = [line.partition(": ")[2] for line in shown.splitlines() if line.startswith("- next")]
+    (printed,) = [line.split("`")[1] for line in shown.splitlines() if line.startswith("- next")]
     program, *words = shlex.split(printed)
     assert (program, words) == ("ragbandit", ["advise", out, "--budget", "5", "--config", "config.yaml"])
     done = command.run(*words)

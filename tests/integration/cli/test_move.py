@@ -84,13 +84,13 @@ def test_a_killed_move_continues(source, target, monkeypatch):
     monkeypatch.setenv("DATABASE_URL", target)
     for verb in (["status"], ["migrate"], ["keys", "list"]):
         assert "a move from SQLite has not ended" in run(*verb, code=2).output
-    assert "ragbandit verify --deep, then ragbandit up" in run("migrate", "--from", "old.db", code=0).output
+    assert "`ragbandit verify --deep`, then `ragbandit up`" in run("migrate", "--from", "old.db", code=0).output
     assert rows_of(target) == before == rows_of(source)
     with closing(Database(target)) as database, database.read() as connection:
         assert check_schema(database) == SCHEMA_REVISION
         assert not [column for table in metadata.tables for column in inspect(connection).get_columns(table)
                     if column["autoincrement"] or column.get("identity")]  # fmt: skip
-    assert "ragbandit verify --deep, then ragbandit up" in run("migrate", "--from", source, code=0).output
+    assert "`ragbandit verify --deep`, then `ragbandit up`" in run("migrate", "--from", source, code=0).output
     assert rows_of(target) == before
     with closing(Database(target)) as database, database.write() as connection:
         connection.execute(text("UPDATE counters SET value = value + 1"))  # as the service does

@@ -314,7 +314,8 @@ def test_the_command_says_it_before(tmp_path, monkeypatch, sqlite_template):
             key = router.route(f"easy {number}").id
             router.outcome(key, answer="yes", cost={"dollars": 0.001})
     options = ["--decide", "--against", "large", "--module", "own_arms:arms", "--judge", "own_judge:right"]
-    assert "decide now: `ragbandit report --decide`" in command.run("report", code=0).stdout
+    printed = "decide now: `ragbandit report --since 7d --decide --module MODULE:NAME --judge labels`"
+    assert printed in command.run("report", code=0).stdout
     assert "no answers were put on the page Labels" in command.run("report", "--rate", code=0).stderr
     said = command.run("report", *options, code=0).stderr
     assert "30 routed questions of the period" in said

@@ -1,14 +1,14 @@
 """`report --decide` when runs fail, are repeated, or come at the same time."""
 
 import contextlib
-import time
 from dataclasses import replace
 from threading import Barrier, BrokenBarrierError, Event, Lock, Thread
 from types import SimpleNamespace
 
 import pytest
 
-from ragbandit.router.reporting import paired_requests, words
+from ragbandit.router.reporting import paired_requests
+from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
 from ragbandit.router.reporting.report import report
 from ragbandit.router.storage import paired_labels
@@ -342,10 +342,10 @@ def test_commands_read_the_same_questions(world):
     own = replace(scope(world), tenant="default")
     made = report(world.database, own, policy=world.settings.policy, against="small")
     made = replace(made, to_rate=5)
-    options = "--tenant default --against small"
-    assert f"{options} --rate`" in words.to_rate(made)
-    actions = words.assessment(made, now=time.time()).actions
-    assert any(f"`ragbandit report {options} --decide`" in action for action in actions)
+    means, options = Means.of(world.settings), "--since 1h --tenant default --against small"
+    assert f"`ragbandit report {options} --rate`" in rating(made, means=means)
+    step = deciding(world.database, made, own, means=means, now=made.until)
+    assert f"`ragbandit report {options} --decide --module MODULE:NAME --judge labels`" in step.text
 
 
 @on_sqlite

@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks.report import WORLDS, made
 from ragbandit.router.api.findings import of_report
-from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of
+from ragbandit.router.reporting.next_steps import Means, rating
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.shared.errors import NotFound
@@ -250,12 +251,16 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     """
     run = made(WORLDS[6], count=2_000, seed=1)
     found = reported(run.log, against="premium")
-    shown = words.assessment(found, now=found.until)
+    settings = Settings()
+    text = rating(found, means=Means.of(settings))
+    shown = words.assessment(found, now=found.until, steps=[text])
     days = math.ceil((found.until - found.since) / 86_400.0)
-    text = f"rate {found.to_rate} more answers of premium: then it is probably known; `ragbandit report --since {days}d"
-    text += " --against premium --rate` puts them on the page Labels"
+    assert text == (
+        f"rate {found.to_rate} more answers of premium: then it is probably known; `ragbandit report --since {days}d "
+        "--against premium --rate` puts them on the page Labels"
+    )
     assert (found.total.verdict, text in shown.actions) == ("not known yet", True)
-    assert [finding.what for finding in of_report(found)] == [text]
+    assert [finding.what for finding in of_report(found, settings=settings)] == [text]
     assert any("which holds if nobody chooses what to rate by how good it is" in note for note in shown.notes)
     premium = run.log.arms.index("premium")
     unrated = np.flatnonzero((run.log.arm == premium) & np.isnan(run.log.quality))

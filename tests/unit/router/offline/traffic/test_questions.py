@@ -174,7 +174,7 @@ def test_the_output_is_what_advise_reads(tmp_path):
     # 40 questions of 100 tokens at 1 dollar, and answers of 14 to 45 tokens at 10 dollars, per million
     assert would.startswith("big would have cost $0.00956 to $0.022 with answers of 14 to 45 tokens")
     assert "cannot show which model answers better" in no_comparison
-    assert then == f"next: ragbandit advise {out} --budget 5 --config {config}"
+    assert then == f"next: `ragbandit advise {out} --budget 5 --config {config}`"
 
 
 def test_names_of_models_stay_whole_in_a_narrow_terminal(tmp_path, monkeypatch):

@@ -1,0 +1,127 @@
+"""The next step to a verdict: a command that runs as printed, or what is missing for it.
+
+`report --decide` needs questions that other arms answered and that can be asked again, functions for arms of the user's
+code, and a judge or people who score the answers. Words in capitals stand for names that only the user knows.
+"""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.reporting.paired_questions import PairedQuestions, read_questions
+from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.texts.formats import counted, iso_time
+from ragbandit.shared.types import ArmName
+
+#: `Report.why` of an arm that the reader chose
+AS_ASKED: Final = "as asked"
+#: if the end of a report differs from now by fewer than this number of seconds, its period ends now
+NOW_S: Final = 120.0
+#: largest number of questions that are looked at for one that can be asked again
+_LOOKED_AT: Final = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Means:
+    """What the commands of an installation can use."""
+
+    arms: frozenset[str]
+    own: frozenset[str]  #: arms that the user's code runs
+    judge: str | None  #: who scores answers if nobody is named: "judge", "check" or None
+    label: str | None = None  #: the ledger, if it is not the configured one
+
+    @classmethod
+    def of(cls, settings: Settings, *, label: str | None = None) -> "Means":
+        arms = frozenset(settings.arms)
+        judge = "judge" if settings.judge.generator is not None else "check" if settings.reward.check else None
+        return cls(arms=arms, own=arms - {*settings.worker_arms}, judge=judge, label=label)
+
+
+class NextStep(NamedTuple):
+    text: str
+    #: whether a learner can do the same, since it needs no function of the user
+    is_ours: bool
+
+
+def deciding(database: Database, report: Report, scope: ReportScope, *, means: Means, now: float) -> NextStep | None:
+    """How to buy the verdict; None if the period compares nothing. Raises StoreError."""
+    if report.total is None or scope.reward is None:
+        return None
+    arm = report.total.second.removeprefix("always ")
+    if arm not in means.arms:
+        return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
+    scope = replace(scope, most=_LOOKED_AT)
+    options: dict[str, Any] = {"arms": means.arms, "by_model": means.judge == "judge", "reward": scope.reward}
+    questions = read_questions(database, scope, against=ArmName(arm), secret=b"", **options)
+    obstacle = _obstacle(questions)
+    if obstacle is not None:
+        return NextStep(f"a verdict cannot be bought yet: {obstacle}", False)
+    others = {question.arm for question in questions.askable}
+    needs_functions = arm in means.own or others <= means.own
+    given, notes = f"{options_of(report, means=means, now=now)} --decide", []
+    if needs_functions:
+        given += " --module MODULE:NAME"
+        functions = ", ".join(sorted(means.own & {arm, *others}))
+        notes.append(f"MODULE:NAME maps {functions} to your functions")
+    if means.judge is None:
+        given += " --judge labels"
+        notes.append("people label the answers, since neither judge.generator nor reward.check scores them")
+    text = f"decide now: `ragbandit report{given}` says how many questions a verdict takes, and for how much"
+    return NextStep(text + (f" ({'; '.join(notes)})" if notes else ""), not needs_functions)
+
+
+def _obstacle(questions: PairedQuestions) -> str | None:
+    """Why no question can be asked again, and what helps; None if some can be."""
+    if not questions.differing:
+        return (
+            f"every question of the period went to {questions.against}, so nothing differs; other arms must answer some"
+        )
+    if questions.askable:
+        return None
+    why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(questions.obstacles.items()))
+    return (
+        f"of {counted(len(questions.differing), 'question')} that other arms answered, none can be asked again ({why})"
+    )
+
+
+def rating(report: Report, *, means: Means | None = None, now: float | None = None) -> str | None:
+    """Which answers to rate for a verdict, and the command, if `means` are given; None if this is not known."""
+    if report.to_rate is None or report.total is None:
+        return None
+    arm = report.total.second.removeprefix("always ")
+    these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
+    text = f"rate {these} of {arm}: then it is probably known"
+    if means is None:
+        return text
+    options = options_of(report, means=means, now=report.until if now is None else now)
+    return f"{text}; `ragbandit report{options} --rate` puts them on the page Labels"
+
+
+def options_of(report: Report, *, means: Means, now: float) -> str:
+    """Options of a command that reads the same questions of the same ledger and compares with the same arm."""
+    options: list[str] = ["--since", _age(now - report.since)]
+    if abs(now - report.until) >= NOW_S:
+        options = [part for name in ("since", "until") for part in (f"--{name}", _time(getattr(report, name)))]
+    options += [] if report.tenant is None else ["--tenant", report.tenant]
+    if report.total is not None and report.why == AS_ASKED:
+        options += ["--against", report.total.second.removeprefix("always ")]
+    options += [] if means.label is None else ["--label", means.label]
+    return _joined(options)
+
+
+def _joined(options: Sequence[str]) -> str:
+    return "".join(f" {shlex.quote(option)}" for option in options)
+
+
+def _age(seconds: float) -> str:
+    """A whole number of days or hours, as an option."""
+    hours = max(math.ceil(seconds / 3600.0 - 1e-6), 1)
+    return f"{hours // 24}d" if hours % 24 == 0 else f"{hours}h"
+
+
+def _time(seconds: float) -> str:
+    return str(iso_time(seconds))

@@ -4,6 +4,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 export HF_HUB_OFFLINE ?= 1
 # Python keeps compiled files: tests start many processes, and each would compile the checkout again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,6 +31,15 @@ $(STAMP): pyproject.toml
 	$(PIP) --no-compile -e '.[service,models,postgres,elasticsearch,vw,openai,documents,families,otel,mcp,docs,dev]'
 	touch $(STAMP)
 	$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1 || true
+
+# The demo needs half of that; the first other target installs the rest. The last line compiles what its processes import.
+$(DEMO_STAMP): pyproject.toml
+	@echo "installing what the demo needs, once: 1.3 GB, mostly PyTorch"
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) --no-compile -e '.[service,models]'
+	touch $(DEMO_STAMP)
+	$(BIN)/python -c 'import torch, transformers.models.distilbert.modeling_distilbert, transformers.models.llama.modeling_llama'
 
 # --------------------------------------------------------------------------------------------------- while you work
 
@@ -65,7 +75,7 @@ docs: install ## write the generated pages, the comments of config.yaml and the 
 # DETAIL=1 prints every table. KEEP=1 leaves the service and its dashboard running. POLICY=NAME: another policy.
 # WORKERS=N: number of answer workers. STRATEGIES=all, or NAME,NAME...: compare the arms instead, with EACH=N questions
 # of each kind.
-demo: install ## route, answer, rate and learn on an invented handbook
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP)) ## route, answer, rate and learn on an invented handbook
 ifdef STRATEGIES
 	$(BIN)/python -m ragbandit.examples.handbook.strategies --strategies $(STRATEGIES) $(if $(EACH),--each $(EACH))
 else

@@ -1,10 +1,12 @@
 """`ragbandit demo` and `make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
 
-First the recorded table: what routing earns while it learns, against always one pipeline, in ten orders of all
-questions. Then a few questions live. A policy that has learned the recorded outcomes of other questions routes, real
-retrieval and a small real language model answer, and a script judges, mostly by a thumb up or down, else by gold
-answers. The policy goes on learning, and at the end everything is verified. Prints a page of text, with `--detail`
-every table, and writes .ragbandit/demo/report.json.
+First the recorded table: a verdict on it, and what routing earns while it learns, against always one pipeline, in ten
+orders of all questions. Then a few questions live. A policy that has learned the recorded outcomes of other questions
+routes, real retrieval and a small real language model answer, and a script judges, mostly by a thumb up or down, else
+by gold answers. The policy goes on learning, and at the end everything is verified. Prints a page of text, with
+`--detail` every table, and writes .ragbandit/demo/report.json.
+
+Weights are fetched, and the curve is computed, while other steps run.
 """
 
 import contextlib
@@ -18,8 +20,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +32,7 @@ from rich.console import Console
 
 from ragbandit.client import Client
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, Row, environment_of, ragbandit, read_questions
+from ragbandit.examples.handbook.fetching import fetching, missing_weights
 from ragbandit.examples.handbook.held_out import recorded, split, warmed
 from ragbandit.examples.handbook.policies import prepared
 from ragbandit.examples.handbook.report import headline, live, show, summarise
@@ -117,6 +120,10 @@ def _run(chosen: Options) -> None:
         if chosen.detail:
             show(console, report, file=Path(os.path.relpath(file)))
         else:
+            asked = sum(row["n"] for row in report["arms"].values())
+            _step(
+                f"3. A real service with a small language model answered {asked} questions that ask for other things:"
+            )
             _step(live(report))
         console.print(headline(report), style="bold", highlight=False)
         _point_to_dashboard(f"{url}/ui", file=file, keep=chosen.keep)
@@ -131,21 +138,15 @@ def _shown(chosen: Options, *, progress: Progress, running: contextlib.ExitStack
     base = environment_of(chosen.config, data=data)
     if chosen.workers is not None:
         base["RAGBANDIT_WORKERS__ANSWER"] = str(chosen.workers)
-    asked, others = _traffic(chosen, reward=load(environ=base).settings.reward)
+    settings = load(environ=base).settings
+    asked, others = _traffic(chosen, reward=settings.reward)
     if len(asked) <= UNJUDGED:
         message = f"of {len(asked)} questions, all that can be asked, {UNJUDGED} stay unjudged"
         raise InvalidInput(message, field="--limit", remedy="ask more")
-    learning, warm = None, {"questions": 0, "rows": 0}
     run = functools.partial(ragbandit, environment=base)
-    if not chosen.policy:
-        progress("the policy learns the recorded table", 0, 0)
-        learning = _curve(base, chosen=chosen, data=data)
-    progress("the handbook is indexed", 0, 0)
-    run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
-    if not chosen.policy:
-        progress(f"the policy learns the recorded outcomes of {len(others)} other questions", 0, 0)
-        warm = _warm(others, chosen=chosen, ragbandit=run)
-    _step(f"3. A real service with a small language model answers {len(asked)} questions that ask for other things:")
+    warm, learning = _learned(
+        base, missing=missing_weights(settings), others=others, chosen=chosen, progress=progress, running=running
+    )
     progress("starting the service", 0, 0)
     environment = prepared(chosen.policy, environment=base, questions=asked, ragbandit=run, console=console)
     url = running.enter_context(_service(environment, data=data))
@@ -164,12 +165,43 @@ def _shown(chosen: Options, *, progress: Progress, running: contextlib.ExitStack
         judged=judged | {"warm": warm},
         seconds=time.monotonic() - began,
     )
-    report["learning"] = learning
+    progress("the policy learns the recorded table", 0, 0)
+    report["learning"] = None if learning is None else learning.result()
     (data / "report.json").write_text(json.dumps(report, indent=2))
     if not chosen.keep:
         progress("ending the service", 0, 0)
         running.close()
     return url, report
+
+
+def _learned(
+    environment: dict[str, str],
+    *,
+    missing: Sequence[str],
+    others: list[Row],
+    chosen: Options,
+    progress: Progress,
+    running: contextlib.ExitStack,
+) -> "tuple[Row, Future[Row] | None]":
+    """Index the handbook and let the policy learn the other questions. Fetch the missing weights, and begin the curve.
+
+    Returns (counts and the advice on the others, Future of the curve; None if another policy runs)
+    """
+    run = functools.partial(ragbandit, environment=environment)
+    fetch = running.enter_context(fetching(environment, data=chosen.data)) if missing else None
+    curve = None if chosen.policy else running.enter_context(_curve(environment, chosen=chosen))
+    also = f"; fetching the weights of {' and '.join(missing)}, once" if missing else ""
+    progress(f"the handbook is indexed{also}", 0, 0)
+    run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
+    warm, learning = {"questions": 0, "rows": 0}, None
+    if curve is not None:
+        progress(f"the policy learns the recorded outcomes of {len(others)} questions{also}", 0, 0)
+        warm = _warm(others, chosen=chosen, ragbandit=run)
+        learning = curve()
+    if fetch is not None and fetch.poll() is None:
+        progress("fetching and converting the weights of a small language model, once", 0, 0)
+        fetch.wait()
+    return warm, learning
 
 
 def _step(sentence: str) -> None:
@@ -189,19 +221,37 @@ def _point_to_dashboard(address: str, *, file: Path, keep: bool) -> None:
     console.print("\nthe service ends")
 
 
-def _curve(environment: dict[str, str], *, chosen: Options, data: Path) -> Row:
-    """The learning curve on the recorded table, in a process of its own, whose encoder is gone when it ends."""
-    command = [sys.executable, "-m", "ragbandit.examples.handbook.learning_curve", "--data", str(data)]
+@contextlib.contextmanager
+def _curve(environment: dict[str, str], *, chosen: Options) -> "Iterator[Callable[[], Future[Row]]]":
+    """Compute the learning curve on the recorded table in a process of its own, which gives way to the other steps.
+
+    Yields a function that lets a thread print the curve when it is ready, and returns a Future of the curve.
+    """
+    command = [sys.executable, "-m", "ragbandit.examples.handbook.learning_curve", "--data", str(chosen.data)]
     command += ["--config", str(chosen.config), "--seeds", str(chosen.seeds)]
     command += ["--table", str(chosen.table), *([] if chosen.detail else ["--brief"])]
+    pipe = subprocess.PIPE
+    with (
+        ThreadPoolExecutor(1) as waiting,
+        subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe) as process,
+    ):
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, process.pid, 10)
+        try:
+            yield lambda: waiting.submit(_print_curve, process, chosen=chosen)
+        finally:
+            process.kill()  # does nothing if it has ended
+
+
+def _print_curve(process: "subprocess.Popen[str]", *, chosen: Options) -> Row:
+    printed, failure = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"the learning curve failed:\n{failure}")
     _step(
-        f"1. A policy learns recorded outcomes, one arm a question, in {chosen.seeds} orders. Reward a question so far:"
+        f"2. A policy learns recorded outcomes, one arm a question, in {chosen.seeds} orders. Reward a question so far:"
     )
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    if done.returncode != 0:
-        raise SystemExit(f"the learning curve failed:\n{done.stderr}")
-    console.print(done.stdout.rstrip(), soft_wrap=True, highlight=False, markup=False)
-    learning: Row = json.loads((data / "learning.json").read_text())
+    console.print(printed.rstrip(), soft_wrap=True, highlight=False, markup=False)
+    learning: Row = json.loads((chosen.data / "learning.json").read_text())
     return learning
 
 
@@ -211,9 +261,7 @@ def _warm(others: list[Row], *, chosen: Options, ragbandit: Callable[[list[str]]
         return {"questions": 0, "rows": 0}
     advice = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
     if not chosen.detail:
-        _step(
-            f"2. ragbandit advise --warm: a verdict on {len(others)} of these questions, which the policy then learns:"
-        )
+        _step(f"1. ragbandit advise --warm: a verdict on {len(others)} questions, which the policy then learns:")
         console.print(advice["sentence"], highlight=False)
     gains = {
         row["second"].removeprefix("always "): {"value": row["reward"]["estimate"], **row["reward"]}

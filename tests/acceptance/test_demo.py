@@ -16,9 +16,11 @@ import yaml
 from rich.console import Console
 
 from ragbandit.examples.handbook import recorded, strategies
-from ragbandit.examples.handbook.command import TABLE, read_questions
+from ragbandit.examples.handbook.command import HERE, TABLE, read_questions
+from ragbandit.examples.handbook.fetching import missing_weights
 from ragbandit.examples.handbook.report import show
 from ragbandit.examples.handbook.side_by_side import KINDS, sampled
+from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
 from tests.support import command
 from tests.support.forked import Forked
@@ -95,9 +97,12 @@ def test_a_short_demo(tmp_path, models, monkeypatch):
         assert f"After {free['questions'] - free['questions'] // 3} questions of feedback" in " ".join(printed.split())
     else:
         assert len(SIGN.sub("", printed).splitlines()) <= 25, printed
-        assert {"the policy learns the recorded table", "starting the service"} <= {
-            step for step, _ in SIGN.findall(printed)
-        }
+        steps = {step for step, _ in SIGN.findall(printed)}
+        assert {
+            f"the policy learns the recorded outcomes of {warm['questions']} questions",
+            "starting the service",
+        } <= steps
+        assert [line[0] for line in printed.splitlines() if re.match(r"\d\. ", line)] == ["1", "2", "3"]
         seconds = [0, *(int(each) for _, each in SIGN.findall(printed))]
         assert all(later - earlier < 10 for earlier, later in pairwise(seconds))
         assert "computed again from the store: equal" in printed
@@ -167,3 +172,11 @@ def test_all_arms_side_by_side(tmp_path, run_here, capsys):
     assert by_kind["no_retrieval"] == by_kind["oracle"] == [1.0, 0.0, 0.0]
     assert sum(report["policy"]["arms"].values()) == pytest.approx(1.0)
     assert len((tmp_path / "strategies" / "answers.jsonl").read_text().splitlines()) == 3 * len(rows)
+
+
+def test_missing_weights_are_named(tmp_path, monkeypatch):
+    """The demo names the weights that it fetches once, and none if they are on this disk or no model is used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert missing_weights(load(HERE / "config.yaml", environ={}).settings) == ["the encoder", "a small language model"]
+    assert missing_weights(load(scripted(tmp_path, {"": "eight."}), environ={}).settings) == []

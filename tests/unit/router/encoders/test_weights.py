@@ -7,6 +7,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -194,14 +195,21 @@ def test_the_hash_is_remembered(tmp_path, monkeypatch):
 
 
 def test_what_is_at_hand(tmp_path, hub_cache, monkeypatch):
-    """A folder and what the hub's cache holds are at hand; a GGUF file must be converted, a hub's model fetched."""
+    """A folder, what the hub's cache holds and, without a hub, a converted stand-in are at hand; a GGUF file must be
+    converted, a hub's model fetched.
+    """
     (tmp_path / "tiny.gguf").write_bytes(b"")
     put_in_hub_cache(hub_cache, "someone/here")
     assert weights.at_hand(str(make_model(tmp_path / "model")))
     assert weights.at_hand("someone/here")
     assert not weights.at_hand(str(tmp_path / "tiny.gguf"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert not weights.at_hand(weights.DEFAULT_GENERATOR)
+    stand_in = weights._WHEELS[weights.DEFAULT_GENERATOR]
+    make_model(stand_in.folder(tmp_path / "cache" / "ragbandit"))
+    assert weights.at_hand(weights.DEFAULT_GENERATOR)
     monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert not weights.at_hand(weights.DEFAULT_GENERATOR), "the hub's weights come first"
     assert not weights.at_hand("someone/elsewhere")
 
 
@@ -267,3 +275,13 @@ def test_dequantising_names_and_turns_the_parameters():
     state = weight_formats._dequantised(graph, onnx.numpy_helper.to_array)
     assert {*state} == {"transformer.layer.0.q_lin.bias", "transformer.layer.0.q_lin.weight"}
     assert state["transformer.layer.0.q_lin.weight"].tolist() == [[0, 1.5], [0.5, 2], [1, 2.5]]
+
+
+def test_functions_of_a_library_are_computed_once_while_a_file_is_converted():
+    """A conversion reads a GGUF file once, however often transformers asks for it, and leaves the library as it was."""
+    calls: list[str] = []
+    library = SimpleNamespace(GGUFReader=lambda path: calls.append(path) or object())
+    original = library.GGUFReader
+    with weight_formats._computed_once(library, "GGUFReader"):
+        assert library.GGUFReader("a.gguf") is library.GGUFReader("a.gguf")
+    assert (calls, library.GGUFReader) == (["a.gguf"], original)

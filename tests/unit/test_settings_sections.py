@@ -15,6 +15,7 @@ LEFT = {
     "router/offline": 13,  # rows_of came from the examples
     "router/policies": 1,
     "router/queue": 2,
+    "router/reporting": 1,  # which command reaches a verdict depends on arms, judge and reward
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
     "workers/evaluation": 9,  # the two bodies of `evaluate`

@@ -37,7 +37,7 @@ def test_the_answer_is_printed_first(run, service):
     assert "arm" in output
     assert len(output.splitlines()) < 12
     rating = f"ragbandit feedback send mine-1 --rating true --url {service.url}"
-    assert output.splitlines()[-1] == f"rate it: {rating}"
+    assert output.splitlines()[-1] == f"rate it: `{rating}`"
     command.run(*rating.split()[1:], code=0)
     code, output = run("answer", QUESTION, "--id", "mine-1", "--json")
     assert json.loads(output)["answer"] == "Bram Stoker [1897]"

@@ -99,7 +99,7 @@ def test_a_router_that_earns_no_more_than_one_arm(stored, settings):
             world.feedback(decision, reward=float(decision.arm == best))
         world.learn()
         month = findings.month_report(world.database, settings=settings(), now=world.now + 1.0)
-        reported = [line.partition(";")[0] for line in told(findings.of_report(month))]
+        reported = [line.partition(";")[0] for line in told(findings.of_report(month, settings=settings()))]
         assert reported == [f"warning routing: fix: always {best} earns as much"] * lines
 
 

@@ -239,7 +239,7 @@ def test_questions_are_read_in_every_form(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "this command cannot run big and small, which your code runs (`ragbandit advise QUESTIONS --module"),
+        ((), "this command cannot run big and small, which your code runs (`ragbandit advise QUESTIONS.jsonl --module"),
         (("--arms", "big,small"), "cannot run big and small, which your code runs"),
         (("--module", "own_code:nothing"), "'own_code:nothing' cannot be imported"),
         (("--module", "own_code:small"), "is function; expected a mapping of names to functions"),

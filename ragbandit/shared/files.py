@@ -1,14 +1,18 @@
-"""Files and folders: atomic writes, remote folders, cached arrays."""
+"""Files and folders: reads of users' files, atomic writes, remote folders, cached arrays."""
 
+import codecs
 import contextlib
+import errno
 import importlib.util
+import io
 import logging
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy.typing as npt
 
@@ -17,6 +21,67 @@ from ragbandit.shared.errors import ConfigError, required_module
 log = logging.getLogger("ragbandit.cache")
 
 _PREFIX = ".new-"
+
+#: largest file of settings, facts or a prompt that is read whole, bytes
+MOST_BYTES: Final = 64 << 20
+#: kind of a path that is no file -> its name
+_KINDS: Final = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+#: byte order mark -> encoding
+_MARKS: Final = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a file that a user named, for reading.
+
+    Raises OSError, also for anything but a regular file: a pipe may wait for ever, a device may have no end.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # or opening a pipe would wait for its writer
+    try:
+        _check_regular(descriptor, path=path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_regular(descriptor: int, *, path: str | Path) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
+def read_file(path: Path, *, most: int = MOST_BYTES) -> bytes:
+    """The bytes of a file that a user named. Raises OSError, also above `most` bytes; see `open_file`."""
+    with open_file(path) as stream:
+        data = stream.read(most + 1)  # the size that the system reports may be too small, as of files below /proc
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", str(path))
+    return data
+
+
+def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
+    """The text of a file that a user named. Raises OSError as `read_file`, and ValueError as `text_of_file`."""
+    return text_of_file(read_file(path, most=most))
+
+
+def text_of_file(data: bytes) -> str:
+    """Decode UTF-8, or what a byte order mark names, without the mark. Raises ValueError."""
+    encoding = next((encoding for mark, encoding in _MARKS.items() if data.startswith(mark)), "utf-8")
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not {encoding.removesuffix('-sig').upper()}") from error
 
 
 def cache_root(cache: Path | None = None) -> Path:
@@ -31,8 +96,14 @@ def private_folder(path: Path) -> None:
 
 
 def append_private(path: Path) -> BinaryIO:
-    """Open a file for appending; a new file can be read only by its owner. Raises OSError."""
-    return os.fdopen(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600), "a+b")
+    """Open a file for appending; a new file can be read only by its owner. Raises OSError, see `open_file`."""
+    descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_NONBLOCK, 0o600)
+    try:
+        _check_regular(descriptor, path=path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "a+b")
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import whole_file
+from ragbandit.shared.files import open_file, whole_file
 
 _GZIP = b"\x1f\x8b"
 #: longest line, bytes
@@ -24,8 +24,8 @@ MAX_LINE: Final = 16 * 1024 * 1024
 def lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
     """Yield (number from 1, bytes) of every line that is not blank, or of all lines. UTF-16 with a mark becomes UTF-8.
 
-    Raises InvalidInput if the file cannot be read, is blank, or has a line above MAX_LINE. The readable lines of a
-    damaged gzip file are yielded first.
+    Raises InvalidInput if the file cannot be read, is no regular file (see `rereadable` for pipes), is blank, or has a
+    line above MAX_LINE. The readable lines of a damaged gzip file are yielded first.
     """
     number = rows = 0
     try:
@@ -71,24 +71,27 @@ def rereadable(path: Path) -> Iterator[Path]:
     if not path.is_fifo():
         yield path
         return
+    remedy = "save the data in a file, and name the file"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, path.name)
-        with path.open("rb") as pipe, copy.open("wb") as file:
-            while data := pipe.read(1 << 20):
-                file.write(data)
-                if file.tell() > _MOST_PIPED_BYTES:
-                    message = f"the pipe sends more than {_MOST_PIPED_BYTES >> 20} MB"
-                    raise InvalidInput(message, field=str(path), remedy="save the data in a file, and name the file")
+        try:
+            with path.open("rb") as pipe, copy.open("wb") as file:
+                while data := pipe.read(1 << 20):
+                    file.write(data)
+                    if file.tell() > _MOST_PIPED_BYTES:
+                        message = f"the pipe sends more than {_MOST_PIPED_BYTES >> 20} MB"
+                        raise InvalidInput(message, field=str(path), remedy=remedy)
+        except OSError as error:
+            message = f"the pipe cannot be copied: {error.strerror}"
+            raise InvalidInput(message, field=str(path), remedy=remedy) from error
         yield copy
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Open a file for reading. A gzip file is recognised by its first bytes, a pipe by its name, and unpacked."""
-    packed = path.suffix == ".gz"
-    if path.is_file():
-        with path.open("rb") as stream:
-            packed = stream.read(len(_GZIP)) == _GZIP
-    return cast("BinaryIO", gzip.open(path, "rb")) if packed else path.open("rb")
+    """Open a regular file for reading. A gzip file is recognised by its first bytes, and unpacked. Raises OSError."""
+    with open_file(path) as stream:
+        is_packed = stream.read(len(_GZIP)) == _GZIP
+    return cast("BinaryIO", gzip.open(path, "rb")) if is_packed else open_file(path)
 
 
 def decoded(raw: bytes) -> str:

@@ -1,5 +1,6 @@
 """`ragbandit replay`: estimates the reward of other policies on logged traffic."""
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from ragbandit.router.offline.replay.plan import SAMPLE
 from ragbandit.router.offline.replay.report import assessment, headline
 from ragbandit.router.policies.settings_check import check_fallback
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.texts.formats import number_or_name
 from ragbandit.shared.types import finite_json
 
@@ -82,14 +84,6 @@ def replay_verb(
         raise InvalidInput(message, field="label", remedy="leave out --label or --log")
     settings = configuration.load(config).settings
     check_fallback(settings.policy, arms=list(settings.arms))
-    opened = open_log(
-        log,
-        config=settings,
-        label=label,
-        since=None if since is None else parse_time(since, now=time.time()),
-        mixed_arms=mixed_arms,
-        skip_bad=skip_bad,
-    )
     plan = Plan(
         weight=_weight(price, prices=settings.cost_weights),
         baseline=baseline,
@@ -98,7 +92,19 @@ def replay_verb(
         sample=sample,
     )
     candidates = _candidates(policy, params=param or [], settings=settings)
-    with bars(errors) as progress:
+    with contextlib.ExitStack() as stack:
+        opened = replace(
+            open_log(
+                None if log is None else stack.enter_context(rereadable(Path(log))),
+                config=settings,
+                label=label,
+                since=None if since is None else parse_time(since, now=time.time()),
+                mixed_arms=mixed_arms,
+                skip_bad=skip_bad,
+            ),
+            name=log,
+        )
+        progress = stack.enter_context(bars(errors))
         result = replay(opened, candidates=candidates, plan=plan, pmfs=write_pmfs, progress=progress)
     shown = replace(assessment(result), arms=tuple(settings.arms))
     _show(result, shown, report=report, as_json=as_json, everything=everything)

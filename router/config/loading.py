@@ -22,6 +22,7 @@ from ragbandit.router.config.sources import Sources, leaves_of, overridden, path
 from ragbandit.router.config.strict_yaml import parsed_yaml
 from ragbandit.router.config.urls import PLAIN_VARIABLES, check_urls, refuse_secrets, shown_setting
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files import read_text
 
 ENV_PREFIX: Final = "RAGBANDIT_"
 #: variable with the folder of users' classes. `up` sets it, since its children read a copy of the configuration
@@ -121,7 +122,7 @@ def _checked(tree: Mapping[str, Any], sources: Sources = MappingProxyType({})) -
 
 def _file(path: str | Path | None) -> Path | None:
     file = Path(path or "config.yaml")
-    if file.is_file():
+    if file.is_file() or (path and file.exists()):
         return file
     if path:
         raise ConfigError(f"the file {file} does not exist", field="config", remedy="give --config an existing file")
@@ -130,11 +131,11 @@ def _file(path: str | Path | None) -> Path | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        tree = parsed_yaml(file.read_text(encoding="utf-8"))
+        tree = parsed_yaml(read_text(file))
     except (OSError, ValueError) as error:
-        fault = error.strerror if isinstance(error, OSError) else str(error)
-        fault = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else fault
-        remedy = "check the indentation, and quote values that hold a colon"
+        fault, remedy = str(error), "check the indentation, and quote values that hold a colon"
+        if isinstance(error, OSError):
+            fault, remedy = error.strerror or fault, "give --config a YAML file that this user can read"
         raise ConfigError(f"{file} cannot be read: {fault}", field="config", remedy=remedy) from None
     if tree is None:
         return {}

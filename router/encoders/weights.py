@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from ragbandit.router.encoders.weight_formats import gguf, onnx_encoder
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.files import cache_root, whole_folder, write_file
+from ragbandit.shared.files import cache_root, open_file, read_text, whole_folder, write_file
 from ragbandit.shared.texts.formats import did_you_mean
 
 log = logging.getLogger("ragbandit.weights")
@@ -133,8 +133,8 @@ def config_at_hand(name_or_path: str) -> Mapping[str, Any]:
         file = _from_hub_cache(name_or_path)[0]
         file = file and file / "config.json"
     try:
-        config = json.loads(file.read_text("utf-8")) if file else {}
-    except (OSError, ValueError):
+        config = json.loads(read_text(file)) if file else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -314,7 +314,7 @@ def file_sha256(file: Path, *, root: Path) -> str:
         cached = ""
     if len(cached) == 64:
         return cached
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     try:
         write_file(cache_file, sha256.encode(), durable=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files import read_text
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Message
 from ragbandit.strategies.answer_stream import Settle
@@ -132,7 +133,7 @@ def _read_source(source: str | Path, *, where: str) -> str:
         return source
     remedy = "one line is the path of a UTF-8 text file; the text of a template has at least two lines"
     try:
-        return Path(source).read_text(encoding="utf-8")
+        return read_text(Path(source))
     except (OSError, ValueError) as error:
         reason = f"there is no {Path(source).absolute()}" if isinstance(error, FileNotFoundError) else None
         reason = reason or getattr(error, "strerror", None) or str(error)

@@ -21,7 +21,8 @@ from uuid import UUID
 import yaml
 
 from ragbandit.shared.errors import InvalidInput, encodable, required_module
-from ragbandit.shared.json_lines import MAX_LINE, decoded, lines, parsed
+from ragbandit.shared.files import open_file
+from ragbandit.shared.json_lines import MAX_LINE, decoded, lines, parsed, rereadable
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
@@ -97,16 +98,22 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     if source.is_dir():
         yield from read_folder(source, leave_out=leave_out or log_left_out)
         return
-    if source.suffix.lower() == ".parquet":
-        unit, rows = "row", _parquet(source)
+    with rereadable(source) as readable:
+        yield from _rows_of_file(readable, source=source, leave_out=leave_out or log_left_out)
+
+
+def _rows_of_file(path: Path, *, source: Path, leave_out: Callable[[str, str], None]) -> Iterator[Passage]:
+    """source: the file as the user named it."""
+    if path.suffix.lower() == ".parquet":
+        unit, rows = "row", _parquet(path)
     else:
-        unit, rows = "line", _tab_separated(source) if _has_columns(source) else _json_lines(source)
+        unit, rows = "line", _tab_separated(path) if _has_columns(path) else _json_lines(path)
     first_rows: dict[str, int] = {}
     for number, row in rows:
         where = f"{source}, {unit} {number}"
         row = _renamed(row)
         if "text" in row and is_blank(_as_text(row["text"], name="text", where=where)):
-            (leave_out or log_left_out)(f"{unit} {number}", "it has no text")
+            leave_out(f"{unit} {number}", "it has no text")
             continue
         passage = _read_row(row, where=where)
         if (first := first_rows.setdefault(passage.id, number)) != number:
@@ -160,6 +167,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     parquet = required_module("pyarrow.parquet", extra="replay")  # most corpora are JSONL
 
     try:
+        open_file(path).close()
         with parquet.ParquetFile(path) as file:
             columns = [name for name in file.schema_arrow.names if name in _COLUMNS]
             if twice := [name for name in columns if columns.count(name) > 1]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.files import Folder, replace_folder
+from ragbandit.shared.files import Folder, read_text, replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.corpus import PassageReader, build_command
@@ -57,8 +57,8 @@ class FolderRetriever(Retriever):
         if not file.is_file():
             raise cls._fault(f"{folder} has no index", folder=folder)
         try:
-            meta = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            meta = json.loads(read_text(file))
+        except (OSError, ValueError, RecursionError) as error:
             raise cls._fault(f"{folder} is damaged: {error}", folder=folder) from error
         version = meta.get("format") if isinstance(meta, dict) else None
         if version != cls.format or not isinstance(meta, dict):

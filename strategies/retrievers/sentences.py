@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files import open_file, read_text
 from ragbandit.shared.torch_models import device_of, load_model
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
@@ -71,7 +72,7 @@ def weights_sha256(folder: Path) -> str:
     """sha256 over the hashes of the folder's safetensors files, in the order of their names."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
+        with open_file(file) as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()
 
@@ -96,8 +97,8 @@ def _read(file: Path) -> Any:
     if not file.is_file():
         return {}
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_text(file))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read: {error}", field="retriever.model") from error
 
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
@@ -250,16 +252,18 @@ class Sources:
 
     def of_log(self, path: Path | None, *, skip_bad: bool) -> WarmRows:
         """The rows of a log. path: None to read the store."""
-        opened_log = open_log(path, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
         skipped, left_out = list[BadRow](), LeftOut()
-        rows, _ = opened_log.judged_rows(skipped=skipped, left_out=left_out, progress=self.progress)
+        with nullcontext() if path is None else rereadable(path) as readable:
+            origin = STORE if readable is None else form_of(readable)
+            opened_log = open_log(readable, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
+            rows, _ = opened_log.judged_rows(skipped=skipped, left_out=left_out, progress=self.progress)
         _print_left_out(skipped)
         if left_out.undrawn:
             errors.print(f"left out: {left_out.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(
             rows,
             source="the store" if path is None else str(path),
-            origin=STORE if path is None else form_of(path),
+            origin=origin,
             settings=self.settings,
             encoder=self.encoder,
             needs_features="features" in self.policy.needs,

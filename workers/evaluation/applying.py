@@ -25,7 +25,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files import whole_file
+from ragbandit.shared.files import read_file, whole_file
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.evaluation.holdback import Traffic, holdback_size
@@ -61,7 +61,7 @@ def set_incumbent(
     try:
         prepare(with_changes(settings, {"policy": policy}))  # also for a user who adds the line
         # Not read_text, which would change the ends of lines.
-        changed = None if file is None else with_policy(file.read_bytes().decode("utf-8"), policy)
+        changed = None if file is None else with_policy(read_file(file).decode("utf-8"), policy)
         if file is None or changed is None:
             return (f"not set, since no safe change of {file or 'a file'} was found; add to it: {line}",)
         with whole_file(file.resolve(), durable=True) as new_file:

@@ -20,6 +20,8 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.telemetry.routines import Routine
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files import open_file
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.advise import RunOptions, Sources
 from ragbandit.workers.evaluation.command import write_records
@@ -98,7 +100,14 @@ def _run(settings: Settings, *, ledger: Ledger, state: State) -> None:
     tried_for_s = PART * options.golden_s
     folder = Path(settings.data_dir) / "golden"
     sources = Sources(settings=settings, ask=Ask(), progress=no_progress, warn=log.warning)
-    rows = runs.distinct(runs.read_questions(Path(str(options.golden)), family="ours"))
+    questions = Path(str(options.golden))
+    try:
+        open_file(questions).close()  # a pipe could be read only once
+    except OSError as error:
+        remedy = "give a file that this user can read"
+        message = f"{questions} cannot be read: {error.strerror}"
+        raise ConfigError(message, field="learning.golden", remedy=remedy) from error
+    rows = runs.distinct(runs.read_questions(questions, family="ours"))
     # Answers to the same questions in earlier runs have another version, so all are asked again.
     loaded = RunOptions(pipelines={}).arms_of(settings, learns=True).items()
     arms = {name: replace(arm, version=f"{arm.version} {period}") for name, arm in loaded}

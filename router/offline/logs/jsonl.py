@@ -367,9 +367,9 @@ def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> It
 
 
 def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:
-    """The drawn arms of a log, sorted; none for a pipe, which cannot be read twice, and for more than MAX_ARMS."""
+    """The drawn arms of a log, sorted; none for more than MAX_ARMS."""
     arms: set[str] = set()
-    for _, parse in records(file, keys=keys) if file.is_file() else ():
+    for _, parse in records(file, keys=keys):
         with contextlib.suppress(InvalidInput):  # such a row is counted as unusable
             arms.add(converted(cells.text, parse().get("arm"), field="arm"))
         if len(arms) > MAX_ARMS:

@@ -5,7 +5,7 @@
     delimited text   with commas, semicolons, tabs or bars; the first line names the columns, and cells are texts
     Parquet          a row is an object; a struct is an object, a map a list of pairs
 
-Text is UTF-8, or UTF-16 with a mark; it may be packed with gzip. A pipe is read as JSON Lines.
+Text is UTF-8, or UTF-16 with a mark; it may be packed with gzip. A pipe is copied first, see `rereadable`.
 """
 
 import contextlib
@@ -77,14 +77,12 @@ def records(path: Path, *, keys: Sequence[str], columns: Sequence[str] = ()) -> 
 
 
 def first_bytes(path: Path) -> bytes:
-    """The first bytes of a file, unpacked; empty for a pipe, and for a file that `lines` refuses with the reason."""
+    """The first bytes of a file, unpacked; empty for a file that `lines` refuses with the reason."""
     try:
-        if path.is_file():
-            with open_binary(path) as stream:
-                return stream.read(1 << 16)
+        with open_binary(path) as stream:
+            return stream.read(1 << 16)
     except (OSError, EOFError, zlib.error):
-        pass
-    return b""
+        return b""
 
 
 def _objects(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:

@@ -112,7 +112,7 @@ class OpenLog:
     since: float | None = None
     mixed_arms: bool = False
     skip_bad: bool = False
-    name: str = "a log in memory"
+    name: str | None = None  #: what reports call the log; None for its path or the label of its ledger
 
     @contextmanager
     def _ledger(self) -> Iterator[Ledger]:
@@ -130,8 +130,8 @@ class OpenLog:
     @property
     def described(self) -> str:
         if self.path is not None:
-            return str(self.path)
-        return f"the ledger {self.ledger}" if self.in_store else self.name
+            return self.name or str(self.path)
+        return f"the ledger {self.ledger}" if self.in_store else self.name or "a log in memory"
 
     def files(self) -> Sequence[Path]:
         assert self.path is not None

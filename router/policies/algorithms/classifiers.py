@@ -49,7 +49,7 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader, sha256_of
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import free_folder, whole_folder
+from ragbandit.shared.files import free_folder, read_text, whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
     def _read(self, path: Path) -> None:
         fault = functools.partial(ConfigError, field=_FIELD, remedy=_REMEDY)
         try:
-            text = (path / _FACTS).read_text("utf-8")
+            text = read_text(path / _FACTS)
             described = json.loads(text)
             for name, sha256 in described["sha256"].items():
                 if sha256_of(path / name) != sha256:
@@ -268,7 +268,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
             layers, reader = load_file(path / "layers.safetensors"), load_reader(self.fitting, folder=str(path))
             pairs = zip(arms, self._costs, layers["heads"], strict=True)
             arrays = {"pre": layers["pre"][None]} | {HEAD + arm: head[None] for arm, _, head in pairs}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise fault(f"{path} is not a trained policy: {error!r}") from error
         self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
         self._network = reader.network(seed=self.fitting.seed)

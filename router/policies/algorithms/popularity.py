@@ -40,12 +40,15 @@ from ragbandit.router.policies.base import (
     read_params,
 )
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import free_folder, whole_folder
+from ragbandit.shared.files import free_folder, read_file, read_text, text_of_file, whole_folder
+from ragbandit.shared.json_lines import DECODER
 from ragbandit.shared.texts.entity_words import FUNCTION_WORDS, LONGEST, Word, runs_of
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 #: number of entities in a decision's facts
 _SHOWN: Final = 10
+#: largest file of counts, bytes: about ten million entities
+_MOST_COUNTS: Final = 512 << 20
 #: number of characters of a question that are read
 _READ: Final = 4000
 _FACTS: Final = "ragbandit.json"
@@ -223,7 +226,7 @@ class Popularity(PerQuestionPolicy):
         train = "`ragbandit policy train --policy popularity --table T.jsonl --out FOLDER`"
         remedy = f"give a folder that was trained with these counts: {train}"
         try:
-            described = json.loads((folder / _FACTS).read_text("utf-8"))
+            described = json.loads(read_text(folder / _FACTS))
             if (described["algorithm"], described["format"]) != (self.algorithm, 1):
                 raise ValueError(f"it has {described['algorithm']!r} in format {described['format']!r}")
             if described["counts"] != self.counts.sha256:
@@ -231,7 +234,7 @@ class Popularity(PerQuestionPolicy):
             threshold = described["report"]["threshold"]
             if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0.0 <= threshold < math.inf:
                 raise ValueError(f"its threshold is {threshold!r}")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"{folder} is not usable: {error}", field=_TRAINED, remedy=remedy) from error
         self.report = described["report"]
         return float(threshold)
@@ -245,14 +248,17 @@ def read_counts(path: str) -> MentionCounts:
         stamp = file.stat()
         return _read_file(file, stamp.st_mtime_ns, stamp.st_size)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}", field=_COUNTS, remedy=remedy) from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", field=_COUNTS, remedy=remedy) from error
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         fault = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
-        raise ConfigError(f"{path} is no file of counts: {fault}", field=_COUNTS, remedy=remedy) from error
+    except (ValueError, RecursionError) as error:
+        fault = f"Invalid JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
+    raise ConfigError(f"{path} is no file of counts: {fault}", field=_COUNTS, remedy=remedy)
 
 
 @functools.lru_cache(maxsize=2)  # a policy is made for every snapshot, and reads the file
 def _read_file(path: Path, changed: int, size: int) -> MentionCounts:  # noqa: ARG001 - the key of the cache
-    data = path.read_bytes()
-    return MentionCounts.model_validate_json(data).model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+    data = read_file(path, most=_MOST_COUNTS)
+    counts = MentionCounts.model_validate(DECODER.decode(text_of_file(data)))
+    return counts.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})

@@ -1,8 +1,10 @@
 """`ragbandit replay` from outside: on a store that a real router filled, and on files in every format."""
 
 import json
+import os
 import random
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -259,3 +261,17 @@ def test_words_are_refused(run, words, said):
     """What the command cannot do it says in a line, with what it can."""
     write_rows("log.jsonl", candidate_rows(20))
     refused(run("--log", "log.jsonl", *words), *said)
+
+
+def test_a_log_from_a_pipe_is_read_whole(run, tmp_path):
+    """A log that comes from a pipe has all its rows: it is read several times, and a pipe gives them only once."""
+    rows = [
+        {"id": f"q{number}", "arms": ["a", "b"], "pmf": [0.5, 0.5], "arm": "ab"[number % 2], "reward": number % 2}
+        for number in range(1500)
+    ]
+    file, pipe = write_json(tmp_path / "log.jsonl", rows), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_bytes(file.read_bytes()), daemon=True).start()
+    words = ("--policy", "fixed:b", "--json")
+    piped, read = (found(run("--log", path, *words)) for path in (pipe, file))
+    assert piped == read | {"log": str(pipe)}

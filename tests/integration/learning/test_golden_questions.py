@@ -1,12 +1,14 @@
 """Golden questions: all arms are asked once in each period, and the policy learns the outcomes."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import leases
+from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.evaluation import golden
 from ragbandit.workers.evaluation.golden import LEASE_S, ask_golden
 from ragbandit.workers.evaluation.paired import PairedRun
@@ -177,3 +179,12 @@ def test_a_fall_raises_the_alarm_of_the_arm(asked):
     for number in range(4, 6):
         ask(1000.0 + 100.0 * number)
     assert set(ask.world.replayed().alarms) == {"a", "b"}
+
+
+def test_a_pipe_of_golden_questions_is_refused(asked, tmp_path):
+    """A pipe as `learning.golden` is refused before anybody waits for it, since each period reads the file again."""
+    ask = asked()
+    (tmp_path / "golden.jsonl").unlink()
+    os.mkfifo(tmp_path / "golden.jsonl")
+    with pytest.raises(ConfigError, match=r"learning\.golden: .* it is a pipe, not a file \(give a file"):
+        ask(1000.0)

@@ -24,7 +24,7 @@ _PREFIX = ".new-"
 
 #: largest file of settings, facts or a prompt that is read whole, bytes
 MOST_BYTES: Final = 64 << 20
-#: kind of a path that is no file -> its name
+#: other kind of path -> its name
 _KINDS: Final = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFDIR: "a folder",
@@ -64,7 +64,7 @@ def _check_regular(descriptor: int, *, path: str | Path) -> None:
 def read_file(path: Path, *, most: int = MOST_BYTES) -> bytes:
     """The bytes of a file that a user named. Raises OSError, also above `most` bytes; see `open_file`."""
     with open_file(path) as stream:
-        data = stream.read(most + 1)  # the size that the system reports may be too small, as of files below /proc
+        data = stream.read(most + 1)  # for files below /proc the system reports a size of 0
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB", str(path))
     return data

@@ -2,15 +2,44 @@
 
 import fcntl
 import json
+import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private
-from ragbandit.shared.json_lines import parsed
+from ragbandit.shared.json_lines import decoded, each_key_once
 
 OTHER_FILE: Final = "name another file with --answers"
+#: how every line begins; an incomplete last line that begins otherwise is of another file
+_BEGINNING: Final = b'{"key": "'
+#: longest line, bytes: a play of a policy on some millions of questions
+_LONGEST: Final = 1 << 28
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
+
+
+def is_amount(value: object, *, most: float) -> bool:
+    """Whether a JSON value is a number in [0, most]."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def first_fault(error: ValidationError) -> str:
+    """Where and what the first fault is."""
+    fault = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once, parse_float=_finite, parse_constant=_finite)
 
 
 class KeptLines:
@@ -33,18 +62,24 @@ class KeptLines:
     def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (number of the line, its object). At the end an incomplete last line of a killed process is cut off.
 
-        Raises InvalidInput if a whole line is not a JSON object.
+        Raises InvalidInput if a whole line is not a JSON object with finite numbers, or the last line begins otherwise.
         """
-        length = 0
+        length, what = 0, "a line of an evaluation"
         self._stream.seek(0)
-        for number, line in enumerate(self._stream, start=1):
+        for number, line in enumerate(iter(partial(self._stream.readline, _LONGEST), b""), start=1):
             if not line.endswith(b"\n"):
+                if len(line) == _LONGEST:
+                    raise self.foreign(number, what=what, why=f"it has more than {_LONGEST >> 20} MiB")
+                if not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
+                    raise self.foreign(number, what=what, why="it has no end and no key")
                 break
             length += len(line)
             try:
-                entry: dict[str, Any] = parsed(line)
-            except InvalidInput as error:
-                raise self.foreign(number, what="a line of an evaluation") from error
+                entry = _DECODER.decode(decoded(line))
+                if not isinstance(entry, dict):
+                    raise ValueError(f"it is a {type(entry).__name__}")
+            except (InvalidInput, ValueError, RecursionError) as error:
+                raise self.foreign(number, what=what, why=str(error)) from error
             yield number, entry
         self._stream.truncate(length)
 
@@ -59,9 +94,9 @@ class KeptLines:
     def close(self) -> None:
         self._stream.close()
 
-    def foreign(self, number: int, *, what: str) -> InvalidInput:
-        """The error for a line of another kind of file."""
-        message, where = f"this line is not {what}", f"{self.file}:{number}"
+    def foreign(self, number: int, *, what: str, why: str) -> InvalidInput:
+        """The error for a line of another kind of file, or with wrong values. why: what is wrong with it."""
+        message, where = f"this line is not {what}: {why:.300}", f"{self.file}:{number}"
         return InvalidInput(message, field=where, remedy=f"take the line out, or {OTHER_FILE}")
 
     def _fault(self, message: str) -> InvalidInput:

@@ -5,11 +5,14 @@ import time
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from ragbandit.strategies.base import Prompt
-from ragbandit.workers.evaluation.kept_lines import KeptLines
+from ragbandit.workers.evaluation.kept_lines import KeptLines, is_amount
 from ragbandit.workers.judge.booked_model import BookedModel
+
+#: longest call of a model, seconds
+_MOST_SECONDS: Final = 1e9
 
 
 class KeptReplies:
@@ -30,8 +33,9 @@ class KeptReplies:
         try:
             for number, entry in self._lines.read():
                 key, reply, seconds = entry.get("key"), entry.get("reply"), entry.get("seconds", 0.0)
-                if not (isinstance(key, str) and isinstance(reply, str) and isinstance(seconds, int | float)):
-                    raise self._lines.foreign(number, what="a reply of a model")
+                if not (isinstance(key, str) and isinstance(reply, str) and is_amount(seconds, most=_MOST_SECONDS)):
+                    why = "it needs the texts `key` and `reply`, and `seconds`"
+                    raise self._lines.foreign(number, what="a reply of a model", why=why)
                 self._known[key] = reply, float(seconds)
         except BaseException:
             self._lines.close()

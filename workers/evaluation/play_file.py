@@ -5,12 +5,15 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from ragbandit.router.offline.routers.play import Played, Setup, Task, played_of
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json
-from ragbandit.workers.evaluation.kept_lines import KeptLines
+from ragbandit.workers.evaluation.kept_lines import KeptLines, first_fault
 
 
 def check_unused(file: Path) -> None:
@@ -18,6 +21,18 @@ def check_unused(file: Path) -> None:
     if file.is_file() and file.stat().st_size > 0:
         remedy = "give --resume to continue with its plays, or another file with --answers"
         raise InvalidInput("the file already has plays", field=str(file), remedy=remedy)
+
+
+class _Task(BaseModel, strict=True):
+    policy: str
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    fold: Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Line(BaseModel, strict=True):
+    key: str
+    task: _Task
+    played: dict[str, Any]
 
 
 class PlayFile:
@@ -29,6 +44,8 @@ class PlayFile:
 
     def __init__(self, file: Path | None, *, setup: Setup, facts: Mapping[str, Json]) -> None:
         self.plays: dict[Task, Played] = {}
+        #: number of the file's plays that do not count here
+        self.others = 0
         self._setup, self._facts = setup, facts
         self._lines = None if file is None else KeptLines(file)
         if self._lines is None:
@@ -44,11 +61,16 @@ class PlayFile:
     def _read(self, number: int, entry: dict[str, object]) -> None:
         assert self._lines is not None
         try:
-            task, key, values = Task(**entry["task"]), entry["key"], entry["played"]  # type: ignore[arg-type]
-            if task.policy in self._setup.policies and key == self._key(task):
-                self.plays[task] = played_of(values)  # type: ignore[arg-type]
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._lines.foreign(number, what="a play of a policy") from error
+            line = _Line.model_validate(entry)
+            task = Task(policy=line.task.policy, seed=line.task.seed, fold=line.task.fold)
+            is_known = task.policy in self._setup.policies and task.fold < self._setup.folds
+            if is_known and line.key == self._key(task):
+                self.plays[task] = played_of(line.played, task=task, setup=self._setup)
+            else:
+                self.others += 1
+        except ValueError as error:
+            why = first_fault(error) if isinstance(error, ValidationError) else str(error)
+            raise self._lines.foreign(number, what="a play of a policy", why=why) from error
 
     def add(self, task: Task, played: Played) -> None:
         self.plays[task] = played

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.router.cli.console import console, interruptible, print_json
+from ragbandit.router.cli.console import console, errors, interruptible, print_json
 from ragbandit.router.cli.store import parse_amounts, parse_policies, split_commas
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.comparison.terminal import print_assessment
@@ -237,6 +237,9 @@ def _plays(
     facts = {name: policy.state()[1] for name, policy in instances.items()}
     kept = PlayFile(options.answers, setup=setup, facts=facts)
     try:
+        if kept.others:
+            others = f"{counted(kept.others, 'play')} of another table, policy or setting"
+            errors.say(f"not used: {others} in {options.answers}")
         missing = [task for task in tasks if task not in kept.plays or task.policy in again]
         away = [task for task in missing if task.policy not in here]
         jobs = min(cores(), len(away)) if len(away) * len(setup.train.table.rows) >= WORTH_PROCESSES else 1

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Final, Self, TypeVar, get_args
+
+from pydantic import TypeAdapter, ValidationError
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, judged
@@ -19,7 +21,7 @@ from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import is_form, known_arms, make_arms
-from ragbandit.workers.evaluation.kept_lines import KeptLines
+from ragbandit.workers.evaluation.kept_lines import KeptLines, first_fault
 from ragbandit.workers.judge.quiz import Quiz
 from ragbandit.workers.setup.generators import WorkerArm, make_strategies, offered, worker_arms
 
@@ -117,6 +119,24 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
     return sha256(text.encode()).hexdigest()
 
 
+_STORED: Final = TypeAdapter(StoredAnswer)
+#: field -> its largest value; the smallest is 0
+_MOST: Final = {"steps": 1e9, "made_at": 1e12, "score": 1.0}
+_NAMES: Final = frozenset(part.name for part in fields(StoredAnswer)) | {part.name for part in fields(Cost)}
+
+
+def _stored(entry: Mapping[str, Any]) -> StoredAnswer:
+    """Raises ValueError if a field is missing, unknown, of another type or out of its range."""
+    stored = _STORED.validate_json(json.dumps(entry), strict=True)
+    if unknown := sorted({*entry, *entry["cost"]} - _NAMES):
+        raise ValueError(f"{unknown[0]!r} is no field of it")
+    for name, most in _MOST.items():
+        value = getattr(stored, name)
+        if value is not None and not 0 <= value <= most:
+            raise ValueError(f"{name} is {value!r:.40}")
+    return stored
+
+
 class Answers:
     """The file of stored answers, for a `with` block. Unless `resume` is set, it must be new or empty."""
 
@@ -156,9 +176,10 @@ class Answers:
         answers: dict[str, StoredAnswer] = {}
         for number, entry in self._lines.read():
             try:
-                stored = StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
-            except (KeyError, TypeError) as error:
-                raise self._lines.foreign(number, what="an answer of an evaluation") from error
+                stored = _stored(entry)
+            except ValueError as error:
+                why = first_fault(error) if isinstance(error, ValidationError) else str(error)
+                raise self._lines.foreign(number, what="an answer of an evaluation", why=why) from error
             self._enter(answers, stored)
         if answers and not resume:
             remedy = "give --resume to reuse them, or another file with --answers"

@@ -4,6 +4,7 @@ A policy that learns online makes one pass over the training questions and learn
 classifier is trained on the outcomes of all arms of the training questions. Then each predicts the test questions.
 """
 
+import math
 import multiprocessing
 import os
 import time
@@ -11,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Final
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation import Progress
@@ -26,6 +28,9 @@ from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import PICK, ArmName, Json, Matrix, Query, TableRow
+
+#: largest difference between 1 and a sum of shares
+_ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +77,39 @@ class Played:
         return {name: one.tolist() if isinstance(one, np.ndarray) else one for name, one in values.items()}
 
 
-def played_of(values: Mapping[str, Any]) -> Played:
-    """Read what `Played.as_json` wrote."""
-    places = {name: np.array(values[name], dtype=np.intp) for name in ("test", "order", "drawn")}
-    shares = np.array(values["shares"], dtype=np.float64)
-    return Played(shares=shares, seconds=values["seconds"], fault=values["fault"], **places)
+_Place = Annotated[int, Field(ge=0, lt=2**31)]
+_Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+
+
+class _Written(BaseModel, strict=True):
+    """What `Played.as_json` writes."""
+
+    test: list[_Place]
+    shares: list[list[_Share]]
+    order: list[_Place]
+    drawn: list[_Place]
+    seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    fault: str | None
+
+
+def played_of(values: Any, *, task: Task, setup: Setup) -> Played:
+    """Read what `Played.as_json` wrote of this task. Raises ValueError for wrong values."""
+    written = _Written.model_validate(values)
+    learned, tested = split(setup, seed=task.seed, fold=task.fold)
+    count = len(setup.test.arms)
+    if written.test != tested.tolist():
+        raise ValueError("test: these are not the questions of the fold")
+    if len(written.shares) != len(tested) or any(len(row) != count for row in written.shares):
+        raise ValueError(f"shares: needs {count} shares for each of {len(tested)} questions")
+    if any(abs(math.fsum(row) - 1.0) > _ROUNDING for row in written.shares):
+        raise ValueError("shares: the shares of a question do not add up to 1")
+    if written.order not in ([], learned.tolist()):
+        raise ValueError("order: these are not the questions of the pass")
+    if len(written.drawn) != len(written.order) or any(arm >= len(setup.train.arms) for arm in written.drawn):
+        raise ValueError("drawn: needs an arm for each question of the pass")
+    places = {name: np.array(getattr(written, name), dtype=np.intp) for name in ("test", "order", "drawn")}
+    shares = np.array(written.shares, dtype=np.float64).reshape(len(tested), count)
+    return Played(shares=shares, seconds=written.seconds, fault=written.fault, **places)
 
 
 def split(setup: Setup, *, seed: int, fold: int) -> tuple[Places, Places]:

@@ -1,6 +1,7 @@
 """`ragbandit evaluate` from outside, with a scripted model and a real index."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,13 @@ import yaml
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed, InvalidInput
+from ragbandit.shared.types import Cost
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.run import Answer
-from ragbandit.workers.evaluation.runs import Answers
+from ragbandit.workers.evaluation.kept_replies import KeptReplies
+from ragbandit.workers.evaluation.runs import Answers, StoredAnswer
 from ragbandit.workers.setup.retrievers import index_folder
 from tests.support import command
 from tests.support.logs.log_rows import write_json
@@ -222,6 +225,61 @@ def test_answers_are_not_overwritten(run, tmp_path):
     report(run("--json", "--resume"))
     assert kept(tmp_path)[:-1] == before[:-1]
     assert kept(tmp_path)[-1]["key"] == before[-1]["key"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"answer": 5}, "answer"),
+        ({"status": "nope"}, "status"),
+        ({"steps": "3"}, "steps"),
+        ({"steps": True}, "steps"),
+        ({"steps": -1.0}, "steps"),
+        ({"steps": 10**400}, "steps"),
+        ({"steps": float("nan")}, "no finite number"),
+        ({"cost": None}, "cost"),
+        ({"cost": {"llm_calls": "3"}}, "llm_calls"),
+        ({"cost": {"dollars": float("inf")}}, "no finite number"),
+        ({"cost": {"coins": 3}}, "coins"),
+        ({"made_by": []}, "made_by"),
+        ({"score": 7.0}, "score"),
+        ({"key": None}, "key"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_stored_answer_with_wrong_values_is_named(tmp_path, changed, said):
+    """A line of answers with infinite, unknown or other values is refused with its number and a remedy."""
+    stored = StoredAnswer(
+        key="k",
+        arm="a",
+        question="q?",
+        status="answered",
+        answer="x",
+        stop_reason="done",
+        error=None,
+        steps=1.0,
+        cost=Cost(llm_calls=1),
+        made_by={"arm": "a"},
+        made_at=1.0,
+    )
+    file, whole = tmp_path / "answers.jsonl", asdict(stored)
+    file.write_text(f"{json.dumps(whole)}\n")
+    with Answers(file, resume=True) as answers:
+        assert answers.found == {"k": stored}
+    file.write_text(f"{json.dumps(whole)}\n{json.dumps(whole | changed)}\n")
+    with pytest.raises(InvalidInput, match=said) as caught:
+        Answers(file, resume=True)
+    assert (caught.value.field, bool(caught.value.remedy)) == (f"{file}:2", True)
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "1e400", "1" + "0" * 400, "true", "-1", '"3"'])
+def test_a_kept_reply_with_wrong_seconds_is_named(tmp_path, seconds):
+    """A line of kept replies whose seconds are no amount is refused with its number."""
+    file = tmp_path / "replies.jsonl"
+    file.write_text(f'{{"key": "k", "reply": "yes", "seconds": {seconds}}}\n')
+    with pytest.raises(InvalidInput) as caught, KeptReplies(None, file=file):
+        pass
+    assert caught.value.field == f"{file}:1"
 
 
 def test_all_names_what_cannot_be_run(run, tmp_path):

@@ -173,6 +173,55 @@ def test_a_file_of_plays_that_was_cut_or_is_another_file(world, tmp_path):
     assert "answers" in world(*options[:-2], "folder", code=2).output
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda line: line.replace('"seconds": ', '"seconds": 1e400, "old": '), "1e400 is no finite number"),
+        (lambda line: line.replace('"seconds": ', '"seconds": NaN, "old": '), "NaN is no finite number"),
+        (lambda line: line.replace('"test": [', '"test": [1' + "0" * 400 + ", "), "test.0"),
+        (lambda line: line.replace('"seed": 0', '"seed": [0]'), "task.seed"),
+        (lambda line: line.replace('"policy": "linucb"', '"policy": ["linucb"]'), "task.policy"),
+        (lambda line: line.replace('"seed": 0', '"seed": 0, "seed": 1'), "'seed' stands twice"),
+        (lambda _: "[" * 100_000 + "\n", "maximum recursion"),
+        (lambda _: "[1]\n", "it is a list"),
+        (lambda _: "\n", "Expecting value"),
+    ],
+)
+def test_a_line_of_plays_with_wrong_values_is_named(world, tmp_path, change, said):
+    """A line of plays with infinite, missing, repeated or other values is refused with its number and a remedy."""
+    options = ("--policy", "linucb", "--folds", "2", "--seeds", "1", "--answers", "plays.jsonl", "--json")
+    world(*options)
+    file = tmp_path / "plays.jsonl"
+    first, second = file.read_text().splitlines(keepends=True)
+    file.write_text(first + change(second))
+    done = world(*options, "--resume", code=2)
+    printed = " ".join(done.output.split())
+    assert isinstance(done.exception, SystemExit)
+    assert "plays.jsonl:2" in printed
+    assert said in printed
+    assert "--answers" in printed
+
+
+def test_plays_of_another_table_do_not_count_and_are_named(world, tmp_path):
+    """Plays of another table or of other params stay in the file, and a line says how many are not used."""
+    options = ("--policy", "linucb", "--folds", "2", "--seeds", "1", "--answers", "plays.jsonl", "--json")
+    world(*options)
+    before = (tmp_path / "plays.jsonl").read_text()
+    (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, rows(37))))
+    done = world(*options, "--resume")
+    assert "not used: 2 plays of another table, policy or setting in plays.jsonl" in " ".join(done.stderr.split())
+    assert (tmp_path / "plays.jsonl").read_text().startswith(before)
+
+
+@pytest.mark.parametrize("text", ["my notes, in one line", '{"a": 1}', '{\n "policy": 1\n}', "keys: 5"])
+def test_another_file_is_not_cut(world, tmp_path, text):
+    """A file of the user that is named by mistake stays as it is, also if it has no line end."""
+    (tmp_path / "notes").write_text(text)
+    done = world("--policy", "linucb", "--folds", "2", "--answers", "notes", "--resume", code=2)
+    assert "notes:1" in done.output
+    assert (tmp_path / "notes").read_text() == text
+
+
 def test_a_language_model_picks_the_arms(world, tmp_path):
     """`llm` asks the model once per question; picks that were kept are used again, and a failed pick is counted."""
     script = {f'"question": "{word}': arm for word, arm in zip(("who", "where"), ARMS, strict=False)}

@@ -1,5 +1,7 @@
 """Plays of policies on tables: learned outcomes, predicted questions, hidden fields."""
 
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -116,13 +118,56 @@ def test_every_policy_gets_the_same_questions(setup):
     assert first.test.tolist() == second.test.tolist()
 
 
-def test_plays_are_read_back():
+@pytest.mark.parametrize("policy", ["watching", "fitted"])
+def test_plays_are_read_back(setup, policy):
     """A play that was written as JSON is the same after reading."""
-    played = plays.Played(
-        test=np.array([1]), shares=np.array([[0.5, 0.5]]), order=np.array([0]), drawn=np.array([1]), seconds=0.1
-    )
-    again = plays.played_of(played.as_json())
-    assert again.as_json() == played.as_json()
+    world, _ = setup
+    task = Task(policy=policy, seed=2, fold=1)
+    played = play(task, setup=world).as_json()
+    assert plays.played_of(json.loads(json.dumps(played)), task=task, setup=world).as_json() == played
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "said"),
+    [
+        ("test", lambda old: old[::-1], "questions of the fold"),
+        ("test", lambda old: old[:-1], "questions of the fold"),
+        ("test", lambda old: [float(one) for one in old], "test"),
+        ("test", lambda old: [old[0] + 0.5, *old[1:]], "test"),
+        ("test", lambda old: [10**400, *old[1:]], "test"),
+        ("test", lambda old: [True, *old[1:]], "test"),
+        ("test", lambda old: [str(one) for one in old], "test"),
+        ("test", lambda _: None, "test"),
+        ("order", lambda old: old[1:], "questions of the pass"),
+        ("order", lambda _: {}, "order"),
+        ("drawn", lambda old: old[1:], "an arm for each question"),
+        ("drawn", lambda old: [3, *old[1:]], "an arm for each question"),
+        ("drawn", lambda old: [-1, *old[1:]], "drawn"),
+        ("shares", lambda old: old[1:], "shares"),
+        ("shares", lambda old: [row[1:] for row in old], "shares"),
+        ("shares", lambda old: [old[0][0], *old[1:]], "shares"),
+        ("shares", lambda old: [[0.5, 0.5, 0.5], *old[1:]], "do not add up to 1"),
+        ("shares", lambda old: [[2.0, -1.0, 0.0], *old[1:]], "shares"),
+        ("shares", lambda old: [[math.nan, 1.0, 0.0], *old[1:]], "shares"),
+        ("shares", lambda old: [[math.inf, 0.0, 0.0], *old[1:]], "shares"),
+        ("shares", lambda old: [[10**400, 0, 0], *old[1:]], "shares"),
+        ("seconds", lambda _: math.nan, "seconds"),
+        ("seconds", lambda _: -1.0, "seconds"),
+        ("seconds", lambda _: "0.1", "seconds"),
+        ("seconds", lambda _: None, "seconds"),
+        ("fault", lambda _: 5, "fault"),
+    ],
+)
+def test_a_play_with_wrong_values_is_refused(setup, field, change, said):
+    """A play with other questions, shapes, types or numbers than its task has is refused with the name of the field."""
+    world, _ = setup
+    task = Task(policy="watching", seed=2, fold=1)
+    played = play(task, setup=world).as_json()
+    with pytest.raises(ValueError, match=said):
+        plays.played_of({**played, field: change(played[field])}, task=task, setup=world)
+    del played[field]
+    with pytest.raises(ValueError, match=field):
+        plays.played_of(played, task=task, setup=world)
 
 
 def test_policies_that_do_not_fit_the_table_are_refused():

@@ -127,7 +127,8 @@ _NAMES: Final = frozenset(part.name for part in fields(StoredAnswer)) | {part.na
 
 def _stored(entry: Mapping[str, Any]) -> StoredAnswer:
     """Raises ValueError if a field is missing, unknown, of another type or out of its range."""
-    stored = _STORED.validate_json(json.dumps(entry), strict=True)
+    text = json.dumps(entry, ensure_ascii=False)
+    stored = _STORED.validate_json(text.encode("utf-8", "replace"), strict=True)  # halves of characters are replaced
     if unknown := sorted({*entry, *entry["cost"]} - _NAMES):
         raise ValueError(f"{unknown[0]!r} is no field of it")
     for name, most in _MOST.items():

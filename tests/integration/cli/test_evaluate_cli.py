@@ -263,9 +263,10 @@ def test_a_stored_answer_with_wrong_values_is_named(tmp_path, changed, said):
         made_at=1.0,
     )
     file, whole = tmp_path / "answers.jsonl", asdict(stored)
-    file.write_text(f"{json.dumps(whole)}\n")
+    file.write_text(f"{json.dumps(whole)}\n{json.dumps({**whole, 'key': 'half', 'answer': chr(0xD800)})}\n")
     with Answers(file, resume=True) as answers:
-        assert answers.found == {"k": stored}
+        assert answers.found["k"] == stored
+        assert answers.found["half"].answer == "?"
     file.write_text(f"{json.dumps(whole)}\n{json.dumps(whole | changed)}\n")
     with pytest.raises(InvalidInput, match=said) as caught:
         Answers(file, resume=True)

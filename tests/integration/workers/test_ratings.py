@@ -1,5 +1,10 @@
 """Ratings of other services become feedback exactly once, whatever the service replies."""
 
+import itertools
+import json
+import time
+from functools import partial
+
 import httpx
 import pytest
 
@@ -7,7 +12,8 @@ from ragbandit.router.config.sections import RatingsSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
-from ragbandit.workers.chores import start_chores
+from ragbandit.workers.chores import rating_pages, start_chores
+from ragbandit.workers.chores.rating_pages import MOST_PAGES, Place, PollBudget, RatingPages
 from ragbandit.workers.chores.ratings import RatingPoller
 from ragbandit.workers.running.context import Context
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
@@ -22,10 +28,10 @@ def world(make_world, monkeypatch):
     return make_world()
 
 
-def poller_of(world, url, *, name="chat", **options):
+def poller_of(world, url, *, name="chat", budget=PollBudget, **options):
     source = RatingsSettings(**{"url": url, "key_env": KEY, "scale": "-1-1", **options})
     context = Context(settings=world.settings, store=world.store, ledger=world.ledger, jobs=world.jobs)
-    return RatingPoller(name, source, context=context)
+    return RatingPoller(name, source, context=context, budget=budget)
 
 
 def asked_in(world, chat, message=None):
@@ -170,3 +176,121 @@ def test_a_message_finds_its_decision_without_stored_texts(make_world, monkeypat
     with ScriptedHttp(json_reply([thumb("m2", 1, chat="c1")])) as server:
         poller_of(world, server.url).poll()
     assert values(world, first, second) == [[], [1.0]]
+
+
+def few(rows):
+    """A function that makes budgets of this number of ratings."""
+    return partial(PollBudget, rows=rows)
+
+
+@pytest.mark.parametrize("form", ["pages", "cursors", "one page"])
+def test_a_long_list_is_read_over_several_polls(world, monkeypatch, form):
+    """A poll ends when its budget is spent; the next one continues there, until every rating is stored once."""
+    monkeypatch.setattr(rating_pages, "GROUP", 2)
+    decisions = [world.route() for _ in range(9)]
+    rows = [thumb(each, 1, key=each.id) for each in decisions]
+    if form == "one page":
+        replies = [json_reply(rows)]
+    elif form == "pages":
+        replies = [json_reply({"items": rows[at : at + 3]}) for at in (0, 3, 6)] + [json_reply({"items": []})]
+    else:
+        ends = [{"cursor": "c1"}, {"cursor": "c2"}, {}]
+        replies = [
+            json_reply({"data": rows[at : at + 3], "meta": end}) for at, end in zip((0, 3, 6), ends, strict=True)
+        ]
+    stored = []
+    with ScriptedHttp(*replies) as server:
+        poller = poller_of(world, server.url, budget=few(3))
+        while not stored or stored[-1] < 9:
+            poller.poll()
+            stored.append(sum(map(len, values(world, *decisions))))
+            assert len(stored) < 5
+        paths = [path for path, *_ in server.seen]
+    assert stored[0] in (3, 4)
+    assert values(world, *decisions) == [[1.0]] * 9
+    if form != "one page":
+        assert len(paths) == len({*paths})
+
+
+def test_a_list_without_end_ends(caplog):
+    """A list that has ever new pages is taken as read after MOST_PAGES, which is logged."""
+    numbers = itertools.count()
+    with ScriptedHttp(answer=lambda _: json_reply({"items": [{"id": next(numbers)}]})) as server:
+        pages = RatingPages(server.url, credentials="Bearer x", name="ratings.chat", place=Place(page=MOST_PAGES - 2))
+        assert len([*pages.groups(PollBudget())]) == len(server.seen) == 3
+    assert pages.place is None
+    assert f"more than {MOST_PAGES} pages" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cursors", "pages", "said"),
+    [
+        (["a", "a"], 2, "a cursor again"),
+        (["a", "b", "a"], 3, "a cursor again"),
+        (["x" * 5000], 1, "a cursor of more than 2048"),
+        ([{"text": "a"}, ["a"]], 2, "a cursor again"),
+        ([7, None], 2, None),
+    ],
+)
+def test_a_list_that_names_a_cursor_again_ends(cursors, pages, said, caplog):
+    """A list whose cursors go round in circles, or are no texts, is read once."""
+    replies = [json_reply({"data": [{"id": n}], "meta": {"cursor": cursor}}) for n, cursor in enumerate(cursors)]
+    with ScriptedHttp(*replies) as server:
+        reader = RatingPages(server.url, credentials="Bearer x", name="ratings.chat", place=Place())
+        assert len([*reader.groups(PollBudget())]) == len(server.seen) == pages
+    assert reader.place is None
+    assert said is None or said in caplog.text
+
+
+@pytest.mark.parametrize("limit", [{"bytes": 1}, {"seconds": 0.0}])
+def test_a_poll_ends_by_its_bytes_and_seconds(limit):
+    """A poll whose bytes or seconds are spent reads the page that it has begun, and no further one."""
+    with ScriptedHttp(*[json_reply({"items": [{"id": n}]}) for n in range(3)]) as server:
+        reader = RatingPages(server.url, credentials="Bearer x", name="ratings.chat", place=Place())
+        assert [*reader.groups(PollBudget(**limit))] == [[{"id": 0}]]
+        assert len(server.seen) == 1
+    assert reader.place.page == 2
+
+
+def test_a_reply_that_drips_is_given_up(world, monkeypatch):
+    """A reply that comes byte by byte ends with an error after REPLY_S."""
+    monkeypatch.setattr(rating_pages, "REPLY_S", 0.3)
+    began = time.monotonic()
+    with ScriptedHttp(Scripted(body=b" " * 2000, drip_s=0.02)) as server, pytest.raises(ValueError, match="took over"):
+        poller_of(world, server.url).poll()
+    assert time.monotonic() - began < 20.0
+
+
+def test_ratings_before_a_fault_are_stored(world):
+    """Ratings that come before a broken one in a reply are stored, also if the reply is a single group."""
+    decision = world.route()
+    broken = Scripted(body=json.dumps([thumb(decision, 1)]).encode()[:-1] + b", {]")
+    with ScriptedHttp(broken) as server, pytest.raises(ValueError, match="not JSON"):
+        poller_of(world, server.url).poll()
+    assert values(world, decision) == [[1.0]]
+
+
+def test_ratings_without_an_id_are_not_one(world):
+    """Ratings without an id that were made at one time are those of their decisions."""
+    one, two = world.route(), world.route()
+    with ScriptedHttp(json_reply([thumb(one, 1, key=None), thumb(two, 1, key=None)])) as server:
+        poller_of(world, server.url).poll()
+    assert values(world, one, two) == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+def test_a_rating_with_odd_values_does_not_keep_out_the_others(make_world, monkeypatch, request, store):
+    """Whatever a field of a rating is, it holds neither the poll nor the ratings after it, in both databases."""
+    monkeypatch.setenv(KEY, "sk")
+    world = make_world(**({"database_url": request.getfixturevalue("postgres_url")} if store == "postgresql" else {}))
+    decision = world.route()
+    odd = ["\x00", "\ud800", float("nan"), float("inf"), 10**400, -1, True, None, "", "x" * 5000, {}, [], {"text": "x"}]
+    odd.append(json.loads("[" * 400 + "]" * 400))
+    names = ("id", "user_id", "updated_at", "data", "meta", "traceId", "value", "source", "name", "subject")
+    rows = [thumb(decision, 1, key=f"{name} {at}") | {name: value} for name in names for at, value in enumerate(odd)]
+    for name in ("message_id", "chat_id"):
+        rows += [thumb(decision, 1, key=f"m {at}") | {"meta": {name: value}} for at, value in enumerate(odd)]
+    last = world.route()
+    with ScriptedHttp(json_reply([*rows, thumb(last, -1, key="last")])) as server:
+        poller_of(world, server.url).poll()
+    assert values(world, last) == [[0.0]]

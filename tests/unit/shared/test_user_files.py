@@ -157,7 +157,7 @@ def test_odd_counts_are_refused(tmp_path, text, said):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    """A folder in the place of a file is refused by this name, with a remedy."""
+    """A folder that is given as a file is refused with a remedy."""
     with pytest.raises(OSError, match="it is a folder, not a file"):
         open_file(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot be read: it is a folder, not a file \(.*--config"):

@@ -6,12 +6,12 @@ it. It is the same at every run, so later runs continue earlier ones.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+import numpy as np
 from sqlalchemy import RowMapping, and_, func, select
 
 from ragbandit.router.config.rules import RuleBook
@@ -27,7 +27,7 @@ from ragbandit.router.reporting.reading import (
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.chains import PREVIOUS
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
-from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.rows.outcome_rows import cost_value, own_cost
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
@@ -41,6 +41,8 @@ NOT_HERE: Final = "cannot be run here"
 #: facts of a request that cannot be repeated from the stored texts, see `RequestFacts`
 _NOT_REPEATABLE: Final = ("needs", "optional_needs", "clipped", "quoted", TOOL_TURN, PREVIOUS)
 _PAGE: Final = 2000
+#: effective number of answers from which their weights are used
+_EFFECTIVE: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +70,7 @@ class PairedQuestions:
     whole: int | None
     #: questions of different arms, in the order in which they are asked
     differing: Sequence[PairedQuestion]
-    #: arm -> mean dollars of its outcomes in the period
+    #: arm -> expected dollars of its answer to one of the questions that can be asked; arms without answers are missing
     dollars: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -99,14 +101,14 @@ def read_questions(
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
-        *decisions.c["id", "arm", "arms", "facts", "request", "tenant", "api_key", "context"],
+        *decisions.c["id", "arm", "arms", "propensity", "facts", "request", "tenant", "api_key", "context"],
         (func.length(decisions.c.text) > 0).label("has_text"),
         scope.is_open.label("is_open"),
-        *outcomes.c["cost", "steps"],
+        *outcomes.c["cost", "steps", "status"],
         updates.c.source,
     ).select_from(joined)
     count, differing = 0, list[PairedQuestion]()
-    dollars: dict[str, list[float]] = {}
+    paid = _Paid(against=against)
     with database.read() as connection:
         whole = count_questions(connection, scope.condition) - count_imported(connection, scope.condition)
         query = query.where(scope.condition, in_sample(whole, most=scope.most))
@@ -117,10 +119,9 @@ def read_questions(
                 if IMPORTED in facts or is_left_out:
                     continue
                 count += 1
-                if row["cost"] is not None:
-                    dollars.setdefault(row["arm"], []).append(cost_value(row["cost"]).dollars)
+                obstacle = _obstacle(row, facts=facts, request=request, against=against, arms=arms)
+                paid.add(row, is_repeatable=obstacle is None)
                 if row["arm"] != against:
-                    obstacle = _obstacle(row, facts=facts, request=request, against=against, arms=arms)
                     obstacle = obstacle or _forbidden(
                         row, request=request, against=against, rules=scope.rules, by_model=by_model
                     )
@@ -131,8 +132,43 @@ def read_questions(
         questions=count,
         whole=whole if whole > scope.most else None,
         differing=differing,
-        dollars={arm: math.fsum(each) / len(each) for arm, each in dollars.items()},
+        dollars=paid.expected(),
     )
+
+
+class _Paid:
+    """What answers of the period cost, to expect what the answers to its askable questions will cost.
+
+    A task costs many times as much as a question, so answers to questions that can be asked again count first. Those
+    went to other arms than `against`, so its own answers are weighted by the odds of that: they then stand for such
+    questions (the short ones, for example, if the policy sends it the long ones).
+    """
+
+    def __init__(self, *, against: ArmName) -> None:
+        self._against = against
+        #: arm -> (dollars, weight) of each answer to a question that can be asked again, and to any question
+        self._repeatable: dict[str, list[tuple[float, float]]] = {}
+        self._others: dict[str, list[tuple[float, float]]] = {}
+
+    def add(self, row: RowMapping, *, is_repeatable: bool) -> None:
+        if row["cost"] is None or row["status"] == "failed":
+            return
+        weight = 1.0
+        if row["arm"] == self._against:
+            weight = max(1.0 - row["propensity"], 0.0) / max(row["propensity"], 1e-9)
+        answers = self._repeatable if is_repeatable else self._others
+        answers.setdefault(row["arm"], []).append((own_cost(row["cost"]).dollars, weight))
+
+    def expected(self) -> dict[str, float]:
+        return {arm: _mean(answers) for arm, answers in (self._others | self._repeatable).items()}
+
+
+def _mean(answers: Sequence[tuple[float, float]]) -> float:
+    """The weighted mean; without weights if a few of them outweigh all others."""
+    values, weights = np.array(answers).T
+    if weights.sum() ** 2 <= _EFFECTIVE * (weights**2).sum():
+        return float(values.mean())
+    return float(np.average(values, weights=weights))
 
 
 def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacle: str | None) -> PairedQuestion:

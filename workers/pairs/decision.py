@@ -6,7 +6,7 @@ import asyncio
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.evaluation.paired import PairedRun
 from ragbandit.workers.evaluation.scoring import Scorer
 from ragbandit.workers.pairs.asking import StoredQuestions
-from ragbandit.workers.pairs.prices import Prices
+from ragbandit.workers.pairs.prices import READ, WRITTEN, Prices
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
 #: why a run ended that the next process continues
@@ -42,7 +42,7 @@ _MOST_FAILURES: Final = 3
 #: maximum number of questions that are asked at the same time
 _AT_ONCE: Final = 8
 #: number of questions whose expected dollars make the mean of a plan
-_PRICED: Final = 50
+_PRICED: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +62,8 @@ class Plan:
     room: int | None
     #: expected dollars of one question, both answers and both scores
     dollars_each: float
+    #: arms, and "the judge", whose dollars are assumed, since they have not been asked here
+    assumed: Sequence[str]
     #: questions that the budget pays; None without a budget
     payable: int | None
     #: about half the width of the interval after these questions, and after all askable questions
@@ -79,13 +81,17 @@ class Plan:
         if self.not_askable:
             why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(self.not_askable.items()))
             lines.append(f"cannot be asked again, so that their difference is only bounded: {why}")
-        lines.append(f"{self.asked:,} of {self.askable:,} that can be asked were asked before")
+        lines.append(f"{self.asked:,} of {self.askable:,} that can be asked have been asked")
         each = f"about {_rounded(self.dollars_each)} each" if self.dollars_each else "which cost no dollars"
         if self.left:
-            whole = f"all {self.left:,} others, {each} (both answers and their scores)"
+            whole = f"all {self.left:,} others, {each} (new answers and scores; stored ones are used again)"
             price = f" for about {_rounded(self.dollars_each * self.left)}" if self.dollars_each else ""
             lines.append(f"{whole}{price}, would tell the difference to about ±{self.least_half_width:.2g}")
-        if self.room is not None:
+        if self.left and self.assumed:
+            tokens = f"{READ:,} tokens of a prompt and {WRITTEN:,} of a reply"
+            names = " and ".join(self.assumed)
+            lines.append(f"the dollars of {names} are assumed, from {tokens}, since none are known yet")
+        if self.room is not None and self.left:
             most = f"at most {counted(MOST_QUESTIONS, 'question')} wait at a time, {self.room:,} more may be asked now"
             lines.append(f"people label both answers on the page Labels, blind, within 7 days; {most}")
         if self.payable is not None and self.half_width is not None and self.payable < self.left:
@@ -114,6 +120,15 @@ class PairedDecision:
     #: number of questions that may be asked now, since people label the answers; None without a limit
     room: int | None = None
     _is_closed: bool = False
+    _asked_before: int | None = None
+
+    @property
+    def asked(self) -> int:
+        """Number of questions that this run has asked."""
+        return 0 if self._asked_before is None else self._count_asked() - self._asked_before
+
+    def _count_asked(self) -> int:
+        return sum(map(self.asking.is_asked, self.questions.askable))
 
     def result(self) -> PairedComparison:
         return paired_comparison(
@@ -129,15 +144,16 @@ class PairedDecision:
         questions, rows = self.questions, self.asking.rows()
         askable = questions.askable
         priced = [
-            math.fsum(self.asking.expected(work) for work in works)
+            math.fsum(self.asking.expected(work) for work in works if work.key not in self.asking.found)
             for works in map(self.asking.work, rows[:_PRICED])
             if works
         ]
         each = statistics.fmean(priced) if priced else 0.0
+        room = None if self.room is None else max(0, self.room - self.asked)
         payable = None
         if budget is not None:
             payable = int(min(len(rows), budget / each)) if each else len(rows)
-            payable = payable if self.room is None else min(payable, self.room)
+            payable = payable if room is None else min(payable, room)
         sample = paired_sample(questions, self.asking.pairs, setting=self.settings.reward)
         asked = len(askable) - len(rows)
 
@@ -152,8 +168,9 @@ class PairedDecision:
             askable=len(askable),
             not_askable=questions.obstacles,
             asked=asked,
-            room=self.room,
+            room=room,
             dollars_each=each,
+            assumed=self.prices.assumed,
             payable=payable,
             half_width=None if payable is None else width(asked + payable),
             least_half_width=width(len(askable)),
@@ -180,7 +197,7 @@ class PairedDecision:
 
         self.asking.resume()
         rows = self.asking.rows()
-        chosen = rows
+        chosen, self._asked_before = rows, self._count_asked()
         if self.room is not None:
             withdraw_items(self.ledger.database, versions=self.pairing.versions)
             chosen = self.asking.rows_to_label(rows, room=self.room)
@@ -209,8 +226,7 @@ class PairedDecision:
             run.ended = "the verdict was known before"
         self._is_closed = True  # the run closes what it used
         run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
-        asked = len(rows) - len(self.asking.rows())
-        facts: dict[str, Json] = {"asked": asked, "dollars": run.spent, "failed": sum(run.failures.values())}
+        facts: dict[str, Json] = {"asked": self.asked, "dollars": run.spent, "failed": sum(run.failures.values())}
         facts |= {"ended": run.ended or self._end(was_cut=len(chosen) < len(rows))}
         with self.ledger.database.write() as connection:
             told: dict[str, Json] = {"against": str(self.questions.against), "judge": self.scorer.name, **facts}

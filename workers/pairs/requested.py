@@ -76,11 +76,13 @@ def _ask(request: PairedRequest, *, settings: Settings, ledger: Ledger, is_stopp
         def paid(dollars: float) -> None:
             nonlocal known
             with lock:  # answers end at the same time, in threads
-                known = replace(known, dollars=max(known.dollars, before + dollars))
+                dollars, asked = max(known.dollars, before + dollars), request.asked + decision.asked
+                known = replace(known, dollars=dollars, asked=asked)
                 keep_request(ledger.database, known, label=ledger.label)
 
         left = max(0.0, request.budget - before)
         done = decision.run(budget=left, progress=no_progress, warn=log.warning, on_paid=paid, is_stopping=is_stopping)
+        known = replace(known, plan=tuple(decision.plan(budget=None).sentences))  # what is left to ask
     except (StoreError, QueueError):
         raise
     except Exception as error:  # else it would be asked again for ever

@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,9 @@ from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.judge_days import mean_dollars
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.paired_answers import PairedAnswer
 from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, count_questions
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
@@ -26,15 +28,17 @@ from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
 from ragbandit.workers.evaluation.scoring import CheckScorer, LabelQueue, RubricScorer, Scorer, scorer_of
-from ragbandit.workers.pairs.asking import Pairs, StoredQuestions, version_of
+from ragbandit.workers.pairs.asking import StoredQuestions, version_of
 from ragbandit.workers.pairs.decision import PairedDecision
-from ragbandit.workers.pairs.prices import Prices, assumed_dollars
+from ragbandit.workers.pairs.prices import ENOUGH, Prices, assumed_dollars
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
 #: duration of the lease unless it is renewed, and time between renewals, seconds
 _LEASE_S: Final = 60.0
 _RENEW_S: Final = 15.0
+#: duration of the live traffic whose judgements price a score, seconds
+_JUDGED_S: Final = 30 * 86_400.0
 
 
 @contextlib.contextmanager
@@ -85,7 +89,7 @@ def prepared(
     versions = {name: version_of(arm, limits=settings.budget) for name, arm in arms.items()}
     pairing = Pairing(judge=scorer.identity, versions=versions, by_model=by_model)
     answers = stored_answers(ledger.database, questions)
-    prices = _prices(questions, pairing.of(answers), arms=arms, settings=settings, scorer=scorer)
+    prices = _prices(questions, answers, pairing=pairing, settings=settings, scorer=scorer, database=ledger.database)
     asking = StoredQuestions(
         questions,
         store=DecisionStore(ledger.database, label=ledger.label),
@@ -158,15 +162,46 @@ def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines)
 
 
 def _prices(
-    questions: PairedQuestions, pairs: Pairs, *, arms: Collection[ArmName], settings: Settings, scorer: Scorer
+    questions: PairedQuestions,
+    answers: Sequence[PairedAnswer],
+    *,
+    pairing: Pairing,
+    settings: Settings,
+    scorer: Scorer,
+    database: Database,
 ) -> Prices:
+    """The best that is known of each arm: what earlier runs paid, what its answers in the period cost, its prices."""
     generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
-    assumed = {name: assumed_dollars(settings.named_generators.get(generators.get(name, ""))) for name in arms}
-    known = {name: questions.dollars.get(name, dollars) for name, dollars in assumed.items()}
+    known, assumed = dict[ArmName, float](), list[str]()
+    for name, version in pairing.versions.items():
+        new = (one for one in answers if (one.arm, one.version, one.is_stored) == (name, version, False))
+        paid = [one.cost.dollars for one in new if one.status != "failed"]
+        if len(paid) >= ENOUGH:
+            known[name] = statistics.fmean(paid)
+        elif name in questions.dollars:
+            known[name] = questions.dollars[name]
+        else:
+            known[name] = assumed_dollars(settings.named_generators.get(generators.get(name, "")))
+            assumed += [name] if known[name] else []
+    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=database)
+    if score is None:
+        score = assumed_dollars(settings.judge.generator)
+        assumed += ["the judge"] if score else []
+    return Prices(arms=known, score=score, assumed=assumed)
+
+
+def _score_dollars(
+    answers: Sequence[PairedAnswer], *, pairing: Pairing, scorer: Scorer, database: Database
+) -> float | None:
+    """Mean dollars of a score: in earlier runs, else of the judge in live traffic; None if it was not asked yet."""
+    if isinstance(scorer, CheckScorer | LabelQueue):
+        return 0.0
     scores = [
         max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
-        for by_arm in pairs.values()
+        for by_arm in pairing.of(answers).values()
         for answer in by_arm.values()
     ]
-    of_score = 0.0 if isinstance(scorer, CheckScorer | LabelQueue) else assumed_dollars(settings.judge.generator)
-    return Prices(arms=known, score=statistics.fmean(scores) if scores else of_score)
+    if scores:
+        return statistics.fmean(scores)
+    with database.read() as connection:
+        return mean_dollars(connection, since=time.time() - _JUDGED_S)

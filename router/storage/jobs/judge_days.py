@@ -29,6 +29,13 @@ def move_day(
     return row
 
 
+def mean_dollars(connection: Connection, *, since: float) -> float | None:
+    """Mean dollars of a judgement on the days since a time; None without judgements."""
+    sums = (func.sum(judge_days.c.dollars), func.sum(judge_days.c.begun))
+    dollars, begun = connection.execute(select(*sums).where(judge_days.c.day >= day_of(since))).one()
+    return float(dollars) / float(begun) if begun and begun > 0 else None
+
+
 def today(connection: Connection, *, now: float) -> dict[str, Any]:
     """The judge's counts on the day of `now`, summed over all processes."""
     sums = [func.coalesce(func.sum(judge_days.c[name]), 0).label(name) for name in _COUNTS]

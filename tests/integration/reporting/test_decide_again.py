@@ -147,7 +147,7 @@ def test_a_failed_request_keeps_its_dollars_and_ends(world, monkeypatch):
         raise RuntimeError("boom")
 
     plan = SimpleNamespace(sentences=["plan"], against="large")
-    fake = SimpleNamespace(plan=lambda **_: plan, run=asks, close=lambda: None)
+    fake = SimpleNamespace(plan=lambda **_: plan, run=asks, close=lambda: None, asked=0)
     for made, dollars in ((lambda *_, **__: fake, 0.5), (lambda *_, **__: asks(on_paid=lambda _: None), 0.0)):
         make_request(world.database, REQUEST, label="main")
         monkeypatch.setattr(requested, "prepared", made)

@@ -95,7 +95,7 @@ def test_admins_press_the_button(asking, visit, with_keys):
     carry_out(asking.router.settings, ledger=asking.router.ledger, ending=Event())
     page = browser.page("/ui")
     assert "Ask these questions" in page
-    assert "can be asked were asked before" in page
+    assert "can be asked have been asked" in page
     assert "Nothing was asked" in operator.page("/ui")
     with asking.router.database.read() as connection:
         request = request_of(connection, label="main")

@@ -6,6 +6,7 @@ Importing this module does not import Jinja, which the extra `replay` installs.
 
 import importlib.util
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +19,11 @@ from ragbandit.shared.texts.formats import decimal, number, percent, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
     from ragbandit.router.comparison.plots import ArmSigns
 
+_CODE: Final = re.compile(r"`([^`\n]+)`")
 #: folder of `page.css`
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -89,9 +92,19 @@ def environment(*packages: str) -> "Environment":
     jinja = Environment(
         loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    jinja.filters |= {function.__name__: function for function in (number, percent, decimal)}
+    jinja.filters |= {function.__name__: function for function in (number, percent, decimal, coded)}
     jinja.finalize = _plain
     return jinja
+
+
+def coded(text: object) -> "Markup":
+    """A sentence in which what stands between backticks is code: commands and settings."""
+    from markupsafe import Markup, escape
+
+    parts = [escape(part) for part in _CODE.split(printable(str(text)))]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in enumerate(parts)
+    )
 
 
 def _plain(value: object) -> object:

@@ -15,11 +15,15 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import lock_position, move_position, position_of
 from ragbandit.shared.errors import Conflict
+from ragbandit.shared.texts.formats import duration
 from ragbandit.shared.types import Json
 
 State = Literal["none", "waiting", "running", "planned", "ended", "refused"]
-#: time without news after which an open request may be replaced, seconds
-_ABANDONED_S: Final = 3600.0
+#: seconds without news after which a request ends that no learner has begun, and one that a learner has begun
+BEGIN_S: Final = 600.0
+GO_ON_S: Final = 3600.0
+#: least time between two notes that a learner waits, seconds
+_NOTE_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,10 +60,21 @@ class PairedRequest:
         return {name: getattr(self, name) for name in names}
 
 
-def request_of(connection: Connection, *, label: str) -> PairedRequest:
-    """The newest request, of this ledger."""
+def request_of(connection: Connection, *, label: str, now: float | None = None) -> PairedRequest:
+    """The newest request, of this ledger. now: seconds since 1970; None for the present time"""
     stored: dict[str, Any] = position_of(connection, _reader(label))
-    return of_known(PairedRequest, stored | {"plan": tuple(stored.get("plan", ()))})
+    request = of_known(PairedRequest, stored | {"plan": tuple(stored.get("plan", ()))})
+    return _ended_without_news(request, now=time.time() if now is None else now)
+
+
+def _ended_without_news(request: PairedRequest, *, now: float) -> PairedRequest:
+    """An open request ends without news, so that nobody waits for ever, and no later learner spends its dollars."""
+    limit = BEGIN_S if request.state == "waiting" else GO_ON_S
+    if not request.is_open or (request.changed_at or 0.0) >= now - limit:
+        return request
+    what = "began it" if request.state == "waiting" else "went on with it"
+    why = f"no learner {what} within {duration(limit)}: start one (`ragbandit worker --queue learn`), then ask again"
+    return dataclasses.replace(request, state="ended", ended=why)
 
 
 def keep_request(database: Database, request: PairedRequest, *, label: str) -> PairedRequest:
@@ -70,14 +85,23 @@ def keep_request(database: Database, request: PairedRequest, *, label: str) -> P
     return changed
 
 
+def note_wait(database: Database, *, label: str) -> None:
+    """Note that a learner waits to begin the request, because another process asks questions now. Raises StoreError."""
+    now = time.time()
+    with database.write() as connection:
+        lock_position(connection, _reader(label), now=now)
+        request = request_of(connection, label=label, now=now)
+        if request.state == "waiting" and (request.changed_at or 0.0) < now - _NOTE_S:
+            _keep(connection, dataclasses.replace(request, changed_at=now), label=label)
+
+
 def make_request(database: Database, request: PairedRequest, *, label: str) -> PairedRequest:
     """Let a worker carry out a request. The same request again is the one that is open. Raises Conflict, StoreError."""
     now = time.time()
     with database.write() as connection:
         lock_position(connection, _reader(label), now=now)
         before = request_of(connection, label=label)
-        is_abandoned = before.changed_at is None or before.changed_at < now - _ABANDONED_S
-        if before.is_open and not is_abandoned:
+        if before.is_open:
             if before.terms == request.terms:
                 return before
             remedy = "wait until it has ended: GET /v1/report/decide"

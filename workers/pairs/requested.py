@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
-from ragbandit.router.reporting.paired_requests import PairedRequest, keep_request, request_of
+from ragbandit.router.reporting.paired_requests import PairedRequest, keep_request, note_wait, request_of
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -31,9 +31,11 @@ def carry_out(settings: Settings, *, ledger: Ledger, ending: threading.Event) ->
         with alone(ledger.database):
             request = _newest(ledger)  # the last holder of the lease may have changed it
             if request.is_open:
+                request = keep_request(ledger.database, request, label=ledger.label)  # the news that a learner begins
                 _ask(request, settings=settings, ledger=ledger, is_stopping=ending.is_set)
     except NotReady as error:
         log.info("the paired comparison waits", extra={"action": "decide", "reason": str(error)})
+        note_wait(ledger.database, label=ledger.label)
 
 
 def _newest(ledger: Ledger) -> PairedRequest:

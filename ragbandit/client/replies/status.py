@@ -225,11 +225,13 @@ class PairedRequestReply(TypedDict):
     plan: list[str]
     """What it would do, for how much, and how sure the result will be."""
     asked: int
-    """Questions that were asked, when it has ended."""
+    """Questions that were asked so far."""
     dollars: float
     """Dollars so far."""
     ended: str | None
     """Why it ended, or was refused."""
+    missing: str | None
+    """The process that an open request lacks, and how to start it; null if it lacks none."""
     made_at: float | None
     """Time of the request, seconds since 1970."""
     changed_at: float | None

@@ -16,7 +16,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput, QueueError
 
 WEEK_S = 7 * 86_400.0
 _Seconds = Annotated[float | None, Field(ge=0, le=1e11)]
@@ -53,7 +53,7 @@ async def read_paired_request(request: Request) -> Response:
     """Read the state of the newest request: its plan, its dollars so far, and why it ended. The comparison itself is in
     `asked` of `GET /v1/report`.
     """
-    return JsonReply(filled(PairedRequestReply, await newest(request)))
+    return await _reply(request, await newest(request))
 
 
 @endpoints.post(
@@ -67,7 +67,26 @@ async def decide(body: DecideBody, request: Request) -> Response:
     """Let a learner ask both ways the same stored questions, as `ragbandit report --decide` does. Without `budget` it
     only plans. One request runs at a time; 409 if another one is open. The dollars are booked on the key that asks.
     """
-    return JsonReply(filled(PairedRequestReply, await ask(request, body)), status_code=202)
+    return await _reply(request, await ask(request, body), status=202)
+
+
+async def _reply(request: Request, paired: PairedRequest, *, status: int = 200) -> Response:
+    missing = await missing_process(request, paired)
+    return JsonReply(filled(PairedRequestReply, paired, missing=missing), status_code=status)
+
+
+async def missing_process(request: Request, paired: PairedRequest) -> str | None:
+    """Which process an open request lacks, and how to start it; None if it lacks none."""
+    if not paired.is_open:
+        return None
+    jobs = router_of(request).process.jobs
+    try:
+        workers = await reads_of(request).run(jobs.workers)
+    except QueueError:
+        return "Redis cannot be reached, so nobody knows whether a learner runs: `ragbandit worker --queue learn`"
+    if any(worker.queue == "learn" for worker in workers):
+        return None
+    return "no learner runs, and only a learner carries this out: start one with `ragbandit worker --queue learn`"
 
 
 async def newest(request: Request) -> PairedRequest:

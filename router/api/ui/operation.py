@@ -22,6 +22,7 @@ from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
+from ragbandit.router.reporting.paired_requests import BEGIN_S, GO_ON_S
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of, report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
@@ -182,7 +183,7 @@ async def first(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tenants, policy = router.settings.tenants, router.settings.policy
     budgets = partial(budget_lines, router.database, tenants=tenants, policy=policy, now=time.time())
-    newest = await _newest_report(request, chosen)
+    newest, bought = await _newest_report(request, chosen), await verdicts.newest(request)
     values |= {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
@@ -190,7 +191,9 @@ async def first(request: Request) -> Response:
         "charts": earned_charts(history),
         "buys": newest.can_buy and caller_of(request).role in (None, "admin"),
         "has_judge": Means.of(router.settings).judge is not None,
-        "paired": await verdicts.newest(request),
+        "paired": bought,
+        "missing_process": await verdicts.missing_process(request, bought),
+        "limit_s": BEGIN_S if bought.state == "waiting" else GO_ON_S,
         "to_rate": newest.report.to_rate if caller_of(request).role in (None, "admin") else None,
         "shown": shown(newest.assessment, sign=values["sign"]),
     }

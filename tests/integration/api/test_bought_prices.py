@@ -89,8 +89,9 @@ def gateway(tmp_path):
 @pytest.mark.parametrize("judge", [None, "labels"])
 def test_the_price_of_a_plan_is_paid(gateway, judge):
     """The plan's price of a question differs by less than a fifth from its dollars, with a judge and with people.
-    Tasks, which cannot be asked, do not count; stored answers cost nothing again; a score costs as much as a live one. After
-    the end the request counts the asked questions.
+
+    Tasks, which cannot be asked, do not count; stored answers cost nothing again; a score costs as much as a live
+    one. After the end the request counts the asked questions.
     """
     planned = gateway.decide(judge=judge)
     price = float(re.search(r"about \$([\d.]+) each", " ".join(planned["plan"]))[1])

@@ -3,10 +3,13 @@
 import json
 import time
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from ragbandit.client import Client
+from ragbandit.router.queue.presence import WorkerState
+from ragbandit.router.reporting import paired_requests
 from ragbandit.router.reporting.paired_requests import request_of
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.spending import Spender, reserve
@@ -66,6 +69,47 @@ def test_a_plan_is_asked_for_and_then_bought(asking):
     assert asking.http.get("/v1/report", params=query).json()["asked"]["asked"] == done["asked"] > 0
     [entry] = [one for one in entries(asking.router.database) if one.action == "report.decide"]
     assert (entry.actor, entry.facts["asked"]) == ("http:without a key", done["asked"])
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """A function that lets requests read a time so many seconds from now."""
+
+    def move(seconds: float) -> None:
+        at = time.time() + seconds
+        monkeypatch.setattr(paired_requests, "time", SimpleNamespace(time=lambda: at))
+
+    return move
+
+
+def test_a_request_that_nobody_carries_out_names_the_process_and_ends(asking, visit, later):
+    """If only the service runs, the reply and the page say that a learner is missing and how to start one. After ten
+    minutes the request has ended: no later learner spends its dollars, and it can be made again.
+    """
+    command = "ragbandit worker --queue learn"
+    made = asking.http.post("/v1/report/decide", json={"budget": 1.0, **TERMS}).json()
+    assert (made["state"], command in made["missing"]) == ("waiting", True)
+    assert f"<code>{command}</code>" in visit(asking).page("/ui")
+    later(601.0)
+    ended = work(asking)
+    assert (ended["state"], ended["asked"], ended["missing"]) == ("ended", 0, None)
+    assert "no learner began it within 10 min" in ended["ended"]
+    assert asking.http.post("/v1/report/decide", json={"budget": 2.0, **TERMS}).json()["state"] == "waiting"
+
+
+def test_a_learner_that_waits_for_its_turn_keeps_a_request(asking, later):
+    """While a learner waits for another process that asks questions, its request does not end, and lacks no process."""
+    learner = WorkerState(name="learn-1", queue="learn", state="idle", host="h", heard_at=None)
+    asking.router.process.jobs.workers = lambda: [learner]
+    lease = Lease(database=asking.router.database, name="decide")
+    assert lease.acquire(holder="elsewhere/decide", lease_s=30.0)
+    asking.http.post("/v1/report/decide", json=TERMS).raise_for_status()
+    for seconds in (500.0, 1000.0, 1500.0):
+        later(seconds)
+        waiting = work(asking)
+        assert (waiting["state"], waiting["missing"]) == ("waiting", None)
+    lease.release(holder="elsewhere/decide")
+    assert work(asking)["state"] == "planned"
 
 
 def test_what_cannot_be_asked_is_refused(asking):

@@ -20,6 +20,7 @@ from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.explain import Explanation, turn_words
 from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
+from ragbandit.router.storage.decisions.turns import newest_turns, own_events
 from ragbandit.router.storage.paired_labels import count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
@@ -28,6 +29,9 @@ from ragbandit.shared.types import DecisionState
 
 PAGE: Final = 50
 MOST_STEPS: Final = 300
+#: newest turns of a task that its page lists, and of these the ones that are not folded
+MOST_TURNS: Final = 200
+OPEN_TURNS: Final = 5
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
 
@@ -64,6 +68,8 @@ async def one(decision_id: str, request: Request) -> Response:
     router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     values["may_rate"] = caller_of(request).role != "reader"
+    turns = await reads_of(request).run(partial(newest_turns, router.database, decision_id, limit=MOST_TURNS + 1))
+    values |= {"turns": turns[:MOST_TURNS], "open_turns": OPEN_TURNS, "more_turns": len(turns) > MOST_TURNS}
     return page(request, "decision.html", title="Decision", **values)
 
 
@@ -177,7 +183,7 @@ def _page_end(text: str | None) -> PageEnd | None:
 
 def _facts(explained: Explanation) -> dict[str, Any]:
     outcome = explained.record.outcome
-    steps: Any = () if outcome is None else trace_json(outcome.trace)
+    steps: Any = () if outcome is None else trace_json(own_events(outcome.trace))
     columns = ("score", "quality", "cost")
     return {
         "explained": explained,

@@ -16,12 +16,20 @@ answer is continued once, too (`outcomes.taken_by`), except by the same chat sen
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Final
 
 from sqlalchemy import delete, select, update
 
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, Row, body_hash, canonical
-from ragbandit.router.storage.rows.outcome_rows import LATER, outcome_row, outcome_value, with_added, with_late
+from ragbandit.router.storage.rows.outcome_rows import (
+    LATER,
+    cost_value,
+    outcome_row,
+    outcome_value,
+    with_added,
+    with_late,
+)
 from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
@@ -29,7 +37,20 @@ from ragbandit.router.storage.sql.json_columns import json_object, object_at, ob
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.model_servers.failures import failure_of, link_of
-from ragbandit.shared.types import DERIVED, ArmName, Branch, Cost, Decision, DecisionId, Json, Outcome, Query, calls_of
+from ragbandit.shared.types import (
+    DERIVED,
+    ArmName,
+    Branch,
+    Cost,
+    Decision,
+    DecisionId,
+    Json,
+    Outcome,
+    OutcomeStatus,
+    Query,
+    TraceEvent,
+    calls_of,
+)
 
 _CALLS: Final = (
     "SELECT d.id, d.arm, d.request, d.turn_of, d.session, o.taken_by FROM outcomes o "
@@ -49,6 +70,7 @@ TOOL_TURN: Final = "tool_turn"
 BEGUN_BY: Final = "begun_by"
 #: rule in the trace of a decision for a turn of its task that is not in its loop
 TASK_TURN: Final = "task_turn"
+_TURNS: Final = (TOOL_TURN, TASK_TURN)
 #: key in TOOL_TURN: True if the caller named the arm. Key in TOOL_TURN: the arms that the caller may use, if not all
 NAMED: Final = "named"
 PERMITTED: Final = "permitted"
@@ -232,6 +254,37 @@ def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionI
     """Id of a turn -> id of its decision; ids of decisions are left out."""
     rows = run(connection, "SELECT id, turn_of FROM decisions WHERE id IN ? AND turn_of IS NOT NULL", list(ids))
     return {row["id"]: row["turn_of"] for row in rows}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRow:
+    """A later turn of a decision, for a list."""
+
+    id: DecisionId
+    arm: ArmName
+    made_at: float
+    #: None without an outcome
+    status: OutcomeStatus | None
+    stop_reason: str | None
+    #: dollars of its own answer; None without an outcome
+    dollars: float | None
+
+
+def newest_turns(database: Database, first: str, *, limit: int) -> list[TurnRow]:
+    """The newest `limit` later turns of a decision, the newest first. Raises StoreError."""
+    query = select(*decisions.c["id", "arm", "made_at"], *outcomes.c["status", "stop_reason", "cost"])
+    query = query.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).where(decisions.c.turn_of == first)
+    query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(limit)
+    with database.read() as connection:
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+    costs = [row.pop("cost") for row in rows]
+    dollars = [None if cost is None else cost_value(cost).dollars for cost in costs]
+    return [TurnRow(**row, dollars=amount) for row, amount in zip(rows, dollars, strict=True)]
+
+
+def own_events(trace: Sequence[TraceEvent]) -> tuple[TraceEvent, ...]:
+    """The events of a decision's own answer: those of its later turns follow, and each turn has its own trace."""
+    return tuple(takewhile(lambda event: not (isinstance(event, Branch) and event.rule in _TURNS), trace))
 
 
 def earlier_turns(

@@ -180,6 +180,42 @@ def test_a_turn_of_a_task_says_what_became_of_its_task(serve, visit):
     assert service.http.get(f"/v1/decisions/{ids[0]}").json()["turn_of"] is None
 
 
+def test_a_task_lists_its_turns_with_links_and_folds_the_earlier_ones(serve, visit):
+    """The page of a task with many turns has a link, an arm and the dollars of each later turn; the newest five are
+    open, the others folded, and no id stands in the trace.
+    """
+    service = serve(conversation={"unit": "task"}, reward={"cost": {"dollars": 1.0}})
+    ids = []
+    for number in range(12):
+        ids.append(routed(service.http, question=f"question {number}", session_id="s")["decision_id"])
+        cost = {"dollars": round(0.01 * (number + 1), 2)}
+        body = {"decision_id": ids[-1], "answer": "x", "steps": 1, "status": "answered", "cost": cost}
+        service.http.post("/v1/outcomes", json=body).raise_for_status()
+    page = visit(service).page(f"/ui/decisions/{ids[0]}")
+    arm = service.http.get(f"/v1/decisions/{ids[0]}").json()["arm"]
+    listed, _, folded = page.partition("<summary>6 earlier turns</summary>")
+    links = [[part.partition('"')[0] for part in half.split('href="/ui/decisions/')[1:]] for half in (listed, folded)]
+    assert links == [ids[:6:-1], ids[6:0:-1]]
+    rows = [
+        " ".join(" ".join(Tags(f"<td>{row}").words).split()) for row in page.split('<tr><th scope="row" class="long">')
+    ]
+    shown = {row.split()[0]: row for row in rows[1:] if row}
+    assert all(f"{arm} answered ${0.01 * (number + 1):g}" in shown[ids[number]] for number in range(1, 12))
+    assert "task_turn" not in page
+    assert "task turn" not in page
+
+
+def test_commands_on_pages_are_code(serve, visit):
+    """A page that names a command shows it as code: no page has a backtick."""
+    service = serve(arms={name: {"run_by": "caller"} for name in ("small", "large")}, policy={"name": "uniform"})
+    for number in range(20):
+        answered(service, f"question {number}")
+    browser = visit(service)
+    pages = {path: browser.page(path) for path in PAGES}
+    assert "<code>ragbandit report --since 1d --decide --module MODULE:NAME --judge labels</code>" in pages["/ui"]
+    assert [path for path, page in pages.items() if "`" in page] == []
+
+
 def test_budgets_are_on_the_overview(serve, visit):
     """The overview has every budget with what it does to the choices, and none without a budget."""
     service = serve(tenants={"default": {"dollars_per_day": 1.0}}, reward={"cost": {"dollars": 1.0}})

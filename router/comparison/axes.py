@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-#: least range of an axis, as a share of its largest value; smaller differences are not worth a picture
-_LEAST: Final = 1e-3
+#: least range of values, as a share of the largest one; the axis of closer values, or of one, begins at zero
+_LEAST: Final = 0.02
 _MOST: Final = 1e9
 #: largest number of steps between ticks of time
 _MOST_TIMES: Final = 6
@@ -42,10 +42,9 @@ def number_scale(values: Iterable[float | None], *, unit: str = "", room: float 
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     if low == high == 0.0:
         high = 1.0
-    span = max(high - low, _LEAST * max(abs(low), abs(high)), 1e-9)
-    if span > high - low:  # all values are about equal
-        low, high = (low, high + 2.0 * span) if low == 0.0 else (low - span, high + span)
-        span = high - low
+    if high - low < _LEAST * max(abs(low), abs(high)):
+        low, high = min(low, 0.0), max(high, 0.0)
+    span = max(high - low, 1e-9)
     low, high = (0.0 if 0.0 <= low < room * span else low - room * span), high + room * span
     size, prefix, suffix = _shown_unit(unit, largest=max(abs(low), abs(high)))
     power = 10.0 ** math.ceil(math.log10((high - low) / size))

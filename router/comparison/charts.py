@@ -24,8 +24,11 @@ _LOOKS: Final[dict[str, Look]] = {"served": (6, plots.RING), "in use": (5, plots
 _WIDE, _LETTER = 480.0, 7.0
 
 
-def forest(comparisons: Sequence[Comparison]) -> Picture:
-    """Reward, quality and cost of each comparison as intervals on common axes; points only with a verdict."""
+def forest(comparisons: Sequence[Comparison]) -> Picture | None:
+    """Reward, quality and cost of each comparison as intervals on common axes; points only with a verdict.
+
+    None if no interval is known.
+    """
     unit, first = comparisons[0].unit, comparisons[0].first
     is_shared = all(one.first == first for one in comparisons)
     named = f"{first} minus the alternative" if is_shared else "the first way minus the second one"
@@ -35,11 +38,14 @@ def forest(comparisons: Sequence[Comparison]) -> Picture:
         "Quality per question": [_bar(c.quality, c.quality_verdict) for c in comparisons],
         cost: [_cost_bar(c.cost) for c in comparisons],
     }
+    known = {head: cells for head, cells in columns.items() if any(cell.low is not None for cell in cells)}
+    if not known:
+        return None
     return plots.bars(
         "Difference in reward, quality and cost",
         names=words.against(comparisons),
         states=[(words.COLOURS[c.verdict], c.verdict) for c in comparisons],
-        columns={head: cells for head, cells in columns.items() if any(cell.low is not None for cell in cells)},
+        columns=known,
         units={cost: unit},
         alt="; ".join(words.sentence(comparison) for comparison in comparisons),
         note=f"A bar is the interval of {named}, with "

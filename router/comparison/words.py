@@ -88,6 +88,8 @@ def headline(value: Difference) -> str:
 
 
 def between(value: Difference) -> str:
+    if decimal(value.low) == decimal(value.high) == decimal(0.0):
+        return decimal(0.0)
     return f"{signed(value.low)} to {signed(value.high)}"
 
 

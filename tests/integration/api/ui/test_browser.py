@@ -36,6 +36,15 @@ COVERED = """() => [...document.querySelectorAll('svg.plot')].flatMap(svg => {
 })"""
 
 
+#: rows of tiles that leave a part of their width empty
+EMPTY = """() => [...document.querySelectorAll('.cards')].flatMap(all => {
+    const right = all.getBoundingClientRect().right, rows = new Map();
+    for (const box of [...all.children].map(one => one.getBoundingClientRect()))
+        rows.set(Math.round(box.top), Math.max(rows.get(Math.round(box.top)) || 0, box.right));
+    return [...rows.values()].filter(end => right - end > 2);
+})"""
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A service with a few hours of made-up traffic."""
@@ -100,9 +109,11 @@ def test_pages_are_accessible(open_tab, world, scheme, rules):
         assert told == [], page
 
 
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("width", [360, 800, 1280])
 def test_pages_fit_their_width(open_tab, world, width):
-    """With everything opened, no page scrolls sideways, and no label of a picture is cut or covers another one."""
+    """With everything opened, no page scrolls sideways, no row of tiles has an empty part, and no label of a picture is
+    cut or covers another one.
+    """
     tab = open_tab(width=width)
     drawn = 0
     for page in PAGES:
@@ -110,6 +121,7 @@ def test_pages_fit_their_width(open_tab, world, width):
         tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width, page
         assert tab.evaluate(COVERED) == [], page
+        assert tab.evaluate(EMPTY) == [], page
         drawn += tab.locator("figure svg.plot").count()
     assert drawn >= 8
 

@@ -11,10 +11,12 @@ from hypothesis import Phase, example, given, settings, strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
-from ragbandit.router.comparison.page import check_page, page, shown, write_page
+from ragbandit.router.comparison.page import check_page, coded, page, shown, write_page
 from ragbandit.router.comparison.terminal import print_assessment
+from ragbandit.router.comparison.words import between, headline
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.assessments import BETTER, WHOLE
 
@@ -143,6 +145,27 @@ def test_labels_of_numbers_differ(values, unit):
     assert len(set(labels)) == len(labels) >= 3
     assert all(-1e-6 <= (value - scale.low) / (scale.high - scale.low) <= 1.0 + 1e-6 for value, _ in scale.ticks)
     assert unit == "percent" or max(map(len, labels)) <= 15
+
+
+@pytest.mark.parametrize("values", [[0.9], [0.9, 0.9], [0.9, 0.91], [-0.9], [0.9, None]])
+def test_the_axis_of_one_value_begins_at_zero(values):
+    """Values that hardly differ are drawn from zero, since no axis from 0.899 to 0.901 tells a reader anything."""
+    scale = number_scale(values)
+    assert scale.low <= 0.0 <= scale.high
+    assert 0.0 in [place for place, _ in scale.ticks]
+
+
+def test_an_interval_without_a_width_is_one_number():
+    """Ends that both round to zero are "0.000", not "+0.000 to +0.000"."""
+    equal = Difference(low=-1e-4, high=1e-4, estimate=None)
+    assert (headline(equal), between(equal)) == ("0.000", "0.000")
+    assert between(replace(equal, high=0.002)) == "+0.000 to +0.002"
+
+
+def test_commands_in_sentences_are_code():
+    """What stands between backticks is code on the page, and escaped; a lone backtick stays."""
+    text = "run `ragbandit up <x>`, then `ask"
+    assert coded(text) == "run <code>ragbandit up &lt;x&gt;</code>, then `ask"
 
 
 @given(st.floats(0.0, 4e9), st.floats(0.0, 1e9))

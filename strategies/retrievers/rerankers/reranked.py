@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
@@ -110,8 +111,9 @@ class RerankedRetriever(Retriever):
 
 def _checked(scores: Sequence[float], *, texts: int) -> list[float]:
     """The scores as floats, since numpy's numbers cannot be written as JSON."""
-    numbers = [float(score) for score in scores]
+    numbers = [float(score) for score in islice(scores, texts + 1)]  # an iterator may have no end
     if len(numbers) != texts or not all(map(math.isfinite, numbers)):
-        message = f"it received {texts} texts and returned {len(numbers)} scores: {numbers!r:.200}"
+        count = f"more than {texts}" if len(numbers) > texts else f"{len(numbers)}"
+        message = f"it received {texts} texts and returned {count} scores: {numbers!r:.200}"
         raise ArmFailed(message, remedy="return one finite number for each text")
     return numbers

@@ -1,7 +1,9 @@
 """A server's endpoint /rerank, in the forms of Cohere, Jina, vLLM, Voyage, DashScope and TEI."""
 
 import asyncio
+import gzip
 import json
+import time
 
 import pytest
 
@@ -128,6 +130,14 @@ BAD = {
     "too large": (b'[{"index": 0, "score": 1' + b"0" * 400 + b"}]", "the score of result 0 is 1000"),
     "rows of another type": ([None, 1, []], "the index of result 0 is None"),
     "deep": (b"[" * 100_000, "gave no JSON"),
+    "nested rows": ({"results": [rows(3, 1, 2)]}, "the index of result 0 is None"),
+    "a nested index": ({"results": [{"index": [0], "score": 1}] * 3}, "the index of result 0 is [0]"),
+    "a nested score": ({"results": [{"index": 0, "score": {"score": 1}}] * 3}, "the score of result 0 is {'score': 1}"),
+    "a huge index": (b'[{"index": 1' + b"0" * 400 + b', "score": 1}]', "the index of result 0 is 1000"),
+    "half an index": ({"results": [{"index": 0.5, "score": 1}] * 3}, "the index of result 0 is 0.5"),
+    "too many": ({"results": [*rows(3, 1, 2), {"index": 0, "score": 9}]}, "the index of result 3 is 0"),
+    "many rows": ([{}] * 20_000, "the index of result 0 is None"),
+    "nested results": ({"results": {"results": rows(3, 1, 2)}}, "the reply has no list of results"),
 }
 
 
@@ -208,6 +218,23 @@ def test_a_large_reply_is_not_read_to_its_end():
     with ScriptedHttp(Scripted(body=b'{"results": [' + b" " * 1_100_000)) as http:
         error, _ = scored(RerankServer(http.url, price=price))
     assert f"replied more than {1_000_000 + 6 * sum(map(len, TEXTS))} bytes" in str(error)
+
+
+def test_a_reply_without_end_is_given_up():
+    """100 MB, plain or packed into 100 kB, are read up to the cap, and a reply that drips up to the timeout."""
+    large = b'{"results": [' + b" " * 100_000_000
+    packed = Scripted(body=gzip.compress(large), headers={"content-encoding": "gzip"})
+    for reply, words in (
+        (Scripted(body=large), "bytes"),
+        (packed, "bytes"),
+        (Scripted(body=large, drip_s=0.05), "0.3 s"),
+    ):
+        began = time.monotonic()
+        with ScriptedHttp(reply) as http:
+            error, _ = scored(RerankServer(http.url, timeout_s=0.3 if reply.drip_s else 30.0, retries=0), timeout=60.0)
+        assert isinstance(error, ArmFailed)
+        assert words in str(error)
+        assert time.monotonic() - began < 30.0
 
 
 @pytest.mark.parametrize(

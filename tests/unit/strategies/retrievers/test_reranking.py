@@ -1,6 +1,7 @@
 """Any retriever with a reranker behind it."""
 
 import asyncio
+import itertools
 import re
 
 import numpy as np
@@ -100,13 +101,25 @@ def test_the_name_tells_retriever_reranker_and_depth():
 
 @pytest.mark.parametrize(
     "scores",
-    [[], [1.0] * 8, [1.0] * 10, None, [None] * 9, ["high"] * 9, [10**400] * 9, [float("nan")] * 9, [float("inf")] * 9],
+    [
+        *([], [1.0] * 8, [1.0] * 10, None, [None] * 9, ["high"] * 9, [10**400] * 9, [float("nan")] * 9),
+        *([float("inf")] * 9, 0.5, [[0.5] * 9], [[0.5]] * 9, [{"score": 0.5}] * 9, {"a": 0.5}, "123456789x"),
+    ],
     ids=repr,
 )
 def test_scores_that_cannot_be_used_fail_the_search(scores):
     """Too few or too many scores, and scores that are not finite numbers, are a failure with the reranker's name."""
     with pytest.raises(ArmFailed, match="the reranker odd failed: "):
         found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Returning(scores)), "river", k=1)
+
+
+def test_scores_without_end_fail_the_search():
+    """A search reads one score more than there are texts, and fails if there is one."""
+    read = itertools.count()
+    endless = itertools.islice(map(float, read), 100_000)
+    with pytest.raises(ArmFailed, match="9 texts and returned more than 9 scores"):
+        found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Returning(endless)), "river", k=1)
+    assert next(read) == 10
 
 
 def test_failures_are_told(caplog):

@@ -86,7 +86,7 @@ async def missing_process(request: Request, paired: PairedRequest) -> str | None
         return "Redis cannot be reached, so nobody knows whether a learner runs: `ragbandit worker --queue learn`"
     if any(worker.queue == "learn" for worker in workers):
         return None
-    return "no learner runs, and only a learner carries this out: start one with `ragbandit worker --queue learn`"
+    return "No learner runs, and only a learner carries this out: start one with `ragbandit worker --queue learn`"
 
 
 async def newest(request: Request) -> PairedRequest:

@@ -199,7 +199,7 @@ def turn_words(decision: Decision) -> str:
 def choice_words(decision: Decision) -> str:
     """Who or what chose the arm, in a few words: on pages, in `explain` and in replies."""
     facts, link = decision.facts, link_of(decision.query.request)
-    safe_start = SafeStart.of(facts)
+    safe_start, most = SafeStart.of(facts), max(decision.pmf, default=1.0)
     words = {
         "drawn elsewhere, in an imported log": IMPORTED in facts,
         f"it answers in place of {link.get('arm') if link else ''}, which failed": bool(link),
@@ -209,6 +209,7 @@ def choice_words(decision: Decision) -> str:
         "it stayed on the arm of an earlier turn": StickyTurn.key in facts,
         "the only arm on offer": len(decision.arms) == 1,
         "the safe start chose it": safe_start is not None and safe_start.share == 0.0,
+        "as probable as any arm": decision.propensity == most and decision.pmf.count(most) > 1,
         "explored: not the most probable arm": decision.explored,
     }
     return next((text for text, holds in words.items() if holds), "the most probable arm")

@@ -283,7 +283,7 @@ def newest_turns(database: Database, first: str, *, limit: int) -> list[TurnRow]
 
 
 def own_events(trace: Sequence[TraceEvent]) -> tuple[TraceEvent, ...]:
-    """The events of a decision's own answer: those of its later turns follow, and each turn has its own trace."""
+    """The events of a decision's own answer. The events of later turns follow; each turn has its own trace, too."""
     return tuple(takewhile(lambda event: not (isinstance(event, Branch) and event.rule in _TURNS), trace))
 
 

@@ -128,6 +128,7 @@ LOOP = {"tool_turn": {"first": "first", "previous": "p", "turn": 2}}
     [
         ({}, {}, "the most probable arm"),
         ({"explored": True}, {}, "explored: not the most probable arm"),
+        ({"explored": True, "pmf": (0.4, 0.4, 0.2), "propensity": 0.4}, {}, "as probable as any arm"),
         ({}, {"forced": True}, "the caller chose it"),
         (TURN | {"facts": {"task": {"unit": "u", "turn": 6, "until": 1.0}}}, {}, "turn 6 of a task: nothing was drawn"),
         # a turn that brings results of tools has its arm by force, inside a task and without one

@@ -23,6 +23,7 @@ from tests.support.servers.http_service import refused
 SCORES = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
 ARMS = {"no_retrieval": {}, "direct": {"class": "no_retrieval"}}
 TERMS = {"against": "direct"}
+LEARNER = WorkerState(name="learn-1", queue="learn", state="idle", host="h", heard_at=None)
 
 
 @pytest.fixture
@@ -99,8 +100,7 @@ def test_a_request_that_nobody_carries_out_names_the_process_and_ends(asking, vi
 
 def test_a_learner_that_waits_for_its_turn_keeps_a_request(asking, later):
     """While a learner waits for another process that asks questions, its request does not end, and lacks no process."""
-    learner = WorkerState(name="learn-1", queue="learn", state="idle", host="h", heard_at=None)
-    asking.router.process.jobs.workers = lambda: [learner]
+    asking.router.process.jobs.workers = lambda: [LEARNER]
     lease = Lease(database=asking.router.database, name="decide")
     assert lease.acquire(holder="elsewhere/decide", lease_s=30.0)
     asking.http.post("/v1/report/decide", json=TERMS).raise_for_status()
@@ -135,6 +135,8 @@ def test_admins_press_the_button(asking, visit, with_keys):
     assert "Plan for the last 24 hours" in browser.page("/ui")
     assert "/ui/decide" not in operator.page("/ui")
     assert browser.send("/ui/decide", on="/ui", judge="", time="day").headers["location"] == "/ui?time=day"
+    assert "A learner looks for it" not in browser.page("/ui")
+    asking.router.process.jobs.workers = lambda: [LEARNER]
     assert "A learner looks for it" in browser.page("/ui")
     carry_out(asking.router.settings, ledger=asking.router.ledger, ending=Event())
     page = browser.page("/ui")

@@ -40,7 +40,11 @@ def body_value(body: bytes) -> Any:
     budget = ReadBudget(BODY, refused=_too_large)
     budget.count_json(body)
     value = json_value(body)
-    budget.count_members(value)
+    try:
+        budget.count_members(value)
+    except InvalidInput as error:
+        del value  # a refusal would keep it through the frames of its traceback, and several would add up
+        raise error.with_traceback(None) from None
     return value
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import traceback
 
 import pytest
 from fastapi import Request
@@ -46,6 +47,17 @@ def test_the_values_of_a_body_are_counted(body):
     with pytest.raises(InvalidInput, match="the body has more than") as refused:
         body_value(json.dumps(body).encode())
     assert refused.value.field == "body"
+
+
+def test_a_refusal_does_not_keep_the_body():
+    """The error for a body with too many values holds none of them, so several refused bodies do not add up."""
+    body = json.dumps({"metadata": {f"p{number}": "v" for number in range(MOST)}}).encode()
+    with pytest.raises(InvalidInput) as refused:
+        body_value(body)
+    frames = [frame for frame, _ in traceback.walk_tb(refused.value.__traceback__)][1:]  # the first is this one
+    kept = [value for frame in frames for value in frame.f_locals.values() if isinstance(value, dict | list)]
+    assert frames
+    assert kept == []
 
 
 def test_brackets_in_texts_and_tokens_are_no_fault():

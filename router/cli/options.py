@@ -26,6 +26,13 @@ MeasureOption = Annotated[
     typer.Option(help="correct, exact_match, f1 ...: what makes an answer right; default: exact_match, if known"),
 ]
 
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(help="OURS=COLUMN[,...]: columns of the table, as question=prompt,arm=model,correct=score"),
+]
+
+SkipBadOption = Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")]
+
 HopsOption = Annotated[str | None, typer.Option(help="DATASET=N[,...]: hops of rows without hops")]
 
 LabelOption = Annotated[str | None, typer.Option(help="name of the ledger; default: the configured one")]

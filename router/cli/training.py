@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from ragbandit.router.cli.console import console, errors
-from ragbandit.router.cli.options import HopsOption, JsonOption, MeasureOption
+from ragbandit.router.cli.options import ColumnsOption, HopsOption, JsonOption, MeasureOption, SkipBadOption
+from ragbandit.router.cli.outcome_tables import outcome_table
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import parse_amounts, parse_policies
 from ragbandit.router.cli.tables import show
 from ragbandit.router.comparison.terminal import print_table
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import read_questions, read_table, with_hops, with_measure
+from ragbandit.router.offline.logs.tables import read_questions, with_hops, with_measure
 from ragbandit.router.offline.routers.training import train
 from ragbandit.shared.texts.formats import percent
 
@@ -21,12 +22,14 @@ from ragbandit.shared.texts.formats import percent
 def train_verb(
     *,
     policy: Annotated[str, typer.Option(help="adaptive_rag, multi_label or popularity")],
-    table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
+    table: Annotated[Path, typer.Option(help="question, correct and steps per arm")],
     out: Annotated[Path, typer.Option(help="folder to write; it must be missing or empty")],
     questions: Annotated[Path | None, typer.Option(help="JSONL: question and hops, for inductive labels")] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="NAME.KEY=VALUE, for example multi_label.epochs=5; repeat it")
     ] = None,
+    columns: ColumnsOption = None,
+    skip_bad: SkipBadOption = False,
     measure: MeasureOption = None,
     hops: HopsOption = None,
     as_json: JsonOption = False,
@@ -36,7 +39,10 @@ def train_verb(
     Prints the accuracy of each label and the confusion matrix on the held-out rows; without any, on the training rows.
     """
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
-    mapped = with_hops(read_table(table), {name: int(n) for name, n in parse_amounts(hops, field="hops").items()})
+    outcomes, remarks = outcome_table(table, columns=columns, skip_bad=skip_bad)
+    for remark in remarks:
+        errors.say(remark)
+    mapped = with_hops(outcomes, {name: int(n) for name, n in parse_amounts(hops, field="hops").items()})
     measured, by = with_measure(mapped, measure)
     rows = list(measured.rows)
     if questions is not None:

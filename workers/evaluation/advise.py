@@ -13,7 +13,8 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import errors
-from ragbandit.router.cli.options import ConfigOption, JsonOption, check_dollars
+from ragbandit.router.cli.options import ColumnsOption, ConfigOption, JsonOption, SkipBadOption, check_dollars
+from ragbandit.router.cli.outcome_tables import left_out as left_out_rows, outcome_table
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import opened, split_commas
 from ragbandit.router.comparison import WORTH
@@ -24,8 +25,7 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.advice import Advice, Ask, advise as advice_on
 from ragbandit.router.offline.estimation import Progress, no_progress
-from ragbandit.router.offline.logs import MOST_NAMED, BadRow, check_bad, form_of
-from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.logs import BadRow, form_of
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.replay.parts import LeftOut
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
@@ -62,7 +62,8 @@ def advise_verb(
     *,
     table: Annotated[Path | None, typer.Option(help="question, correct and a cost per arm; runs no arm")] = None,
     log: Annotated[Path | None, typer.Option(help="logged decisions with rewards; default: the store")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
+    columns: ColumnsOption = None,
+    skip_bad: SkipBadOption = False,
     module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="your functions, by name")] = None,
     arms: Annotated[str | None, typer.Option(help="NAME[,NAME...]; default: all of --module, else of workers")] = None,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that the answers may cost")] = None,
@@ -86,11 +87,7 @@ def advise_verb(
 
     Exit 0: route. 3: fix. 4: not enough. 2: the log is wrong, or the request cannot be done.
     """
-    if sum(file is not None for file in (questions, table, log)) > 1:
-        raise InvalidInput("QUESTIONS, --table and --log exclude each other", field="table", remedy="give one of them")
-    if module is not None and questions is None:
-        remedy = f"`ragbandit advise QUESTIONS.jsonl --module {module}`"
-        raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
+    _check_sources(questions, table=table, log=log, module=module, columns=columns)
     if report is not None:
         check_page(report)
     check_dollars(budget, without="then every question may be asked")
@@ -109,8 +106,10 @@ def advise_verb(
             run = RunOptions(arms=split_commas([arms or ""]), pipelines=pipelines, answers=answers, **limits)
             details, material, advice = sources.of_run(questions, run=run, learns=warm or apply)
         else:
-            by_table = partial(sources.of_table, table) if table else partial(sources.of_log, log)
-            material = by_table(skip_bad=skip_bad)
+            if table is not None:
+                material = sources.of_table(table, columns=columns, skip_bad=skip_bad)
+            else:
+                material = sources.of_log(log, skip_bad=skip_bad)
             _check_configured(material.arms, configured=settings.arms, source=f"{material.source} arms")
             advice = sources.advice(material, ask=ask)
         if advice.verdict != "wrong log" and (apply or (warm and material.origin != STORE)):
@@ -138,6 +137,20 @@ def advise_verb(
     show(shown, reply=reply, show_all=every, report=report)
     if EXITS[advice.verdict]:
         raise typer.Exit(EXITS[advice.verdict])
+
+
+def _check_sources(
+    questions: Path | None, *, table: Path | None, log: Path | None, module: str | None, columns: list[str] | None
+) -> None:
+    """Raise InvalidInput for sources and options that exclude each other."""
+    if sum(file is not None for file in (questions, table, log)) > 1:
+        raise InvalidInput("QUESTIONS, --table and --log exclude each other", field="table", remedy="give one of them")
+    if columns and table is None:
+        remedy = "give --table, or leave --columns out"
+        raise InvalidInput("--columns names the columns of --table", field="columns", remedy=remedy)
+    if module is not None and questions is None:
+        remedy = f"`ragbandit advise QUESTIONS.jsonl --module {module}`"
+        raise InvalidInput("there are no questions to ask the pipelines", field="questions", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,11 +249,10 @@ class Sources:
     def advice(self, material: WarmRows, *, ask: Ask) -> Advice:
         return advice_on(material.rows, source=material.source, settings=self.settings, ask=ask, progress=self.progress)
 
-    def of_table(self, path: Path, *, skip_bad: bool) -> WarmRows:
-        bad: list[BadRow] = []
-        table = read_table(path, bad=bad)
-        check_bad(bad, good=len(table.rows), path=path, skip=skip_bad)
-        _print_left_out(bad)
+    def of_table(self, path: Path, *, columns: Sequence[str] | None, skip_bad: bool) -> WarmRows:
+        table, remarks = outcome_table(path, columns=columns, skip_bad=skip_bad, schema=self.settings.context)
+        for remark in remarks:
+            errors.say(remark)
         return table_material(
             table,
             source=str(path),
@@ -257,7 +269,8 @@ class Sources:
             origin = STORE if readable is None else form_of(readable)
             opened_log = open_log(readable, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
             rows, _ = opened_log.judged_rows(skipped=skipped, left_out=left_out, progress=self.progress)
-        _print_left_out(skipped)
+        for remark in left_out_rows(skipped):
+            errors.say(remark)
         if left_out.undrawn:
             errors.print(f"left out: {left_out.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)
         return log_material(
@@ -319,13 +332,6 @@ class Sources:
         write_records(file, records)
         material = self.of_log(file, skip_bad=False)
         return self.advice(material, ask=ask).verdict != "not enough"
-
-
-def _print_left_out(bad: Sequence[BadRow]) -> None:
-    for row in bad[:MOST_NAMED]:
-        errors.print(escape(f"left out: line {row.line} {row.field} {row.reason}"), soft_wrap=True, highlight=False)
-    if len(bad) > MOST_NAMED:
-        errors.print(f"left out: {len(bad):,} rows in all", soft_wrap=True)
 
 
 def _check_configured(names: Sequence[str], *, configured: Collection[str], source: str) -> None:

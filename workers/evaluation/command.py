@@ -9,7 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from ragbandit.router.cli.console import console, errors, interruptible, print_json
-from ragbandit.router.cli.options import ConfigOption, HopsOption, JsonOption, MeasureOption
+from ragbandit.router.cli.options import (
+    ColumnsOption,
+    ConfigOption,
+    HopsOption,
+    JsonOption,
+    MeasureOption,
+    SkipBadOption,
+)
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
@@ -52,6 +59,8 @@ def evaluate(
     train: Annotated[Path | None, typer.Option(help="with --policy: a table to learn instead of folds")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="with --policy: parts of --table; default: 5")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="with --policy: orders of the questions; default: 5")] = None,
+    columns: ColumnsOption = None,
+    skip_bad: SkipBadOption = False,
     measure: MeasureOption = None,
     total: Annotated[
         str | None, typer.Option(help="with --policy: number of all questions, or DATASET=N[,...]")
@@ -78,6 +87,8 @@ def evaluate(
         "train": train,
         "folds": folds,
         "seeds": seeds,
+        "columns": columns,
+        "skip_bad": skip_bad,
         "measure": measure,
         "total": total,
         "train_total": train_total,

@@ -15,7 +15,7 @@ from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms, judged
 from ragbandit.router.offline.gains import unit_of
-from ragbandit.router.offline.logs.tables import MEASURES
+from ragbandit.router.offline.logs.table_columns import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import ArmName, Json, finite_json
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.cli.console import console, errors, interruptible, print_json
+from ragbandit.router.cli.outcome_tables import outcome_table
 from ragbandit.router.cli.store import parse_amounts, parse_policies, split_commas
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.comparison.terminal import print_assessment
@@ -16,7 +17,7 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
-from ragbandit.router.offline.logs.tables import LabelledTable, read_table, with_hops, with_measure
+from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
 from ragbandit.router.offline.routers.passes import rows_of
 from ragbandit.router.offline.routers.play import (
     Played,
@@ -63,6 +64,8 @@ class RouterOptions:
     train: Path | None = None
     folds: int | None = None
     seeds: int | None = None
+    columns: Sequence[str] | None = None
+    skip_bad: bool = False
     measure: str | None = None
     total: str | None = None
     train_total: str | None = None
@@ -81,11 +84,14 @@ def evaluate_routers(
         check_unused(options.answers)  # before anything is computed
     names = policies_of(options.policies)
     policies = parse_policies(names, params=options.param or (), settings=settings)
-    test, measure = _table(options.table, options=options)
+    test, measure, remarks = _table(options.table, options=options, settings=settings)
     if options.train_total is not None and options.train is None:
         message, remedy = "counts the questions of the table --train, which is not given", "use --total for --table"
         raise InvalidInput(message, field="train-total", remedy=remedy)
-    train = test if options.train is None else _train_table(options, arms=test, measure=measure)
+    train = test
+    if options.train is not None:
+        train, more = _train_table(options, arms=test, measure=measure, settings=settings)
+        remarks += [f"{options.train}: {remark}" for remark in more]
     _check_named(options.policies, arms=test.arms)
     folds = 1 if options.train is not None else options.folds or FOLDS
     if options.train is None:
@@ -120,8 +126,8 @@ def evaluate_routers(
     if options.train is not None:
         totals = totals_of(train, total=parse_amounts(options.train_total, field="train-total"))
         setup = replace(setup, train=make(train, totals=totals))
-    notes = [] if encoder is None else [f"features are of the encoder {encoder.source}"]
-    remarks: dict[str, str | None] = {}
+    notes = remarks if encoder is None else [*remarks, f"features are of the encoder {encoder.source}"]
+    of_picks: dict[str, str | None] = {}
     if any("pick" in policy.needs for policy in instances.values()):
         pick = settings.policy.pick
         generator = make_generator(pick.generator or settings.generator)
@@ -129,11 +135,11 @@ def evaluate_routers(
         picks = _picks(test, **described, file=options.answers, progress=progress)
         setup = replace(setup, picks=picks.by_question, pick_seconds=picks.seconds)
         notes.append(picks.note)
-        remarks = {name: picks.remark for name, policy in instances.items() if "pick" in policy.needs}
+        of_picks = {name: picks.remark for name, policy in instances.items() if "pick" in policy.needs}
     tasks = tasks_of(setup, policies=instances, seeds=options.seeds or SEEDS)
     plays = _plays(tasks, setup=setup, instances=instances, options=options, progress=progress)
     rows = [
-        replace(row, remark=remarks.get(name))
+        replace(row, remark=of_picks.get(name))
         for name in names
         for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)
     ]
@@ -194,9 +200,13 @@ def _check_named(names: Sequence[str], *, arms: Sequence[ArmName]) -> None:
             raise InvalidInput(message, field="policy", remedy=f"use one of {', '.join(arms)}")
 
 
-def _table(path: Path, *, options: RouterOptions) -> tuple[LabelledTable, str]:
-    """Read a table, and take the data sets, hops and measure that the options name. Returns (table, measure)."""
-    table = read_table(path)
+def _table(path: Path, *, options: RouterOptions, settings: Settings) -> tuple[LabelledTable, str, list[str]]:
+    """Read a table, and take the data sets, hops and measure that the options name.
+
+    Returns (table, measure, how it was read).
+    """
+    given: dict[str, Any] = {"columns": options.columns, "skip_bad": options.skip_bad, "schema": settings.context}
+    table, remarks = outcome_table(path, **given)
     wanted = split_commas([options.datasets or ""])
     if wanted:
         known = {row.dataset for row in table.rows}
@@ -209,18 +219,20 @@ def _table(path: Path, *, options: RouterOptions) -> tuple[LabelledTable, str]:
     hops = parse_amounts(options.hops, field="hops")
     known = {row.dataset for row in table.rows}
     table = with_hops(table, {name: int(value) for name, value in hops.items() if not wanted or name in known})
-    return with_measure(table, options.measure)
+    return *with_measure(table, options.measure), remarks
 
 
-def _train_table(options: RouterOptions, *, arms: LabelledTable, measure: str) -> LabelledTable:
+def _train_table(
+    options: RouterOptions, *, arms: LabelledTable, measure: str, settings: Settings
+) -> tuple[LabelledTable, list[str]]:
     assert options.train is not None
     if options.folds is not None:
         raise InvalidInput("folds are cut only without --train", field="folds", remedy="leave one of the two out")
-    table, own = _table(options.train, options=replace(options, measure=measure))
+    table, own, remarks = _table(options.train, options=replace(options, measure=measure), settings=settings)
     if own != measure or {*table.arms} != {*arms.arms}:
         message = f"has the arms {', '.join(table.arms)}, and --table has {', '.join(arms.arms)}"
         raise InvalidInput(message, field="train", remedy="both tables need the same arms and measure")
-    return replace(table, arms=arms.arms)
+    return replace(table, arms=arms.arms), remarks
 
 
 def _plays(

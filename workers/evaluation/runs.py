@@ -69,7 +69,7 @@ def read_questions(
             gold["quiz"] = _quiz_of(quiz)
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
-    return tuple(row for _, row in question_rows(path, question, limit=limit))
+    return tuple(question_rows(path, question, limit=limit))
 
 
 def _quiz_of(value: Any) -> Quiz:

@@ -3,7 +3,7 @@
 import glob
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -43,6 +43,29 @@ class BadRow:
     reason: str
     remedy: str
 
+    @property
+    def task(self) -> int:
+        """Line of the first row of its task, in a table with a row for each answer; else its line."""
+        return self.line
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BadAnswer(BadRow):
+    """A row of a table with a row for each answer."""
+
+    first_line: int
+
+    @property
+    def task(self) -> int:
+        return self.first_line
+
+
+def bad_row(error: InvalidInput, *, line: int, task: int | None = None) -> BadRow:
+    """The row of a fault. task: line of its task's first row; None if the table has a row for each question."""
+    reason = error.message.removeprefix(f'"{error.field}" ')  # `field` names it already
+    row = BadRow(line=line, field=error.field or "", reason=reason, remedy=error.remedy or "")
+    return row if task is None else BadAnswer(**asdict(row), first_line=task)
+
 
 _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
@@ -63,23 +86,36 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
+    """The record as a model. Raises InvalidInput for its first fault."""
+    checked_record, faults = model_and_faults(model, record)
+    if checked_record is None:
+        raise faults[0]
+    return checked_record
+
+
+def model_and_faults(model: type[Model], record: Mapping[str, Any]) -> tuple[Model | None, list[InvalidInput]]:
+    """Returns (the record as a model; None with a fault, all its faults)."""
     try:
-        return model.model_validate(record)
+        return model.model_validate(record), []
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
+        required = [name for name, part in model.model_fields.items() if part.is_required()]
+        return None, [_fault(fault, required=required) for fault in error.errors(include_url=False)]
+
+
+def _fault(fault: Mapping[str, Any], *, required: Sequence[str]) -> InvalidInput:
     field = ".".join(part for part in fault["loc"] if isinstance(part, str))
     if fault["type"] == "missing":
-        required = [name for name, part in model.model_fields.items() if part.is_required()]
-        raise InvalidInput("the value is missing", field=field, remedy=f"a row needs {', '.join(required)}")
+        return InvalidInput("the value is missing", field=field, remedy=f"a row needs {', '.join(required)}")
     remedy = fault["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("dictionary", "object")
     if fault["type"] == "string_unicode" or "\x00" in str(fault["input"]):
         remedy = "Remove the NUL or half character"
-    raise InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
+    return InvalidInput(f"{fault['input']!r:.40} cannot be used", field=field, remedy=remedy)
 
 
 Row = TypeVar("Row")
 
-MOST_NAMED = 5
+#: largest number of rows and kinds of faults that a message names
+MOST_NAMED, MOST_KINDS = 5, 10
 #: fact of a logged decision: only the probability of the drawn arm is known, and the pmf shares the rest evenly
 ONLY_PROPENSITY = "only_propensity"
 FORMATS = {"jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"), "parquet": (".parquet",)}
@@ -101,14 +137,33 @@ def usable_rows(rows: Iterable[Logged | BadRow], *, path: Path, skip: bool, bad:
     check_bad(bad, good=good, path=path, skip=skip)
 
 
-def check_bad(bad: Sequence[BadRow], *, good: int, path: Path, skip: bool) -> None:
-    """Raise InvalidInput if there are unusable rows, unless they are skipped and some rows are good."""
+def check_bad(bad: Sequence[BadRow], *, good: int, path: Path, skip: bool, skippable: bool = True) -> None:
+    """Raise InvalidInput if there are unusable rows, unless they are skipped and some rows are good.
+
+    skippable: whether the command has the option --skip-bad.
+    """
     if bad and not (skip and good):
-        named = "; ".join(f"line {row.line} {row.field} {row.reason} ({row.remedy})" for row in bad[:MOST_NAMED])
-        others = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-        remedy = "correct them, or give --skip-bad to continue without them" if good else "correct them: no row is left"
-        message = f"{len(bad)} of {len(bad) + good} rows cannot be used: {named}{others}"
+        option = ", or give --skip-bad to continue without them" if skippable else ""
+        remedy = f"correct them{option}" if good else "correct them: no row is left"
+        count, unit = len({row.task for row in bad}), "tasks" if isinstance(bad[0], BadAnswer) else "rows"
+        message = f"{count} of {count + good} {unit} cannot be used: {named_faults(bad)}"
         raise InvalidInput(message, field=str(path), remedy=remedy)
+
+
+def named_faults(bad: Sequence[BadRow]) -> str:
+    """The faults by kind: the first row of each kind with reason and remedy, and the lines of the others."""
+    kinds: dict[tuple[str, str], list[BadRow]] = {}
+    for row in bad:
+        kinds.setdefault((row.field, row.remedy), []).append(row)
+    parts = []
+    for rows in [*kinds.values()][:MOST_KINDS]:
+        first, others = rows[0], rows[1:MOST_NAMED]
+        part = f"line {first.line} {first.field} {first.reason}".replace("  ", " ") + f" ({first.remedy})"
+        more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+        parts.append(part + (f", also on line {', '.join(str(row.line) for row in others)}{more}" if others else ""))
+    if len(kinds) > MOST_KINDS:
+        parts.append(f"and {len(kinds) - MOST_KINDS} other kinds of faults")
+    return "; ".join(parts)
 
 
 def with_progress(rows: Iterable[Row], progress: Progress, *, total: int = 0) -> Iterator[Row]:

@@ -56,6 +56,19 @@ def number(value: Any, *, most: float = sys.float_info.max) -> float:
     return amount
 
 
+#: words for an outcome, besides those of a flag
+_OUTCOMES: Final = {
+    **dict.fromkeys(("correct", "right", "pass", "passed", "success", "solved", "resolved", "ok"), 1.0),
+    **dict.fromkeys(("incorrect", "wrong", "fail", "failed", "failure", "unsolved", "unresolved"), 0.0),
+}
+
+
+def outcome(value: Any) -> float:
+    """A quality as a number; also words such as "passed" and "wrong"."""
+    known = _OUTCOMES.get(value.strip().lower()) if isinstance(value, str) else None
+    return number(value) if known is None else known
+
+
 def written_number(text: str) -> float:
     """Parse a number as spreadsheets write it: "0,5", "1.234,5", "50%", "$0.5". Raises ValueError, also for "1,234"."""
     amount = text.strip().removeprefix("$")

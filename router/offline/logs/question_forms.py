@@ -57,13 +57,13 @@ _DPR: Final = re.compile(r"""[^\t\n{][^\t\n]*\t[ ]*"?\[\s*["'][^\t\n]*\]"?[ ]*\r
 _LONGEST_LIST: Final = 1_000_000  #: maximum number of characters of the answers on a line of DPR
 
 
-def question_records(path: Path) -> Iterator[tuple[int, Parse]]:
+def question_records(path: Path, *, columns: Sequence[str] = ()) -> Iterator[tuple[int, Parse]]:
     """As `records`, with our keys `question` and `id`. Rows of DPR get `answers` too. Raises as `records`."""
     head = first_bytes(path).decode("utf-8-sig", "replace")
     if _DPR.match(head):
         yield from ((number, partial(_dpr_record, raw)) for number, raw in lines(path))
         return
-    for number, parse in records(path, keys=_COLUMNS):
+    for number, parse in records(path, keys=_COLUMNS, columns=columns):
         yield number, partial(_renamed, parse)
 
 

@@ -7,30 +7,51 @@
 Only `question`, `correct` and one cost are needed; other keys are ignored. A cost is `steps`, `seconds`, a field of
 Cost, or `cost`, in the unit of the reward. The measures after the costs serve reports and labels (`with_measure`). The
 members of an object may be columns: `correct.a`, `correct_a`. Most rows define the arms. `records` lists the forms of
-files.
+files. A file may have a row for each answer instead (`answer_rows`), and other names of columns (`table_columns`).
 In a log that is made from a table, a question with K arms becomes K rows, one for each arm with probability 1 / K: the
 mean of what a uniform draw would log. These rows are not independent, so intervals that count them as K questions would
 be too narrow.
 """
 
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.logs import BadRow, JsonObject, Logged, cells, checked
+from ragbandit.router.offline.logs import (
+    BadRow,
+    JsonObject,
+    Logged,
+    bad_row,
+    cells,
+    check_bad,
+    checked,
+    model_and_faults,
+)
+from ragbandit.router.offline.logs.answer_rows import ARM, MOST_AMOUNT, AnswerRows
 from ragbandit.router.offline.logs.question_forms import question_records
-from ragbandit.router.offline.logs.records import nested
+from ragbandit.router.offline.logs.records import Parse, nested
+from ragbandit.router.offline.logs.table_columns import (
+    BY_ARM,
+    COSTS,
+    MEASURES,
+    SAMPLE,
+    SIGNS,
+    USUAL,
+    TableForm,
+    table_form,
+)
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
@@ -41,7 +62,6 @@ from ragbandit.shared.types import (
     IMPORTED,
     MAX_ARMS,
     ArmName,
-    Cost,
     Decision,
     DecisionId,
     Features,
@@ -72,44 +92,66 @@ def question_rows(
     *,
     limit: int | None = None,
     kind: str = "row",
-    bad: list[BadRow] | None = None,
-) -> list[tuple[int, Row]]:
-    """Call `make` for the first `limit` records, or for all. Returns (line, row) pairs. Forms: see `question_forms`.
+) -> list[Row]:
+    """Call `make` for the first `limit` records, or for all. Forms: see `question_forms`.
 
-    bad: receives unusable records; None to raise InvalidInput with the field "<file>:<line> <key>" for the first one.
+    Raises InvalidInput, which names all unusable records; for a single one, its field is "<file>:<line> <key>".
     """
+    bad: list[BadRow] = []
+    with rereadable(path) as readable:
+        numbered = _rows_of(question_records(readable), make, bad=bad, limit=limit, kind=kind)
+    _refuse(bad, good=len(numbered), path=path)
+    if not numbered:
+        raise InvalidInput("the file has no rows", field=str(path), remedy="give a file with at least one question")
+    return [row for _, row in numbered]
+
+
+def _rows_of(
+    records: Iterable[tuple[int, Parse]],
+    make: Callable[[Mapping[str, Any], LabelledRow], Row],
+    *,
+    bad: list[BadRow],
+    limit: int | None = None,
+    kind: str = "row",
+) -> list[tuple[int, Row]]:
+    """(line, what `make` returns) of every usable record. bad: receives the faults of the others."""
     rows: list[tuple[int, Row]] = []
     line_of: dict[str, int] = {}
-    with rereadable(path) as readable:
-        for number, parse in question_records(readable):
-            if limit is not None and len(rows) == limit:
-                break
-            with _leaving_out(bad, path=path, line=number):
-                entry = parse()
-                question = required_text(entry, "question", remedy="every line has one, a text")
-                present = {name: value for name, value in entry.items() if not cells.is_empty(value)}
-                labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
-                row = make(entry, labelled)
-                if labelled.id in line_of:
-                    message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
-                    raise InvalidInput(message, field="id", remedy="give every question an id of its own")
-                line_of[labelled.id] = number
-                rows.append((number, row))
-    if not rows and not bad:
-        raise InvalidInput("the file has no rows", field=str(path), remedy="give a file with at least one question")
+    for number, parse in records:
+        if limit is not None and len(rows) == limit:
+            break
+        with _leaving_out(bad, line=number):
+            entry = parse()
+            question = required_text(entry, "question", remedy="every line has one, a text")
+            present = {name: value for name, value in entry.items() if not cells.is_empty(value)}
+            labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
+            row = make(entry, labelled)
+            if labelled.id in line_of:
+                message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
+                raise InvalidInput(message, field="id", remedy="give every question an id of its own")
+            line_of[labelled.id] = number
+            rows.append((number, row))
     return rows
 
 
+def _refuse(bad: Sequence[BadRow], *, good: int, path: Path, skippable: bool = False) -> None:
+    """Raise InvalidInput if there are unusable rows. A single one is named in the field."""
+    if len(bad) == 1:
+        [row] = bad
+        raise InvalidInput(row.reason, field=f"{path}:{row.line} {row.field}".rstrip(), remedy=row.remedy or None)
+    check_bad(bad, good=good, path=path, skip=False, skippable=skippable)
+
+
 @contextmanager
-def _leaving_out(bad: list[BadRow] | None, *, path: Path, line: int) -> Iterator[None]:
+def _leaving_out(bad: list[BadRow], *, line: int, is_long: bool = False) -> Iterator[None]:
+    """A block whose faults go to `bad`: an InvalidInput, or a group of them."""
+    task = line if is_long else None
     try:
-        with naming(path, line=line):
-            yield
+        yield
     except InvalidInput as error:
-        if bad is None:
-            raise
-        field = (error.field or "").removeprefix(f"{path}:{line}").strip()
-        bad.append(BadRow(line=line, field=field, reason=error.message, remedy=error.remedy or ""))
+        bad.append(bad_row(error, line=line, task=task))
+    except ExceptionGroup as group:
+        bad += [bad_row(error, line=line, task=task) for error in group.exceptions if isinstance(error, InvalidInput)]
 
 
 def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
@@ -120,11 +162,9 @@ def required_text(entry: Mapping[str, Any], key: str, *, remedy: str) -> str:
 
 #: value of the fact IMPORTED in decisions made from a table
 ORIGIN = "table"
-#: names of arms that a configuration also allows, so that a service can use what a policy learns from a table
-_ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: arm -> steps or seconds of its answer, in the range that the service accepts
-_Amounts = dict[ArmName, Annotated[float, Field(ge=0.0, le=1e9), _AsNumber]]
-_Quality = Annotated[float, Field(ge=0.0, le=1.0), _AsNumber]
+_Amounts = dict[ArmName, Annotated[float, Field(ge=0.0, le=MOST_AMOUNT), _AsNumber]]
+_Quality = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(cells.outcome)]
 
 
 class _Line(BaseModel):
@@ -139,38 +179,23 @@ class _Line(BaseModel):
     context: Annotated[JsonObject, BeforeValidator(cells.unpacked)] | None = None
 
 
-#: keys with amounts by arm besides `steps`. "seconds" must come after the longer names, see `nested`
-_COSTS: Final = ("cost", *sorted(Cost.__dataclass_fields__, reverse=True), "seconds")
-#: key with another measure of quality by arm, as `ragbandit.router.learning.reward.judged` names it -> its head in the
-#: papers' tables
-MEASURES: Final = {
-    "exact_match": "EM",
-    "f1": "F1",
-    "accuracy": "Acc",
-    "str_em": "str-em",
-    "str_hit": "str-hit",
-    "answered": "Q-R",
-    "word_recall": "T-R",
-    "word_precision": "T-P",
-    "word_f1": "T-F1",
-    "character_f1": "char F1",
-    "bleu": "BLEU",
-}
-_OBJECTS: Final = ("correct", "steps", *_COSTS, *MEASURES)
-
-
 def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
-    entry = nested(entry, heads=(*_OBJECTS, "context"))
+    entry = nested(entry, heads=(*BY_ARM, "context"))
     if "correct" not in entry:  # columns such as correct_a; steps_taken is left out unless an arm has this name
-        columns = nested(entry, heads=_OBJECTS, signs="_:/|")
+        columns = nested(entry, heads=BY_ARM, signs=SIGNS.removeprefix("."))
         arms = columns.get("correct", {})
-        heads = [head for head in _OBJECTS if head in columns and head not in entry]
+        heads = [head for head in BY_ARM if head in columns and head not in entry]
         of_arms = {head: {arm: columns[head][arm] for arm in arms if arm in columns[head]} for head in heads}
         entry = {**entry, **of_arms}
     if isinstance(cells.unpacked(entry.get("correct")), int | float | str):
-        remedy = "give one per arm: {arm: quality}, or the columns correct.ARM (a row per question, not per answer)"
+        remedy = (
+            "give one per arm: {arm: quality}, or the columns correct.ARM; for a row per answer, --columns arm=COLUMN"
+        )
         raise InvalidInput("is no object by arm", field="correct", remedy=remedy)
-    line = checked(_Line, {**entry, "costs": _objects(entry, _COSTS), "measures": _objects(entry, tuple(MEASURES))})
+    others = {"costs": _objects(entry, [name for name in COSTS if name != "steps"])}
+    line, faults = model_and_faults(_Line, {**entry, **others, "measures": _objects(entry, tuple(MEASURES))})
+    if line is None:
+        raise ExceptionGroup("faults of a row", faults)
     return TableRow(
         id=labelled.id,
         question=labelled.question,
@@ -197,6 +222,8 @@ class LabelledTable:
 
     rows: tuple[TableRow, ...]
     arms: tuple[ArmName, ...]
+    #: how the file was read, in words
+    remarks: tuple[str, ...] = ()
 
     @cached_property
     def correct(self) -> Matrix:
@@ -227,28 +254,79 @@ class LabelledTable:
         return np.array([[row[arm] for arm in self.arms] for row in rows], dtype=np.float64).reshape(-1, len(self.arms))
 
 
-def read_table(path: str | Path, *, bad: list[BadRow] | None = None) -> LabelledTable:
+def read_table(
+    path: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    schema: ContextSchema | None = None,
+    bad: list[BadRow] | None = None,
+) -> LabelledTable:
     """Read the table in this file. Most rows define the arms and the costs; a row that lacks one is unusable.
 
-    bad: receives unusable rows, which are left out; None to raise InvalidInput with "<file>:<line> <key>" and a remedy.
+    columns: our key -> column of the file, for names that are not found by themselves. schema: declared keys of the
+    context, whose columns become context. bad: receives the faults of unusable rows, which are left out; None to raise
+    InvalidInput, which names all of them, with "<file>:<line> <key>" as the field of a single one.
     """
-    file, rows = Path(path), list[TableRow]()
-    numbered = question_rows(file, _table_row, bad=bad)
-    shapes = Counter(_shape(row) for _, row in numbered).most_common(1)
+    file, faults = Path(path), list[BadRow]()
+    with rereadable(file) as readable:
+        form = _form_of(readable, columns=columns or {}, schema=schema or {})
+        answers = AnswerRows(form, bad=faults) if form.is_long else None
+        records = _table_records(readable, columns=columns or {})
+        entries = answers.read(records) if answers else ((number, _renamed(parse, form)) for number, parse in records)
+        numbered = _rows_of(entries, _table_row, bad=faults)
+    table = _of_equal_shape(numbered, bad=faults, file=file, is_long=form.is_long)
+    faults.sort(key=lambda row: row.line)
+    remarks = [form.remark, answers.remark if answers else None]
+    if bad is None:
+        _refuse(faults, good=len(table.rows), path=file)
+    else:
+        bad += faults
+    if not table.rows and not faults:
+        raise InvalidInput("the file has no rows", field=str(path), remedy="give a file with at least one question")
+    return replace(table, remarks=tuple(filter(None, remarks)))
+
+
+def _table_records(path: Path, *, columns: Mapping[str, str]) -> Iterator[tuple[int, Parse]]:
+    return question_records(path, columns=[*columns.values(), *chain(*USUAL.values()), *BY_ARM])
+
+
+def _form_of(path: Path, *, columns: Mapping[str, str], schema: ContextSchema) -> TableForm:
+    """The form of a file. Raises InvalidInput with the file as field."""
+    sample: list[Mapping[str, Any]] = []
+    for _, parse in islice(_table_records(path, columns=columns), SAMPLE):
+        with suppress(InvalidInput):  # it is raised again with its line
+            sample.append(parse())
+    return table_form(sample, named=columns, schema=schema)
+
+
+def _renamed(parse: Parse, form: TableForm) -> Parse:
+    return lambda: dict(form.renamed(parse()))
+
+
+def _of_equal_shape(
+    numbered: Sequence[tuple[int, TableRow]], *, bad: list[BadRow], file: Path, is_long: bool
+) -> LabelledTable:
+    """The table of the rows that have the arms and the costs of most rows. bad: receives the others."""
+    shapes = Counter(_shape(row) for _, row in numbered)
     if not shapes:
         return LabelledTable(rows=(), arms=())
-    number, model = next((number, row) for number, row in numbered if _shape(row) == shapes[0][0])
+    # Between equally frequent shapes the first counts; in a long table the one with more arms, since rows are missing.
+    usual = max(shapes, key=lambda shape: (shapes[shape], len(shape[0]) if is_long else 0))
+    number, model = next((number, row) for number, row in numbered if _shape(row) == usual)
     with naming(file, line=number):
-        arms = _arms(model.correct)
+        arms = _arms(model.correct, is_long=is_long)
+    of_arms = partial(_of_arms, arms=arms, is_long=is_long)
+    rows = []
     for number, row in numbered:
-        with _leaving_out(bad, path=file, line=number):
+        with _leaving_out(bad, line=number, is_long=is_long):
+            seconds = row.seconds if not is_long or {*row.seconds} >= {*arms} else {}
             rows.append(
                 replace(
                     row,
-                    correct=_of_arms(row.correct, "correct", arms=arms),
-                    steps=_of_arms(row.steps, "steps", arms=arms) if model.steps else {},
-                    seconds=_of_arms(row.seconds, "seconds", arms=arms) if row.seconds else {},
-                    costs={name: _of_arms(row.costs.get(name, {}), name, arms=arms) for name in model.costs},
+                    correct=of_arms(row.correct, "correct"),
+                    steps=of_arms(row.steps, "steps") if model.steps else {},
+                    seconds=of_arms(seconds, "seconds") if seconds else {},
+                    costs={name: of_arms(row.costs.get(name, {}), name) for name in model.costs},
                 )
             )
     return LabelledTable(rows=tuple(rows), arms=arms)
@@ -258,21 +336,38 @@ def _shape(row: TableRow) -> tuple[frozenset[str], ...]:
     return frozenset(row.correct), frozenset(row.costs), frozenset(row.steps)
 
 
-def _arms(correct: Mapping[ArmName, float]) -> tuple[ArmName, ...]:
+def _arms(correct: Mapping[ArmName, float], *, is_long: bool) -> tuple[ArmName, ...]:
     if len(correct) < 2:
         remedy = "give at least two: there is nothing to route"
+        if is_long:
+            remedy = (
+                "most tasks have the row of one arm only: name the column that identifies tasks, --columns id=COLUMN"
+            )
         raise InvalidInput(f"has {len(correct)} arms", field="correct", remedy=remedy)
     for arm in correct:
-        if not _ARM.fullmatch(arm):
+        if not ARM.fullmatch(arm):
             remedy = "use 1 to 64 letters, digits, dots, dashes, underscores"
             raise InvalidInput(f"{arm!r} is no name of an arm", field="correct", remedy=remedy)
     return tuple(correct)
 
 
-def _of_arms(numbers: Mapping[ArmName, float], key: str, *, arms: tuple[ArmName, ...]) -> dict[ArmName, float]:
+def _of_arms(
+    numbers: Mapping[ArmName, float], key: str, *, arms: tuple[ArmName, ...], is_long: bool
+) -> dict[ArmName, float]:
+    faults = []
+    remedy = f"every row needs these arms: {', '.join(arms)}"
+    if is_long:
+        remedy = (
+            f"routers are compared on the same tasks, so each task needs a row of {', '.join(arms)}; add the row, or "
+            "leave these tasks out"
+        )
     for name in sorted({*numbers} ^ {*arms}):
-        reason = "is missing" if name in arms else "is no arm of most rows"
-        raise InvalidInput(reason, field=f"{key}.{name}", remedy=f"every row needs these arms: {', '.join(arms)}")
+        reason = "is no arm of most rows"
+        if name in arms:
+            reason = "is missing: this task has no row of the arm" if is_long and key == "correct" else "is missing"
+        faults.append(InvalidInput(reason, field=f"{key}.{name}", remedy=remedy))
+    if faults:
+        raise ExceptionGroup("arms", faults)
     return {arm: numbers[arm] for arm in arms}
 
 
@@ -383,8 +478,8 @@ def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[
     Questions in `known` are left out, since their outcomes are better labels (as in Adaptive-RAG). Raises InvalidInput.
     """
     known_texts = {row.question for row in known}
-    numbered = question_rows(Path(path), _question, kind="question")
-    rows = [row for _, row in numbered if row.question not in known_texts]
+    every = question_rows(Path(path), _question, kind="question")
+    rows = [row for row in every if row.question not in known_texts]
     if not rows:
         message = "every question of this file is in the table too"
         raise InvalidInput(message, field=str(path), remedy="leave the file out")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, Plane
-from ragbandit.router.offline.logs.tables import MEASURES
+from ragbandit.router.offline.logs.table_columns import MEASURES
 from ragbandit.router.offline.routers.labels import confusion_table
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.router.offline.routers.rows import ORACLE, Estimate, RouterRow

@@ -100,7 +100,13 @@ def check_priced(table: LabelledTable, *, reward: RewardSettings) -> None:
     """Raise ConfigError if a row lacks every cost that the reward charges."""
     if reward.weight > 0.0 and not all(charged_costs(row, prices=reward.cost) for row in table.rows):
         message = f"the reward charges {', '.join(reward.cost)}, and the table does not have it for every answer"
-        raise ConfigError(message, field="reward.cost", remedy="charge a cost of the table, for example steps: 1.0")
+        names = (
+            ["steps"]
+            if table.rows[0].steps
+            else ["dollars" if name == "cost" else name for name in table.rows[0].costs]
+        )
+        known = next(iter(names), "steps")
+        raise ConfigError(message, field="reward.cost", remedy=f"charge a cost of the table, for example {known}: 1.0")
 
 
 def totals_of(table: LabelledTable, *, total: Mapping[str, float]) -> Mapping[str, float] | None:

@@ -275,3 +275,58 @@ def test_a_row_of_a_model_that_never_picked_says_so(world, tmp_path):
 def test_options_that_do_not_fit_are_refused(world, words, field):
     """An option of the other use, or one that the table cannot serve, is refused by name before anything runs."""
     assert field in world(*words, code=2).output
+
+
+def answers_csv(file, *, count=36):
+    """The same table with a row for each answer, as a spreadsheet saves it."""
+    lines = ["Prompt;Model;Score;Steps;Benchmark;Plan"]
+    for row in rows(count):
+        ends = f"{row['dataset']};{'pro' if row['dataset'] == 'nq' else 'free'}"
+        for arm in ARMS:
+            score = "passed" if row["correct"][arm] else "failed"
+            lines.append(f"{row['question']};{arm};{score};{row['steps'][arm]};{ends}")
+    file.write_text("\n".join(lines), encoding="utf-8-sig")
+
+
+def test_a_long_table_has_the_rows_of_the_wide_one(world, tmp_path):
+    """`evaluate` prints the same numbers for a table with a row for each answer, and says how it was read."""
+    wide = [{name: row[name] for name in ("question", "correct", "steps", "dataset")} for row in rows()]
+    (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, wide)))
+    answers_csv(tmp_path / "answers.csv")
+    options = ("--policy", "linucb", "--folds", "2", "--seeds", "1", "--json")
+    long = command.run("evaluate", "--table", "answers.csv", *options, code=0)
+    for name, row in routers(world(*options)).items():
+        assert routers(long)[name]["correct"] == row["correct"], name
+        assert routers(long)[name]["steps"] == row["steps"], name
+        assert routers(long)[name]["by_dataset"].keys() == row["by_dataset"].keys()
+    assert any("question from Prompt" in note for note in json.loads(long.stdout)["notes"])
+
+
+def test_columns_of_the_context_and_skipped_tasks(world, tmp_path):
+    """--columns names columns, declared keys become context, and --skip-bad leaves out tasks without an arm's row."""
+    answers_csv(tmp_path / "answers.csv")
+    text = (tmp_path / "answers.csv").read_text(encoding="utf-8-sig").splitlines()
+    (tmp_path / "gap.csv").write_text("\n".join(["ask;who;good;Steps;Benchmark;Plan", *text[1:3], *text[4:]]))
+    tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    tree["context"] = {"plan": {"type": "category", "values": ["pro", "free"]}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    options = ("--columns", "question=ask,arm=who", "--columns", "correct=good")
+    evaluated = ("evaluate", "--table", "gap.csv", "--policy", "linucb", "--folds", "2", "--seeds", "1")
+    trained = ("policy", "train", "--policy", "adaptive_rag", "--table", "gap.csv", "--out", "t", "--hops", "nq=1")
+    for words in (evaluated, trained, ("advise", "--table", "gap.csv")):
+        said = command.run(*words, *options, code=2).output
+        assert (
+            "1 of 36 tasks cannot be used: line 2 correct.multi_step is missing: this task has no row of the arm"
+            in said
+        )
+        assert "--skip-bad" in said
+    done = json.loads(command.run(*evaluated, *options, "--skip-bad", "--json", code=0).stdout)
+    assert done["questions"] == 35
+    assert any("context plan from Plan" in note for note in done["notes"])
+    assert any("left out: line 2 correct.multi_step" in note for note in done["notes"])
+    advised = command.run("advise", "--table", "gap.csv", *options, "--skip-bad", "--json")
+    assert json.loads(advised.stdout)["questions"] == 35
+    fit = command.run(*trained, *options, "--skip-bad", *params("adaptive_rag", **FITTING), code=0)
+    assert "question from ask" in fit.stderr
+    wrong = command.run("advise", "--log", "gap.csv", "--columns", "arm=who", code=2)
+    assert "--columns names the columns of --table" in wrong.stderr

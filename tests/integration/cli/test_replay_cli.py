@@ -227,7 +227,7 @@ def test_bad_rows(run, tmp_path):
         rows[line] = json.dumps(LEAST | {"id": f"q{line}", "reward": 7})
     (tmp_path / "log.jsonl").write_text("\n".join(rows))
     words = ("--log", "log.jsonl", "--policy", "uniform")
-    refused(run(*words), "8 of 30 rows cannot be used: line 5 pmf sums to 0.9", "line 10", "and 3 more", "--skip-bad")
+    refused(run(*words), "8 of 30 rows cannot be used: line 5 pmf sums to 0.9", "line 10", "and 1 more", "--skip-bad")
     said = found(run(*words, "--skip-bad", "--json"))
     assert (said["rows"], said["skipped_rows"]) == (22, 8)
     assert said["skipped"][0] == {

@@ -1,0 +1,188 @@
+"""Long tables, which have a row for each answer: the rows of a task become one record of a wide table."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from ragbandit.router.offline.logs import BadRow, bad_row, cells
+from ragbandit.router.offline.logs.records import Parse
+from ragbandit.router.offline.logs.table_columns import COSTS, MEASURES, TableForm, is_in_milliseconds, value_at
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import InvalidInput
+
+#: names of arms that a configuration also allows, so that a service can use what a policy learns from a table
+ARM: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: largest amount of a cost that the service accepts
+MOST_AMOUNT: Final = 1e9
+_TELL_APART: Final = "if these are two tasks, name the column that identifies a task: --columns id=COLUMN"
+
+
+@dataclass(kw_only=True, slots=True)
+class _Task:
+    """A task so far. Keys of a context stand as "context.KEY"."""
+
+    line: int
+    #: our key -> (value that all rows share, first line that has it)
+    shared: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    #: arm -> line of its row
+    lines: dict[str, int] = field(default_factory=dict)
+    #: our key -> arm -> value
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    is_usable: bool = True
+
+    def record(self) -> dict[str, Any]:
+        """The task as a record of a wide table."""
+        return {**{key: value for key, (value, _) in self.shared.items()}, **self.values}
+
+
+class AnswerRows:
+    """Groups the rows of a long table by task. It keeps the values of all rows.
+
+    A task is known by its id; without an id, by its question and data set. The faults of all rows go to `bad`,
+    and a task with a fault is left out.
+    """
+
+    def __init__(self, form: TableForm, *, bad: list[BadRow]) -> None:
+        self.form, self.bad = form, bad
+        self._tasks: dict[str, _Task] = {}
+        #: arm -> its name in the file
+        self._arms: dict[str, str] = {}
+
+    def read(self, rows: Iterable[tuple[int, Parse]]) -> Iterator[tuple[int, Parse]]:
+        """Yield (first line, parser of a wide record) of every usable task, in the order of the file."""
+        for line, parse in rows:
+            try:
+                self._add(parse(), line=line)
+            except InvalidInput as error:
+                self.bad.append(bad_row(error, line=line, task=line))
+        for task in self._tasks.values():
+            if task.is_usable:
+                yield task.line, partial(task.record)
+
+    @property
+    def remark(self) -> str | None:
+        """The arms that have another name in the file, in words."""
+        renamed = [f"{arm} is {theirs} of the file" for arm, theirs in self._arms.items() if arm != theirs]
+        return ", ".join(renamed) or None
+
+    def _add(self, entry: Mapping[str, Any], *, line: int) -> None:
+        faults: list[InvalidInput] = []
+        shared = self._shared(entry, faults=faults)
+        named = shared.pop("id", None)
+        key = canonical([shared.get("question"), shared.get("dataset")] if named is None else named)
+        task = self._tasks.setdefault(key, _Task(line=line))
+        if named is not None:
+            task.shared.setdefault("id", (named, line))
+        for ours, value in shared.items():
+            known, first = task.shared.setdefault(ours, (value, line))
+            if known != value:
+                reason = f"{value!r:.40} differs from line {first} of the same task"
+                remedy = f"all rows of a task need the same value; {_TELL_APART}"
+                faults.append(InvalidInput(reason, field=self._column(ours), remedy=remedy))
+        arm = self._arm(entry, faults=faults)
+        if arm is not None and task.lines.setdefault(arm, line) != line:
+            reason = f"{arm!r} has a row for this task on line {task.lines[arm]} too"
+            remedy = f"keep one row for each task and arm; {_TELL_APART}"
+            faults.append(InvalidInput(reason, field=self._column("arm"), remedy=remedy))
+        values = self._values(entry, faults=faults)
+        if faults or arm is None:
+            task.is_usable = False
+            self.bad += [bad_row(error, line=line, task=task.line) for error in faults]
+            return
+        for ours, value in values.items():
+            task.values.setdefault(ours, {})[arm] = value
+
+    def _column(self, ours: str) -> str:
+        """The column of the file, for messages."""
+        return self.form.columns.get(ours) or self.form.context.get(ours.removeprefix("context."), ours)
+
+    def _cell(self, entry: Mapping[str, Any], ours: str) -> Any:
+        """The value of our key; None if it is missing or blank."""
+        column = self.form.columns.get(ours)
+        value = None if column is None else value_at(entry, column)
+        return None if cells.is_empty(value) or (isinstance(value, str) and not value.strip()) else value
+
+    def _converted(
+        self, entry: Mapping[str, Any], ours: str, *, kind: Callable[[Any], Any], faults: list[InvalidInput]
+    ) -> Any:
+        """The value of our key; None with a fault if it cannot be used or is missing."""
+        column, value = self._column(ours), self._cell(entry, ours)
+        try:
+            if value is None:
+                remedy = f"every row has a value of {column} ({ours})" if column != ours else "every row has a value"
+                raise InvalidInput("the value is missing", field=column, remedy=remedy)
+            return cells.converted(kind, value, field=column)
+        except InvalidInput as error:
+            faults.append(error)
+            return None
+
+    def _shared(self, entry: Mapping[str, Any], *, faults: list[InvalidInput]) -> dict[str, Any]:
+        """The values that all rows of a task share, as far as they are given; "context.KEY" -> value of the context."""
+        shared = {"question": self._converted(entry, "question", kind=_question, faults=faults)}
+        for ours in ("id", "dataset", "hops"):
+            if self._cell(entry, ours) is not None:
+                kind = cells.whole if ours == "hops" else cells.text
+                shared[ours] = self._converted(entry, ours, kind=kind, faults=faults)
+        context, wrong = self.form.context_of(entry)
+        faults += wrong
+        shared |= {f"context.{key}": value for key, value in context.items()}
+        return {ours: value for ours, value in shared.items() if value is not None}
+
+    def _arm(self, entry: Mapping[str, Any], *, faults: list[InvalidInput]) -> str | None:
+        """The arm of a row; signs that no name of an arm has become _. None with a fault."""
+        theirs = self._converted(entry, "arm", kind=cells.text, faults=faults)
+        if theirs is None:
+            return None
+        theirs = theirs.strip()
+        arm = theirs if ARM.fullmatch(theirs) else re.sub(r"[^A-Za-z0-9_.-]+", "_", theirs).strip("_")
+        reason = None
+        if not ARM.fullmatch(arm):
+            reason, remedy = (
+                f"{theirs!r:.80} is no name of an arm",
+                "use 1 to 64 letters, digits, dots, dashes, underscores",
+            )
+        elif self._arms.setdefault(arm, theirs) != theirs:
+            reason, remedy = f"{theirs!r:.80} and {self._arms[arm]!r:.80} are both called {arm}", "rename one of them"
+        if reason is not None:
+            faults.append(InvalidInput(reason, field=self._column("arm"), remedy=remedy))
+            return None
+        return arm
+
+    def _values(self, entry: Mapping[str, Any], *, faults: list[InvalidInput]) -> dict[str, float]:
+        """The outcome, costs and measures of a row. Seconds and measures may be missing, since they serve reports."""
+        values = {}
+        for ours in ("correct", *COSTS, *MEASURES):
+            if ours not in self.form.columns:
+                continue
+            is_optional = ours == "seconds" or ours in MEASURES
+            if is_optional and self._cell(entry, ours) is None:
+                continue
+            kind = _amount if ours in COSTS else _quality
+            value = self._converted(entry, ours, kind=kind, faults=faults)
+            if value is not None:
+                values[ours] = value / 1000.0 if is_in_milliseconds(ours, column=self._column(ours)) else value
+        return values
+
+
+def _question(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("Give a text")
+    return value
+
+
+def _quality(value: Any) -> float:
+    with suppress(ValueError, TypeError, OverflowError):
+        quality = cells.outcome(value)
+        if 0.0 <= quality <= 1.0:
+            return quality
+    raise ValueError("Give a number from 0 to 1, or words such as passed and failed")
+
+
+def _amount(value: Any) -> float:
+    amount = cells.number(value)
+    if not 0.0 <= amount <= MOST_AMOUNT:
+        raise ValueError(f"Give a number from 0 to {MOST_AMOUNT:g}")
+    return amount

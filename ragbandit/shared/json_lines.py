@@ -84,7 +84,11 @@ def rereadable(path: Path) -> Iterator[Path]:
         except OSError as error:
             message = f"the pipe cannot be copied: {error.strerror}"
             raise InvalidInput(message, field=str(path), remedy=remedy) from error
-        yield copy
+        try:
+            yield copy
+        except InvalidInput as error:  # it names the pipe, not the copy
+            names = [text and text.replace(str(copy), str(path)) for text in (error.message, error.field)]
+            raise InvalidInput(names[0] or "", field=names[1], remedy=error.remedy) from error
 
 
 def open_binary(path: Path) -> BinaryIO:

@@ -24,6 +24,7 @@ from ragbandit.router.offline.logs.columns import LINE, PARTS, REWARD, REWARD_WO
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, StoreError
+from ragbandit.shared.files import open_file
 from ragbandit.shared.json_lines import new_file
 
 #: rows per row group of a written file; a reader holds a row group in memory
@@ -124,6 +125,7 @@ def opened(path: Path, **options: Any) -> Any:
 
 def _opened(path: Path, **options: Any) -> Any:
     try:
+        open_file(path).close()  # a folder may have a pipe
         return pq.ParquetFile(path, **options)
     except (OSError, pa.ArrowException) as error:
         raise InvalidInput(

@@ -275,3 +275,19 @@ def test_a_log_from_a_pipe_is_read_whole(run, tmp_path):
     words = ("--policy", "fixed:b", "--json")
     piped, read = (found(run("--log", path, *words)) for path in (pipe, file))
     assert piped == read | {"log": str(pipe)}
+
+
+def test_a_fault_in_a_pipe_names_the_pipe(run, tmp_path):
+    """An error about a log that came from a pipe names the pipe, and not a copy of it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.write_text('{"id": 1'), daemon=True).start()
+    refused(run("--log", pipe), f"{pipe}: ")
+
+
+@pytest.mark.parametrize("log", ["logs", "logs/*"])
+def test_a_pipe_among_files_is_refused(run, tmp_path, log):
+    """A pipe in a folder of logs is refused by its name, since nobody may write into it."""
+    (tmp_path / "logs").mkdir()
+    os.mkfifo(tmp_path / "logs" / "a.parquet")
+    refused(run("--log", log), "a.parquet: the file cannot be read", "it is a pipe, not a file")

@@ -70,6 +70,18 @@ class LearningCurve:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LineChart:
+    """Lines of several ways of answering over a count."""
+
+    title: str
+    places: str  #: what `at` counts, such as "Questions"
+    at: Sequence[int]
+    lines: Mapping[str, Sequence[float]]  #: way of answering -> its value at each place
+    baseline: str = ""  #: the way whose line is dashed
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NumberTable:
     """A table behind "show the numbers". Cells are texts; all columns after the first are right-aligned."""
 
@@ -94,6 +106,7 @@ class Assessment:
     kinds_of: str = ""  #: the questions that `kinds` divides, such as "the newest 500 questions"
     arms: tuple[str, ...] = ()  #: their order gives the colours; others follow as they appear
     curves: tuple[LearningCurve, ...] = ()
+    charts: tuple[LineChart, ...] = ()
     missing: str | None = None  #: what is missing for the verdict, in words
     progress: float = 1.0  #: share of the evidence that is there
     actions: tuple[str, ...] = ()  #: what to do next

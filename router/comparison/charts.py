@@ -8,16 +8,18 @@ import numpy as np
 from markupsafe import Markup
 
 from ragbandit.router.comparison import NOT_KNOWN, SAME_COST, Comparison, Difference, Verdict, plots, words
-from ragbandit.router.comparison.assessment import FrontierPoint, LearningCurve, NumberTable, Plane
+from ragbandit.router.comparison.assessment import FrontierPoint, LearningCurve, LineChart, NumberTable, Plane
 from ragbandit.router.comparison.axes import number_scale
 from ragbandit.router.comparison.plots import Bar, Line, Look, Picture
 from ragbandit.shared.texts.formats import decimal, number, one_line, percent
 
 #: questions before which a mean so far is mostly chance
 _FIRST: Final = 20
-#: looks of lines and points in colours that the first arms do not have: the policy (cold, warm), the best fixed arm;
+#: largest number of break-evens that are marked in a picture
+_VERTICALS: Final = 3
+#: looks of lines and points in colours that the first arms do not have: policies (cold, warm), the best fixed arm;
 #: what was served, and the policy in use
-_POLICIES: Final[tuple[Look, ...]] = ((5, 0), (6, 1), (4, 2))
+_POLICIES: Final[tuple[Look, ...]] = ((5, 0), (6, 1), (4, 2), (3, 4), (2, 5), (1, 6), (0, 7))
 _FIXED: Final[Look] = (7, 3)
 _LOOKS: Final[dict[str, Look]] = {"served": (6, plots.RING), "in use": (5, plots.RING)}
 #: least width of a plot with names next to its points, and width of a letter, in pixels
@@ -134,7 +136,8 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         return None
     at = [count for count in at if count >= min(_FIRST, at[-1] / 4)]
     series, fixed = [], list[tuple[LearningCurve, dict[int, float]]]()
-    for curve, look in zip(curves, _POLICIES, strict=False):
+    for place, curve in enumerate(curves):
+        look = _look(place)
         policy, best = (dict(zip(curve.questions, values, strict=False)) for values in (curve.policy, curve.fixed))
         values, unknown = [policy.get(count) for count in at], [None] * (len(at) - 1)
         band = None if curve.last is None else ([*unknown, curve.last[0]], [*unknown, curve.last[1]])
@@ -155,10 +158,30 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         series=series,
         unit="reward",
         places="Questions",
-        verticals=[(float(c.break_even), _break_even(c)) for c in curves if c.break_even],
-        below=lambda count: f"{np.interp(count, asked, rated):,.0f} rated" if count else "",
+        # the note has all of them; more lines than these hide the curves
+        verticals=[(float(c.break_even), _break_even(c)) for c in curves if c.break_even][:_VERTICALS],
+        below=None if asked == rated else lambda count: f"{np.interp(count, asked, rated):,.0f} rated" if count else "",
         note="; ".join(filter(None, notes)),
     )
+
+
+def _look(place: int) -> Look:
+    """The look of a policy's line. The first 21 differ; all differ from the line of the best fixed arm."""
+    colour, shape = _POLICIES[place % len(_POLICIES)]
+    return colour, (shape + 3 * (place // len(_POLICIES))) % 8
+
+
+def line_chart(chart: LineChart) -> Picture | None:
+    """Lines of several ways over a count; the baseline has the look of the best fixed arm. None if empty."""
+    if not chart.at:
+        return None
+    series = []
+    for place, (name, values) in enumerate(chart.lines.items()):
+        is_baseline = name == chart.baseline
+        look = _FIXED if is_baseline else _look(place)
+        series.append(Line(name=name, values=values, look=look, is_dashed=is_baseline))
+    at = [float(count) for count in chart.at]
+    return plots.lines(chart.title, at=at, series=series, from_zero=True, places=chart.places, note=chart.note)
 
 
 def _break_even(curve: LearningCurve) -> str:

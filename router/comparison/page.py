@@ -40,6 +40,7 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str
         charts.frontier(assessment.frontier, unit=assessment.cost_unit, signs=sign),
         *(charts.plane(drawn, signs=sign) for drawn in assessment.planes),
         charts.learning(assessment.curves),
+        *map(charts.line_chart, assessment.charts),
     )
     return {
         "assessment": assessment,

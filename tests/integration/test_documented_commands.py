@@ -38,7 +38,8 @@ PAGES = [path for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.
 BLOCK = re.compile(r"^( *)```[^\n]*\n(.*?)^\1```|^((?:    [^\n]*\n|\n(?=    ))+)", re.DOTALL | re.MULTILINE)
 #: a command at the beginning of a line, behind an environment, a prompt or another program that runs it
 COMMAND = re.compile(
-    r"(?:\$ |\w+=\S* |(?:docker|kubectl|time) .*? |ExecStart=\S*/)*(?:ragbandit|(?=export RAGBANDIT_)) *([a-z][\w-]*.*)"
+    r"(?:\$ |\w+=\S* +|(?:docker|kubectl|time) .*? |ExecStart=\S*/)*"
+    r"(?:ragbandit|(?=export RAGBANDIT_)) *([a-z][\w-]*.*)"
 )
 #: the beginning of a command -> why it does not run here
 NOT_RUN = {
@@ -51,7 +52,13 @@ NOT_RUN = {
     **dict.fromkeys(
         (
             f"evaluate --table {name}"
-            for name in ("test.jsonl", "table.jsonl", "routing/flan_t5_xl_dev.jsonl", "routing/llama31_8b_dev.jsonl")
+            for name in (
+                "test.jsonl",
+                "table.jsonl",
+                "id_test_results_long.csv",
+                "routing/flan_t5_xl_dev.jsonl",
+                "routing/llama31_8b_dev.jsonl",
+            )
         ),
         "trains policies: tests/integration/test_papers.py runs the commands with tiny models",
     ),

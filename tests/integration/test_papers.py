@@ -4,6 +4,7 @@ The numbers are compared with an independent computation from the tables and fro
 """
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from tests.integration.test_documented_commands import commands
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 from tests.support.tiny_models import tiny_encoder
+
+from .test_base_install import ROOT
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 DATASETS = ("nq", "squad", "trivia", "musique", "hotpotqa", "2wikimultihopqa")
@@ -24,6 +27,13 @@ TINY = {
     "multi_label": READING | {"epochs": 1, "batch": 8},
 }
 PAGE = "docs/papers.md"
+#: the file of CodeRouterBench, and its columns
+STREAM = "id_test_results_long.csv"
+HEADS = (
+    "task_id,split,source_split,dimension,model,score,cost_usd,input_tokens,output_tokens,total_tokens,latency_ms,"
+    "cost_source"
+)
+MODELS = ("claude-opus-4-6", "gpt-5.4", "Qwen3-Max")
 
 
 def table(*, first, count=18, right=True):
@@ -71,7 +81,7 @@ def done(tmp_path_factory):
     shown = [
         words
         for page, words in commands()
-        if page == PAGE and words[:2] in (["evaluate", "--table"], ["policy", "train"])
+        if page == PAGE and words[:2] in (["evaluate", "--table"], ["policy", "train"]) and STREAM not in words
     ]
     outputs = []
     with pytest.MonkeyPatch.context() as patch:
@@ -159,3 +169,38 @@ def test_popularity_answers_popular_questions_without_retrieval(done):
 def test_policies_had_no_fault(done):
     """No policy fell back, and no outcome was refused."""
     assert [row["fault"] for _, output, _ in done for row in output["routers"] if row["fault"]] == []
+
+
+def test_the_published_stream_is_read_as_it_is(tmp_path, monkeypatch):
+    """The command for CodeRouterBench reads a file of its columns; the lead of the pass is score minus .1 dollars above
+    always the best model, and the dimension is context.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data_dir": "data", "encoder": {"model": "hashing"}}))
+    random, lines = np.random.default_rng(3), [HEADS]
+    scores = random.random((30, 3)).round(3)
+    dollars = random.random((30, 3)).round(4)
+    for place in range(30):
+        for model, score, paid in zip(MODELS, scores[place], dollars[place], strict=True):
+            dimension = ("algorithm", "bug_fixing")[place % 2]
+            lines.append(
+                f"dim1_mbpp_{place},id_test,test,{dimension},{model},{score},{paid},9,9,18,1500,token_log_pricing"
+            )
+    (tmp_path / STREAM).write_text("\n".join(lines))
+    text = (ROOT / PAGE).read_text("utf-8")
+    [block] = [block for block in text.split("\n\n") if STREAM in block and "ragbandit evaluate" in block]
+    for name, value in re.findall(r"(RAGBANDIT_\w+)=(\S+)", block):
+        monkeypatch.setenv(name, value)
+    [words] = [words for page, words in commands() if page == PAGE and STREAM in words]
+    output = json.loads(command.run(*words, "--seeds", "2", "--json", code=0).stdout)
+    plays = [json.loads(line) for line in (tmp_path / "stream.jsonl").read_text().splitlines()]
+    passes = [play["played"] for play in plays if play["task"]["policy"] == "mba"]
+    reward = scores - 0.1 * dollars
+    best = reward.mean(axis=0).argmax()
+    leads = [reward[one["order"], one["drawn"]].sum() - reward[:, best].sum() for one in passes]
+    mba = output["online"][0]
+    assert (mba["name"], mba["questions"]) == ("mba", 30)
+    assert mba["above_best"] == pytest.approx(np.mean(leads))
+    assert any("context dimension from dimension" in note for note in output["notes"])
+    arms = [row["name"] for row in output["online"] if row["kind"] == "arm"]
+    assert sorted(arms) == sorted(MODELS)

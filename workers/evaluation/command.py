@@ -57,7 +57,9 @@ def evaluate(
     ] = None,
     param: Annotated[list[str] | None, typer.Option(help="with --policy: NAME.KEY=VALUE; repeat it")] = None,
     train: Annotated[Path | None, typer.Option(help="with --policy: a table to learn instead of folds")] = None,
-    folds: Annotated[int | None, typer.Option(min=2, help="with --policy: parts of --table; default: 5")] = None,
+    folds: Annotated[
+        int | None, typer.Option(min=1, help="with --policy: parts of --table; 1: a stream; default: 5")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="with --policy: orders of the questions; default: 5")] = None,
     columns: ColumnsOption = None,
     skip_bad: SkipBadOption = False,
@@ -107,8 +109,8 @@ def evaluate(
     if policy:
         options = RouterOptions(policies=policy, **of_routers, **kept)
         with bars(errors) as progress:
-            rows, outcomes, notes = evaluate_routers(options, settings=settings, progress=progress)
-        print_routers(rows, outcomes=outcomes, notes=notes, report=report, as_json=as_json)
+            evaluated = evaluate_routers(options, settings=settings, progress=progress)
+        print_routers(evaluated, report=report, as_json=as_json)
         return
     given: dict[str, Any] = {name: value for name, value in of_runs.items() if value is not None} | kept
     assert questions is not None, "_check_options has refused this"

@@ -85,6 +85,7 @@ class PlayFile:
         setup = self._setup
         policy = setup.policy.model_dump(mode="json", exclude={"name", "params", "label"})
         values = [self._tables, setup.folds, task.policy, setup.policies[task.policy], self._facts[task.policy], policy]
+        values += ["stream"] if setup.is_stream else []
         return sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ragbandit.router.cli.console import console, errors, interruptible, print_json
 from ragbandit.router.cli.outcome_tables import outcome_table
 from ragbandit.router.cli.store import parse_amounts, parse_policies, split_commas
+from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config.settings import Settings
@@ -18,6 +19,7 @@ from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
+from ragbandit.router.offline.routers.online import OnlineRow, online_rows
 from ragbandit.router.offline.routers.passes import rows_of
 from ragbandit.router.offline.routers.play import (
     Played,
@@ -25,6 +27,7 @@ from ragbandit.router.offline.routers.play import (
     Task,
     check_folds,
     check_policies,
+    check_stream,
     play_all,
     tasks_of,
 )
@@ -76,10 +79,18 @@ class RouterOptions:
     resume: bool = False
 
 
-def evaluate_routers(
-    options: RouterOptions, *, settings: Settings, progress: Progress
-) -> tuple[list[RouterRow], RoutingTable, list[str]]:
-    """Play the policies on the table. Returns (rows, outcomes that were predicted, notes)."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """Rows of routers, with the outcomes that were predicted, what the passes earned, and notes."""
+
+    rows: Sequence[RouterRow]
+    outcomes: RoutingTable
+    online: Sequence[OnlineRow]
+    notes: Sequence[str]
+
+
+def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Progress) -> Evaluated:
+    """Play the policies on the table."""
     if options.answers is not None and not options.resume:
         check_unused(options.answers)  # before anything is computed
     names = policies_of(options.policies)
@@ -107,6 +118,9 @@ def evaluate_routers(
         for name, params in policies.items()
     }
     instances = check_policies(complete, arms=test.arms)
+    is_stream = folds == 1 and options.train is None
+    if is_stream:
+        check_stream(instances)
     encoder = None
     if any("features" in policy.needs for policy in instances.values()):
         progress("loading the encoder", 0, 0)
@@ -122,7 +136,7 @@ def evaluate_routers(
         progress=progress,
     )
     known = make(test, totals=totals_of(test, total=parse_amounts(options.total, field="total")))
-    setup = Setup(train=known, test=known, folds=folds, policy=settings.policy, policies=complete)
+    setup = Setup(train=known, test=known, folds=folds, is_stream=is_stream, policy=settings.policy, policies=complete)
     if options.train is not None:
         totals = totals_of(train, total=parse_amounts(options.train_total, field="train-total"))
         setup = replace(setup, train=make(train, totals=totals))
@@ -143,9 +157,11 @@ def evaluate_routers(
         for name in names
         for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)
     ]
-    at = next((row.all["cost"].mean for row in rows if row.kind == "policy"), None)
+    at = next((row.all["cost"].mean for row in rows), None)
     rows += baselines(setup.test, at=at)
-    return rows, setup.test, _notes(rows, setup=setup, options=options) + notes
+    online = online_rows(plays, outcomes=setup.train)
+    notes = _notes(rows, setup=setup, options=options) + _online_notes(online) + notes
+    return Evaluated(rows=rows, outcomes=setup.test, online=online, notes=notes)
 
 
 def _routing_table(
@@ -268,17 +284,18 @@ def _plays(
 
 def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -> list[str]:
     test = setup.test
-    how = (
-        f"each of {setup.folds} folds is predicted after the others are learned"
-        if options.train is None
-        else f"{options.train} is learned, and {options.table} predicted"
-    )
+    how = f"each of {setup.folds} folds is predicted after the others are learned"
+    if options.train is not None:
+        how = f"{options.train} is learned, and {options.table} predicted"
+    elif setup.is_stream:
+        how = "every question is decided once, in the order of the seed, and learned"
     reward = f"rewards are {test.measure} - {test.rows[0].reward.weight:g} x cost"
     notes = [
         f"{counted(len(test.table.rows), 'question')}, {counted(options.seeds or SEEDS, 'seed')}; {how}",
         "± is a standard error over seeds, which change the order of the questions and the draws",
         f"an answer is right if {test.measure} is {RIGHT:g} or more; {reward}",
-        "a policy that learns online sees only outcomes of drawn arms; its row is its greedy choice after the pass",
+        "a policy that learns online sees only outcomes of drawn arms"
+        + ("" if setup.is_stream else "; its row is its greedy choice after the pass"),
         "above mixture: points of quality above the best random mixture of two arms that costs as much",
     ]
     if options.train is not None:
@@ -299,17 +316,32 @@ def _notes(rows: Sequence[RouterRow], *, setup: Setup, options: RouterOptions) -
     return notes + [f"{row.name}: {row.fault}" for row in rows if row.fault is not None]
 
 
-def print_routers(
-    rows: Sequence[RouterRow], *, outcomes: RoutingTable, notes: Sequence[str], report: Path | None, as_json: bool
-) -> None:
+def _online_notes(online: Sequence[OnlineRow]) -> list[str]:
+    if not online:
+        return []
+    length = counted(online[0].questions, "question")
+    return [
+        f"while learning: sums over a pass of {length}, with floors and exploration",
+        "regret: reward of each question's best arm, which is known afterwards only, minus reward of the chosen arm",
+    ]
+
+
+def print_routers(evaluated: Evaluated, *, report: Path | None, as_json: bool) -> None:
     """Write the page, if its path is given, and print the rows as JSON or as tables."""
     if report is not None:
-        write_page(report, assessment(rows, outcomes=outcomes, notes=notes, full=True))
+        write_page(report, _shown(evaluated, full=True))
     if as_json:
+        outcomes = evaluated.outcomes
         print_json(
-            {"measure": outcomes.measure, "questions": len(outcomes.table.rows), "notes": list(notes)}
-            | {"routers": [row.as_json() for row in rows]}
+            {"measure": outcomes.measure, "questions": len(outcomes.table.rows), "notes": list(evaluated.notes)}
+            | {"routers": [row.as_json() for row in evaluated.rows]}
+            | {"online": [row.as_json() for row in evaluated.online]}
         )
         return
-    shown = assessment(rows, outcomes=outcomes, notes=notes, full=False)
-    print_assessment(shown, console, show_all=True, page=report)
+    print_assessment(_shown(evaluated, full=False), console, show_all=True, page=report)
+
+
+def _shown(evaluated: Evaluated, *, full: bool) -> Assessment:
+    return assessment(
+        evaluated.rows, outcomes=evaluated.outcomes, online=evaluated.online, notes=evaluated.notes, full=full
+    )

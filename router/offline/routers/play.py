@@ -40,7 +40,7 @@ class Setup:
     #: outcomes to learn from, and outcomes to predict; the same object if folds of one table are predicted
     train: RoutingTable
     test: RoutingTable
-    #: number of folds, each predicted after the others are learned; 1 if `train` is another table
+    #: number of folds, each predicted after the others are learned; 1 if `train` is another table, and for a stream
     folds: int
     policy: PolicySettings
     #: policy -> its params, complete
@@ -48,6 +48,8 @@ class Setup:
     #: question -> pick of a language model, for policies that need "pick"; and the mean seconds of a pick
     picks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     pick_seconds: float = 0.0
+    #: whether all questions of the table make one pass, and none is predicted afterwards
+    is_stream: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,14 +118,14 @@ def split(setup: Setup, *, seed: int, fold: int) -> tuple[Places, Places]:
     """Returns (questions to learn, in the order of the pass; questions to predict), the same for every policy."""
     order = np.random.default_rng(seed).permutation(len(setup.train.table.rows))
     if setup.folds == 1:
-        return order, np.arange(len(setup.test.table.rows))
+        return order, np.arange(0 if setup.is_stream else len(setup.test.table.rows))
     mine = np.arange(len(order)) % setup.folds == fold
     return order[~mine], order[mine]
 
 
 def check_folds(folds: int, *, rows: int) -> None:
-    if not 2 <= folds <= rows:
-        remedy = "use at least 2 folds and at most one per question, or give --train"
+    if not 1 <= folds <= rows:
+        remedy = "use at most one per question, or give --train"
         raise InvalidInput(f"{rows} questions cannot be split into {folds} folds", field="folds", remedy=remedy)
 
 
@@ -154,6 +156,14 @@ def tasks_of(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> lis
 def learns_online(policy: Policy) -> bool:
     """Whether the policy learns from outcomes of drawn arms. A language model's picks are not learned."""
     return not isinstance(policy, TableTrained) and "pick" not in policy.needs
+
+
+def check_stream(policies: Mapping[str, Policy]) -> None:
+    """Raise InvalidInput for policies that learn nothing in a pass: a stream has no other questions for them."""
+    others = [name for name, policy in policies.items() if not learns_online(policy)]
+    if others:
+        message = f"with one fold every question is decided once, in a pass, and {', '.join(others)} makes none"
+        raise InvalidInput(message, field="folds", remedy="use at least 2 folds, or give --train")
 
 
 def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lambda _done, _total: None) -> Played:

@@ -3,9 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, Plane
+from ragbandit.router.comparison.assessment import (
+    Assessment,
+    FrontierPoint,
+    LearningCurve,
+    LineChart,
+    NumberTable,
+    Plane,
+)
 from ragbandit.router.offline.logs.table_columns import MEASURES
 from ragbandit.router.offline.routers.labels import confusion_table
+from ragbandit.router.offline.routers.online import OnlineRow
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.router.offline.routers.rows import ORACLE, Estimate, RouterRow
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal
@@ -21,18 +29,26 @@ HEADS: Final[Mapping[str, tuple[str, float, int]]] = {
     "passages": ("passages", 1.0, 2),
     "dollars": ("dollars", 1.0, 5),
     "reward": ("reward", 1.0, 3),
+    "regret": ("regret", 1.0, 3),
 }
 
 
-def assessment(rows: Sequence[RouterRow], *, outcomes: RoutingTable, notes: Sequence[str], full: bool) -> Assessment:
+def assessment(
+    rows: Sequence[RouterRow],
+    *,
+    outcomes: RoutingTable,
+    online: Sequence[OnlineRow] = (),
+    notes: Sequence[str],
+    full: bool,
+) -> Assessment:
     """All numbers of these rows. full: False for the tables that fit on a screen."""
-    policies = [row for row in rows if row.kind == "policy"]
+    policies = [row for row in rows if row.kind == "policy"] or [row for row in rows if row.kind == "first pass"]
     measure = outcomes.measure
     best = max(policies or rows, key=lambda row: row.all["reward"].mean)
     arm = max((row for row in rows if row.kind == "arm"), key=lambda row: row.all["reward"].mean)
     gain = best.all["reward"].mean - arm.all["reward"].mean
     unit = "steps" if "steps" in best.all and _alike(best, "steps", "cost") else "cost"
-    shown = [row for row in rows if row.kind != "first pass"]
+    shown = [row for row in rows if row.kind != "first pass" or row in policies]
     return Assessment(
         title=f"Routers on {counted(len(outcomes.table.rows), 'question')} with the outcome of every arm",
         sentence=f"{_answers(best, measure=measure)}; always {_answers(arm, measure=measure)}",
@@ -40,10 +56,64 @@ def assessment(rows: Sequence[RouterRow], *, outcomes: RoutingTable, notes: Sequ
         about=f"reward a question, {best.name} minus the best fixed arm",
         frontier=tuple(_point(row, quality=measure, cost="cost") for row in shown),
         planes=tuple(_planes(shown, time_one=outcomes.time_one)),
-        tables=tuple(_tables(rows, outcomes=outcomes, full=full)),
+        curves=tuple(_curves(online)),
+        charts=tuple(_regrets(online)),
+        tables=(*_online_table(online), *_tables(rows, outcomes=outcomes, full=full)),
         notes=tuple(notes),
         cost_unit=unit,
     )
+
+
+def _curves(online: Sequence[OnlineRow]) -> Iterator[LearningCurve]:
+    best = next((row.name for row in online if row.kind == "arm"), "")
+    for row in online:
+        if row.curve is not None:
+            yield LearningCurve(
+                name=row.name,
+                questions=row.curve.questions,
+                policy=row.curve.reward,
+                fixed=row.curve.fixed,
+                rated=row.curve.questions,
+                break_even=row.break_even,
+                against=f"always {best}",
+            )
+
+
+def _regrets(online: Sequence[OnlineRow]) -> Iterator[LineChart]:
+    """Yield the regret so far of each policy and of always the best arm, if there is a policy."""
+    drawn = {row.name: row.curve for row in online if row.curve is not None}
+    best = next((row.name for row in online if row.kind == "arm"), "")
+    if not drawn:
+        return
+    first = next(iter(drawn.values()))
+    yield LineChart(
+        title="Regret so far, against each question's best arm",
+        places="Questions",
+        at=first.questions,
+        lines={**{name: curve.regret for name, curve in drawn.items()}, f"always {best}": first.fixed_regret},
+        baseline=f"always {best}",
+        note="Less is better. A question's best arm is known only afterwards, so that every router has some regret.",
+    )
+
+
+def _online_table(online: Sequence[OnlineRow]) -> Iterator[NumberTable]:
+    if not online:
+        return
+    best = next(row.name for row in online if row.kind == "arm")
+    has_dollars = any(row.quality_per_dollar is not None for row in online)
+    lines = []
+    for row in online:
+        per_dollar = [_optional(row.quality_per_dollar, digits=1)] if has_dollars else []
+        ahead = f"{row.break_even:,}" if row.break_even is not None else NOTHING
+        sums = [_pair(row.reward, factor=1.0, digits=1), _pair(row.above_best, factor=1.0, digits=1, sign="+")]
+        lines.append((row.name, *sums, _pair(row.regret, factor=1.0, digits=1), *per_dollar, ahead))
+    heads = ("reward", f"above always {best}", "regret", *(["right per dollar"] if has_dollars else []), "ahead from")
+    title = f"While learning: sums over a pass of {counted(online[0].questions, 'question')}"
+    yield NumberTable(title=title, columns=("router", *heads), rows=tuple(lines))
+
+
+def _optional(value: Estimate | None, *, digits: int) -> str:
+    return NOTHING if value is None else _pair(value, factor=1.0, digits=digits)
 
 
 def _alike(row: RouterRow, first: str, second: str) -> bool:
@@ -88,10 +158,14 @@ def _means_table(
     rows: Sequence[RouterRow], *, title: str, of: Callable[[RouterRow], Mapping[str, Estimate]], above: bool = False
 ) -> NumberTable:
     names = [name for name in HEADS if name in of(rows[0])]
-    heads = [HEADS[name][0] for name in names] + (["above mixture", "of oracle"] if above else [])
+    has_dollars = above and any(row.quality_per_dollar is not None for row in rows)
+    heads = [HEADS[name][0] for name in names] + (["right per dollar"] if has_dollars else [])
+    heads += ["above mixture", "of oracle"] if above else []
     lines = []
     for row in rows:
         cells = [_cell(of(row)[name], name=name) for name in names]
+        if has_dollars:
+            cells.append(_optional(row.quality_per_dollar, digits=1))
         if above:
             share = row.oracle_share
             cells += [_pair(row.above_mixture, factor=100.0, digits=1, sign="+")]

@@ -64,7 +64,10 @@ class RoutingTable:
 
     @cached_property
     def amounts(self) -> Mapping[str, Matrix]:
-        """Amount -> values, shape (n, K): steps, seconds, passages and dollars, as far as known, cost and reward."""
+        """Amount -> values, shape (n, K): steps, seconds, passages, dollars, if known, and cost, reward and regret.
+
+        The regret is the reward of the question's best arm minus the arm's reward.
+        """
         first, arms = self.table.rows[0], self.arms
         known: dict[str, Matrix] = {"steps": self.table.steps} if first.steps else {}
         if self.table.seconds is not None:
@@ -72,7 +75,8 @@ class RoutingTable:
         for name in ("passages", "dollars"):
             if name in first.costs:
                 known[name] = np.array([[row.costs[name][arm] for arm in arms] for row in self.table.rows])
-        return known | {"cost": self.cost, "reward": self.reward}
+        regret = self.reward.max(axis=1, keepdims=True) - self.reward
+        return known | {"cost": self.cost, "reward": self.reward, "regret": regret}
 
     @cached_property
     def datasets(self) -> Mapping[str, Places]:

@@ -47,6 +47,8 @@ class RouterRow:
     above_mixture: Estimate
     #: `above_mixture` / that of the oracle; None if the oracle is not above the mixture
     oracle_share: float | None
+    #: quality / dollars; None if dollars are not known, or nothing is paid
+    quality_per_dollar: Estimate | None
     confusion: Confusion
     #: arm -> share of all questions, and seconds of these
     arms: Mapping[ArmName, float]
@@ -75,6 +77,7 @@ class RouterRow:
             "above_mixture": self.above_mixture.mean,
             "above_mixture_se": self.above_mixture.error,
             "oracle_share": self.oracle_share,
+            "quality_per_dollar": None if self.quality_per_dollar is None else self.quality_per_dollar.mean,
             **self.confusion.as_json(),
             "arms": dict(self.arms),
             "arm_seconds": dict(self.arm_seconds),
@@ -105,8 +108,11 @@ def rows_of_policy(
         )
         for folds in plays.values()
     ]
-    yield row_of(name, greedy, outcomes=test, kind="policy", fault=next(iter(faults), None))
-    if all(len(one.order) for folds in plays.values() for one in folds):
+    fault, has_passes = next(iter(faults), None), all(len(one.order) for folds in plays.values() for one in folds)
+    if any(len(one.places) for one in greedy):  # a stream predicts no question
+        yield row_of(name, greedy, outcomes=test, kind="policy", fault=fault)
+        fault = None
+    if has_passes:
         every, count = np.eye(len(train.arms)), len(train.arms)
         passes = [
             Shares(
@@ -116,7 +122,7 @@ def rows_of_policy(
             )
             for folds in plays.values()
         ]
-        yield row_of(f"{name}, first pass", passes, outcomes=train, kind="first pass")
+        yield row_of(f"{name}, first pass", passes, outcomes=train, kind="first pass", fault=fault)
 
 
 def baselines(outcomes: RoutingTable, *, at: float | None) -> Iterator[RouterRow]:
@@ -165,7 +171,8 @@ def row_of(
         all=overall,
         mean_of_datasets=_estimates(means) if means else overall,
         by_dataset={dataset: _estimates(values) for dataset, values in by_dataset.items()},
-        above_mixture=_estimate(above),
+        above_mixture=estimate(above),
+        quality_per_dollar=_per_dollar(seeds, outcomes=outcomes),
         oracle_share=math.fsum(above) / len(above) / possible if possible > 1e-9 else None,
         confusion=confusion_of(pooled.shares, labels=outcomes.labels, arms=outcomes.arms, places=pooled.places),
         arms=dict(zip(outcomes.arms, pooled.shares.mean(axis=0).tolist(), strict=True)),
@@ -205,6 +212,16 @@ def _above(chosen: Shares, *, outcomes: RoutingTable) -> float:
     return outcomes.answerable() * (quality - mixed)
 
 
+def _per_dollar(seeds: Sequence[Shares], *, outcomes: RoutingTable) -> Estimate | None:
+    """Quality of the table's questions / their dollars."""
+    dollars, right = outcomes.amounts.get("dollars"), outcomes.table.correct
+    if dollars is None:
+        return None
+    paid = [float((one.shares * dollars[one.places]).sum()) for one in seeds]
+    got = [float((one.shares * right[one.places]).sum()) for one in seeds]
+    return estimate([q / d for q, d in zip(got, paid, strict=True)]) if min(paid) > 0.0 else None
+
+
 def _arm_seconds(chosen: Shares, *, outcomes: RoutingTable) -> dict[ArmName, float | None]:
     seconds = outcomes.table.seconds
     if seconds is None:
@@ -217,7 +234,7 @@ def _arm_seconds(chosen: Shares, *, outcomes: RoutingTable) -> dict[ArmName, flo
 
 
 def _estimates(means: Sequence[Means]) -> dict[str, Estimate]:
-    return {name: _estimate([one[name] for one in means]) for name in means[0]}
+    return {name: estimate([one[name] for one in means]) for name in means[0]}
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
@@ -228,6 +245,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
-def _estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float]) -> Estimate:
     mean, error = mean_and_error(values)
     return Estimate(mean=mean, error=error)

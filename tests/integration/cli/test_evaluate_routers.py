@@ -330,3 +330,56 @@ def test_columns_of_the_context_and_skipped_tasks(world, tmp_path):
     assert "question from ask" in fit.stderr
     wrong = command.run("advise", "--log", "gap.csv", "--columns", "arm=who", code=2)
     assert "--columns names the columns of --table" in wrong.stderr
+
+
+def test_measures_of_online_routers(world, tmp_path):
+    """Regret, lead and quality per dollar of a pass follow from the table and the drawn arms, on each surface."""
+    table = [{**row, "dollars": {arm: 0.01 * steps for arm, steps in row["steps"].items()}} for row in rows()]
+    (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, table)))
+    options = ("--policy", "linucb,vw", "--folds", "3", "--seeds", "2")
+    kept = ("--answers", "plays.jsonl", "--report", "page.html")
+    found = {row["name"]: row for row in json.loads(world(*options, *kept, "--json").stdout)["online"]}
+    assert list(found)[:2] == ["linucb", "vw"]
+    assert {*found} == {"linucb", "vw", *ARMS}
+    right, steps = (np.array([[row[key][arm] for arm in ARMS] for row in table]) for key in ("exact_match", "steps"))
+    reward = right - 0.05 * steps
+    regret, best = reward.max(axis=1, keepdims=True) - reward, reward.mean(axis=0).argmax()
+    plays = [json.loads(line) for line in (tmp_path / "plays.jsonl").read_text().splitlines()]
+    passes = [play["played"] for play in plays if play["task"]["policy"] == "vw"]
+    places = [(np.array(one["order"]), np.array(one["drawn"])) for one in passes]
+    assert found["vw"]["questions"] == 24
+    assert found["vw"]["regret"] == pytest.approx(np.mean([regret[place].sum() for place in places]))
+    ahead = [(reward[place] - reward[place[0], best]).sum() for place in places]
+    assert found["vw"]["above_best"] == pytest.approx(np.mean(ahead))
+    assert found["vw"]["regret_se"] > 0.0
+    assert found["vw"]["curve"]["regret"][-1] == pytest.approx(found["vw"]["regret"])
+    assert found["multi_step"]["quality_per_dollar"] == pytest.approx(right[:, 2].sum() / (0.01 * steps[:, 2].sum()))
+    assert found[ARMS[best]]["above_best"] == pytest.approx(0.0)
+    page = (tmp_path / "page.html").read_text()
+    for text in (
+        "Reward per question so far",
+        "routing, linucb",
+        "routing, vw",
+        "Regret so far",
+        f"always {ARMS[best]}",
+    ):
+        assert text in page
+    assert "rated</text>" not in page  # every question is rated
+    screen = world(*options).stdout
+    for text in ("While learning: sums over a pass of 24 questions", "regret", "right per dollar", "ahead from"):
+        assert text in screen
+
+
+def test_a_table_may_be_one_stream(world, tmp_path):
+    """With --folds 1 each question is decided once in the order of the seed, and nothing is predicted afterwards."""
+    options = ("--policy", "linucb", "--folds", "1", "--seeds", "2", "--answers", "plays.jsonl", "--json")
+    done = json.loads(world(*options).stdout)
+    assert [row["name"] for row in done["routers"]] == ["linucb, first pass", *ARMS, "uniform", "mixture", "oracle"]
+    assert done["online"][0]["questions"] == 36
+    plays = [json.loads(line)["played"] for line in (tmp_path / "plays.jsonl").read_text().splitlines()]
+    assert [sorted(play["order"]) for play in plays] == [[*range(36)]] * 2
+    assert "first pass: " in world("--policy", "linucb", "--folds", "1", "--seeds", "1").stdout
+    again = ("--policy", "linucb", "--train", "table.jsonl", "--seeds", "2", "--answers", "plays.jsonl", "--resume")
+    assert any(row["name"] == "linucb" for row in json.loads(world(*again, "--json").stdout)["routers"])
+    refused = world("--policy", "linucb,adaptive_rag", "--folds", "1", *params("adaptive_rag", **FITTING), code=2)
+    assert "adaptive_rag makes none" in refused.stderr

@@ -188,7 +188,7 @@ def test_tables_without_measures_or_seconds():
     row = row_of(
         "router", [chosen(*MIXED)], outcomes=outcomes(table=LabelledTable(rows=rows, arms=ARMS)), kind="policy"
     )
-    assert set(row.all) == {"correct", "steps", "cost", "reward"}
+    assert set(row.all) == {"correct", "steps", "cost", "reward", "regret"}
     assert (row.by_dataset, row.mean_of_datasets) == ({}, row.all)
     assert row.arm_seconds == dict.fromkeys(ARMS)
 

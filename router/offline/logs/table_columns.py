@@ -5,7 +5,7 @@ a column ("long"). A dot in the name of a column leads into an object: `evaluati
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -79,14 +79,17 @@ SAMPLE: Final = 1000
 
 
 def parse_columns(texts: Sequence[str]) -> dict[str, str]:
-    """Parse "question=prompt,arm=model". Returns our key -> column. Raises InvalidInput with all faults at once."""
+    """Parse "question=prompt,arm=model". Returns our key -> column; "" for a key that is not to be read, as "dollars=".
+
+    Raises InvalidInput with all faults at once.
+    """
     named: dict[str, str] = {}
     faults = []
     for part in (part.strip() for text in texts for part in text.split(",")):
         ours, equals, theirs = (one.strip() for one in part.partition("="))
         if not part:
             continue
-        if not (equals and ours and theirs):
+        if not (equals and ours):
             faults.append(f"{part!r:.80} is not OURS=COLUMN")
         elif ours in named:
             faults.append(f"{ours!r} is given twice")
@@ -140,7 +143,7 @@ class TableForm:
         return values, faults
 
     def renamed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A record of a wide table with our keys. Raises InvalidInput for a context of another type."""
+        """A record of a wide table with our keys. Raises a group of InvalidInput for a context of another type."""
         changed = dict(entry)
         for ours, theirs in self.columns.items():
             if not cells.is_empty(value := value_at(entry, theirs)):
@@ -150,7 +153,7 @@ class TableForm:
                     changed[ours + column[len(theirs) :]] = changed.pop(column)
         values, faults = self.context_of(entry)
         if faults:
-            raise faults[0]
+            raise ExceptionGroup("context", faults)
         given = cells.unpacked(entry.get("context"))
         if isinstance(given, dict):
             changed["context"] = {**values, **given}
@@ -179,14 +182,16 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     named: our key -> column, as the user names them. schema: columns with the name of a declared key become context.
     """
     known = _Known(sample)
-    asked = {ours: known.find(theirs, of=ours) for ours, theirs in named.items()}
-    missing = [f"{theirs} ({ours})" for ours, theirs in named.items() if asked[ours] is None]
-    if missing:
+    asked = {ours: known.find(theirs, of=ours) for ours, theirs in named.items() if theirs}
+    missing = [f"{named[ours]} ({ours})" for ours, column in asked.items() if column is None]
+    if missing and sample:  # without a usable record the records' own faults are named
         raise known.lacking(", ".join(missing), remedy="name columns of the file, such as --columns arm=COLUMN")
+    unread = {ours for ours, theirs in named.items() if not theirs}
     columns = {ours: column for ours, column in asked.items() if column is not None}
     context = {ours.removeprefix(_CONTEXT): columns.pop(ours) for ours in [*columns] if ours.startswith(_CONTEXT)}
-    is_long = "arm" in columns or (known.usual("arm") is not None and not known.is_wide(columns.get("correct")))
-    columns = (_long if is_long else _wide)(known, columns=columns)
+    has_arm = "arm" not in unread and known.usual("arm") is not None
+    is_long = "arm" in columns or (has_arm and not known.is_wide(columns.get("correct")))
+    columns = (_long if is_long else _wide)(known, columns=columns, unread=unread)
     # what differs between the arms is no context
     of_answers = {column for ours, column in columns.items() if ours not in OF_TASK} | {*BY_ARM, "arm"}
     for key, declared in schema.items():
@@ -199,11 +204,12 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     return TableForm(is_long=is_long, columns=columns, context=context, schema=schema)
 
 
-def _long(known: "_Known", *, columns: Mapping[str, str]) -> dict[str, str]:
+def _long(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> dict[str, str]:
     """The columns of a long table. Raises InvalidInput if the question or the outcome has none."""
     all_columns = dict(columns)
-    for ours in (*OF_TASK, "arm", "correct", *COSTS, *MEASURES):
-        if ours not in all_columns and (column := known.usual(ours)) is not None:
+    for ours in (*OF_TASK, "arm", *BY_ARM):
+        column = known.usual(ours, with_numbers=ours in BY_ARM)
+        if ours not in all_columns and ours not in unread and column is not None:
             all_columns[ours] = column
     if "cost" not in columns and any(term in all_columns for term in ("dollars", "steps")):
         all_columns.pop("cost", None)  # its unit is not known, and another cost is
@@ -216,7 +222,7 @@ def _long(known: "_Known", *, columns: Mapping[str, str]) -> dict[str, str]:
     return all_columns
 
 
-def _wide(known: "_Known", *, columns: Mapping[str, str]) -> dict[str, str]:
+def _wide(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> dict[str, str]:
     """The columns of a wide table with those that it has under usual names. Our own names have precedence."""
     all_columns = dict(columns)
     if "question" not in columns and "question" not in known.names and (column := known.usual("question")):
@@ -227,7 +233,7 @@ def _wide(known: "_Known", *, columns: Mapping[str, str]) -> dict[str, str]:
         if outcome != "correct":
             all_columns["correct"] = outcome
     arms = known.arms_below(outcome)
-    if not any(ours in all_columns or arms & known.arms_below(ours) for ours in COSTS):
+    if "dollars" not in unread and not any(ours in all_columns or arms & known.arms_below(ours) for ours in COSTS):
         dollars = next((name for name in USUAL["dollars"] if arms & known.arms_below(name)), None)
         all_columns |= {} if dollars is None else {"dollars": dollars}
     return all_columns
@@ -251,8 +257,10 @@ class _Known:
             return name
         return self._plain.get(plain_name(name)) if plain_name(name) else None
 
-    def usual(self, ours: str) -> str | None:
-        return next(filter(None, map(self.find, (ours, *USUAL.get(ours, ())))), None)
+    def usual(self, ours: str, *, with_numbers: bool = False) -> str | None:
+        """The first column with our name or a usual one. with_numbers: only one that has a number or a word for it."""
+        columns = filter(None, map(self.find, (ours, *USUAL.get(ours, ()))))
+        return next((column for column in columns if not with_numbers or self._has_numbers(column)), None)
 
     def arms_below(self, name: str) -> frozenset[str]:
         """The arms of an object by arm, or of several columns with numbers, one per arm; empty for other columns."""
@@ -268,7 +276,8 @@ class _Known:
         for name in [named] if named else ["correct", *USUAL["correct"]]:
             if self.arms_below(name):
                 return True
-            if name in self.names and self._has_numbers(name):
+            column = self.find(name)
+            if column is not None and self._has_numbers(column):
                 return False
         return False
 
@@ -285,7 +294,7 @@ class _Known:
         return False
 
     def lacking(self, what: str, *, remedy: str) -> InvalidInput:
-        named = ", ".join(self.names[:40]) + (" ..." if len(self.names) > 40 else "")
+        named = ", ".join(f"{name:.80}" for name in self.names[:40]) + (" ..." if len(self.names) > 40 else "")
         return InvalidInput(f"the file has no column {what}; it has {named}", field="columns", remedy=remedy)
 
 
@@ -295,8 +304,9 @@ def _names(entry: Mapping[str, Any]) -> Iterator[str]:
         if cells.is_empty(value):
             continue
         yield name
-        if isinstance(value, Mapping):
-            yield from (f"{name}.{part}" for part, member in value.items() if not cells.is_empty(member))
+        inner = cells.unpacked(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+        if isinstance(inner, Mapping):
+            yield from (f"{name}.{part}" for part, member in inner.items() if not cells.is_empty(member))
 
 
 def _is_below(column: str, head: str) -> bool:
@@ -305,11 +315,13 @@ def _is_below(column: str, head: str) -> bool:
 
 def value_at(entry: Mapping[str, Any], column: str) -> Any:
     """The value of a column, or of a member of an object; None without one."""
-    if column in entry:
-        return entry[column]
-    head, dot, rest = column.partition(".")
-    inner = cells.unpacked(entry.get(head)) if dot else None
-    return value_at(inner, rest) if isinstance(inner, Mapping) else None
+    inner: Any = entry
+    while isinstance(inner, Mapping):
+        if column in inner:
+            return inner[column]
+        head, dot, column = column.partition(".")
+        inner = cells.unpacked(inner.get(head)) if dot else None
+    return None
 
 
 #: name of a column whose times are milliseconds

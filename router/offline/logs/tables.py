@@ -287,7 +287,7 @@ def read_table(
 
 
 def _table_records(path: Path, *, columns: Mapping[str, str]) -> Iterator[tuple[int, Parse]]:
-    return question_records(path, columns=[*columns.values(), *chain(*USUAL.values()), *BY_ARM])
+    return question_records(path, columns=[*filter(None, columns.values()), *chain(*USUAL.values()), *BY_ARM])
 
 
 def _form_of(path: Path, *, columns: Mapping[str, str], schema: ContextSchema) -> TableForm:

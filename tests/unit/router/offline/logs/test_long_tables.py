@@ -1,12 +1,16 @@
 """Tables with a row for each answer, and tables with other names of columns: how they are read, and what is refused."""
 
+import csv
 import gzip
+import io
 import json
 import tracemalloc
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.offline.logs.table_columns import parse_columns
@@ -176,7 +180,7 @@ def test_missing_columns_are_named_with_those_of_the_file(tmp_path):
     assert "--columns question=COLUMN,correct=COLUMN" in said
     said = refused(file, columns={"question": "ask", "dollars": "price"})
     assert "ask (question), price (dollars)" in said
-    for wrong in ("question", "question=", "colour=red", "arm=a,arm=b", "context.=x"):
+    for wrong in ("question", "=prompt", "colour=red", "arm=a,arm=b", "context.=x"):
         with pytest.raises(InvalidInput, match="columns"):
             parse_columns([wrong])
 
@@ -236,3 +240,66 @@ def test_memory_grows_with_the_answers_only(tmp_path):
         tracemalloc.stop()
         assert len(table.rows) == count
     assert peaks[1] < 3 * peaks[0]
+
+
+def test_rows_of_routerarena_are_found(tmp_path):
+    """Outcomes and dollars inside of an object are found, also in a CSV with the object as JSON."""
+    rows = [
+        {
+            "global_index": row["task_id"],
+            "question": row["prompt"],
+            "llm_selected": row["model"],
+            "success": True,
+            "evaluation_result": {"score": row["score"], "metric": "m", "inference_cost": row["cost_usd"]},
+        }
+        for row in ANSWERS
+    ]
+    assert facts(read_table(written(tmp_path, lines_of(rows), "a.jsonl"))) == WIDE
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(rows[0])
+    writer.writerows([*list(row.values())[:-1], json.dumps(row["evaluation_result"])] for row in rows)
+    assert facts(read_table(written(tmp_path, out.getvalue()))) == WIDE
+    rows[1]["evaluation_result"] = None
+    assert "line 2 evaluation_result.score the value is missing" in refused(
+        written(tmp_path, lines_of(rows), "b.jsonl")
+    )
+
+
+def test_a_column_with_our_name_and_no_outcome_is_passed_over(tmp_path):
+    """If `correct` has right answers instead of outcomes, the next usual name with outcomes counts."""
+    text = "question,model,correct,score,steps\nq?,a,Paris,1,1\nq?,b,Paris,0,2\n"
+    [row] = read_table(written(tmp_path, text)).rows
+    assert row.correct == {"a": 1.0, "b": 0.0}
+
+
+def test_a_column_can_be_left_out(tmp_path):
+    """`dollars=` leaves the column out, so that its gaps do not matter; `arm=` reads a row for each question."""
+    rows = [{**row, "steps": 1, "cost_usd": None if row["model"] == "large" else 1} for row in ANSWERS]
+    file = written(tmp_path, lines_of(rows), "a.jsonl")
+    assert "cost_usd" in refused(file)
+    table = read_table(file, columns=parse_columns(["dollars="]))
+    assert [row.costs for row in table.rows] == [{}, {}]
+    assert "no object by arm" in refused(file, columns=parse_columns(["arm=,correct=score"]))
+
+
+CELL = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+)
+CELLS = CELL | st.dictionaries(st.text(max_size=3), CELL, max_size=2)
+KEYS = ("question", "prompt", "arm", "model", "correct", "score", "id", "dollars", "latency_ms", "tier", "context", "x")
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.dictionaries(st.sampled_from(KEYS), CELLS), min_size=1, max_size=6))
+def test_any_records_are_read_or_refused(tmp_path_factory, rows):
+    """Whatever the cells of a file are, it is read or refused with a remedy, and what is read has every arm."""
+    file = tmp_path_factory.getbasetemp() / "any.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    bad = []
+    with suppress(InvalidInput):
+        table = read_table(file, schema=TIER, bad=bad)
+        assert all(tuple(row.correct) == table.arms for row in table.rows)
+        assert all(0.0 <= value <= 1.0 for row in table.rows for value in row.correct.values())
+        assert len(table.rows) + len({row.task for row in bad}) > 0
+    assert all(row.remedy for row in bad)

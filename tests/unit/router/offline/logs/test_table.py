@@ -73,6 +73,7 @@ def test_a_row_may_have_a_context(written):
         (line(id="q2", question="\ud800"), "question", "lone surrogate"),
         (line(id="q2", question="x" * 100_001), "question", "100001 characters"),
         (line(id="q2", hops=True), "hops", "Give a whole number"),
+        (line(id="q2", hops=10**400), "hops", "Give a whole number"),
         (line(id="q2", hops=-1), "hops", "greater than or equal to 0"),
         (line(id="q2", dataset=["nq"]), "dataset", "Give a text"),
         ("[1]", "", "is a list"),

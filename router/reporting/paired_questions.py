@@ -6,6 +6,7 @@ it. It is the same at every run, so later runs continue earlier ones.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ NOT_HERE: Final = "cannot be run here"
 #: facts of a request that cannot be repeated from the stored texts, see `RequestFacts`
 _NOT_REPEATABLE: Final = ("needs", "optional_needs", "clipped", "quoted", TOOL_TURN, PREVIOUS)
 _PAGE: Final = 2000
-#: effective number of answers from which their weights are used
+#: effective number of answers from which their weights are used, and number from which the length counts
 _EFFECTIVE: Final = 10.0
 
 
@@ -58,6 +59,24 @@ class PairedQuestion:
     cost: float | None
     #: why it cannot be asked again; None if it can be
     obstacle: str | None
+    #: characters of its text
+    length: int = 0
+    #: dollars of the stored outcome; None without an answer
+    dollars: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerPrice:
+    """Expected dollars of an arm's answer by the length of the question, within what its answers have cost."""
+
+    #: at a question without characters, and for each character
+    base: float
+    slope: float = 0.0
+    least: float = 0.0
+    most: float = math.inf
+
+    def at(self, length: int) -> float:
+        return min(max(self.base + self.slope * length, self.least), self.most)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +89,8 @@ class PairedQuestions:
     whole: int | None
     #: questions of different arms, in the order in which they are asked
     differing: Sequence[PairedQuestion]
-    #: arm -> expected dollars of its answer to one of the questions that can be asked; arms without answers are missing
-    dollars: Mapping[str, float] = field(default_factory=dict)
+    #: arm -> price of its answers to questions that can be asked; arms without answers are missing
+    prices: Mapping[str, AnswerPrice] = field(default_factory=dict)
 
     @property
     def askable(self) -> list[PairedQuestion]:
@@ -102,7 +121,7 @@ def read_questions(
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
         *decisions.c["id", "arm", "arms", "propensity", "facts", "request", "tenant", "api_key", "context"],
-        (func.length(decisions.c.text) > 0).label("has_text"),
+        func.length(decisions.c.text).label("length"),
         scope.is_open.label("is_open"),
         *outcomes.c["cost", "steps", "status"],
         updates.c.source,
@@ -132,23 +151,23 @@ def read_questions(
         questions=count,
         whole=whole if whole > scope.most else None,
         differing=differing,
-        dollars=paid.expected(),
+        prices=paid.prices(),
     )
 
 
 class _Paid:
-    """What answers of the period cost, to expect what the answers to its askable questions will cost.
+    """What answers of the period cost, to expect what answers to its askable questions will cost.
 
     A task costs many times as much as a question, so answers to questions that can be asked again count first. Those
-    went to other arms than `against`, so its own answers are weighted by the odds of that: they then stand for such
-    questions (the short ones, for example, if the policy sends it the long ones).
+    went to other arms than `against`: its own answers are weighted by the odds of that, since a policy may have sent it
+    the long ones. Without enough weight, its price follows the length of the question.
     """
 
     def __init__(self, *, against: ArmName) -> None:
         self._against = against
-        #: arm -> (dollars, weight) of each answer to a question that can be asked again, and to any question
-        self._repeatable: dict[str, list[tuple[float, float]]] = {}
-        self._others: dict[str, list[tuple[float, float]]] = {}
+        #: arm -> (length, dollars, weight) of its answers to questions that can be asked again, and to other ones
+        self._repeatable: dict[str, list[tuple[int, float, float]]] = {}
+        self._others: dict[str, list[tuple[int, float, float]]] = {}
 
     def add(self, row: RowMapping, *, is_repeatable: bool) -> None:
         if row["cost"] is None or row["status"] == "failed":
@@ -157,27 +176,39 @@ class _Paid:
         if row["arm"] == self._against:
             weight = max(1.0 - row["propensity"], 0.0) / max(row["propensity"], 1e-9)
         answers = self._repeatable if is_repeatable else self._others
-        answers.setdefault(row["arm"], []).append((own_cost(row["cost"]).dollars, weight))
+        answers.setdefault(row["arm"], []).append((row["length"], own_cost(row["cost"]).dollars, weight))
 
-    def expected(self) -> dict[str, float]:
-        return {arm: _mean(answers) for arm, answers in (self._others | self._repeatable).items()}
+    def prices(self) -> dict[str, AnswerPrice]:
+        return {arm: _price(answers) for arm, answers in (self._others | self._repeatable).items()}
 
 
-def _mean(answers: Sequence[tuple[float, float]]) -> float:
-    """The weighted mean; without weights if a few of them outweigh all others."""
-    values, weights = np.array(answers).T
-    if weights.sum() ** 2 <= _EFFECTIVE * (weights**2).sum():
-        return float(values.mean())
-    return float(np.average(values, weights=weights))
+def _price(answers: Sequence[tuple[int, float, float]]) -> AnswerPrice:
+    """The weighted mean of (length, dollars, weight). If few weights outweigh all others, least squares by length."""
+    lengths, dollars, weights = np.array(answers).T
+    if weights.sum() ** 2 > _EFFECTIVE * (weights**2).sum():
+        return AnswerPrice(base=float(np.average(dollars, weights=weights)))
+    spread = lengths.var()
+    has_line = len(answers) >= _EFFECTIVE and spread > 0.0
+    slope = np.mean((lengths - lengths.mean()) * dollars) / spread if has_line else 0.0
+    base, ends = dollars.mean() - slope * lengths.mean(), (float(dollars.min()), float(dollars.max()))
+    return AnswerPrice(base=float(base), slope=float(slope), least=ends[0], most=ends[1])
 
 
 def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacle: str | None) -> PairedQuestion:
-    cost = None
+    cost = dollars = None
     if row["cost"] is not None:
-        cost = cost_of_terms(row["steps"], cost_value(row["cost"]), terms=reward.cost)
+        whole = cost_value(row["cost"])
+        cost = cost_of_terms(row["steps"], whole, terms=reward.cost)
+        dollars = None if row["status"] == "failed" else whole.dollars
     key = DecisionId(row["id"])
     return PairedQuestion(
-        id=key, arm=ArmName(row["arm"]), draw=drawn_for("decide", key, secret=secret), cost=cost, obstacle=obstacle
+        id=key,
+        arm=ArmName(row["arm"]),
+        draw=drawn_for("decide", key, secret=secret),
+        cost=cost,
+        obstacle=obstacle,
+        length=row["length"] or 0,
+        dollars=dollars,
     )
 
 
@@ -211,7 +242,7 @@ def _obstacle(
     """Why the question cannot be asked again; None if it can be. facts, request: parsed columns of `row`."""
     if against not in json.loads(row["arms"]):
         return f"{against} was not on offer: rules of the tenant or of the request"
-    if not row["has_text"]:
+    if not row["length"]:
         return NO_TEXT
     edge = object_at(request, "edge")
     if any(edge.get(name) for name in _NOT_REPEATABLE):

@@ -6,6 +6,7 @@ A scorer sees the question, the answer and its passages, and never the arm.
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -13,9 +14,12 @@ from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings, RewardSe
 from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.plugins import function_identity, import_class
+from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost, Outcome
-from ragbandit.strategies.base import Account, Generator, Passage, Request
+from ragbandit.strategies.base import Account, Generator, Passage, Prompt, Request
+from ragbandit.strategies.generators.parts import plain_parts
 from ragbandit.workers.judge.reward_check import CheckFailed, CheckProcess
 from ragbandit.workers.judge.rubric import rubric_hash
 from ragbandit.workers.setup.generators import generator_version, make_generator
@@ -23,6 +27,8 @@ from ragbandit.workers.setup.judge_checks import JudgeOfArm, judge_template
 
 #: names of the configured scorers, and of the label queue
 JUDGE, CHECK, LABELS = "judge", "check", "labels"
+#: tokens that are expected of a reply with the scores and reasons of the rubric
+REPLY_TOKENS: Final = 100
 #: longest name of a scorer, see `PairedAnswer.rater`
 _LONGEST: Final = 64
 
@@ -59,10 +65,21 @@ class RubricScorer:
         rubric = rubric_hash(judge_template(settings.templates))
         self.identity = body_hash({"model": generator.name, "version": version, "rubric": rubric, "shown": shown})
 
-    async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
-        sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
+    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:
+        """About the tokens of a score; None if the answer gets none."""
         try:
-            prompt, score = self._judge.ask(question=question, answer=outcome.answer or "", sources=sources)
+            prompt, _ = self._asked(question, outcome)
+        except ArmFailed:
+            return None
+        return Tokens(read=sum(map(estimated_tokens, plain_parts(prompt))), written=REPLY_TOKENS, estimated=True)
+
+    def _asked(self, question: str, outcome: Outcome) -> tuple[Prompt, Callable[[str], float]]:
+        sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
+        return self._judge.ask(question=question, answer=outcome.answer or "", sources=sources)
+
+    async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
+        try:
+            prompt, score = self._asked(question, outcome)
         except ArmFailed as error:
             return Score(None, str(error))
         lost = Account()

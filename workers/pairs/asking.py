@@ -220,7 +220,7 @@ class StoredQuestions:
         )
 
     def expected(self, work: Work) -> float:
-        answer = 0.0 if self.outcome(work) is not None else self._prices.of(work.arm)
+        answer = 0.0 if self.outcome(work) is not None else self._prices.of(work.arm, question=self._question(work))
         return answer + self._prices.of_score()
 
     def is_alone(self, row: LabelledQuestion) -> bool:
@@ -230,7 +230,9 @@ class StoredQuestions:
     def booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> Iterator[None]:
         key = DecisionId(row.id)
         database, spenders = self._store.database, [Spender("key", self._actor)]
-        call = max(*map(self._prices.of, (self._questions[key].arm, self._against)), self._prices.of_score())
+        question = self._questions[key]
+        answers = (self._prices.of(arm, question=question) for arm in (question.arm, self._against))
+        call = max(*answers, self._prices.of_score())
 
         def note(connection: Connection, reserved: Reserved) -> None:
             paid_before = dollars_of(connection, [key]).get(key, 0.0)
@@ -278,7 +280,7 @@ class StoredQuestions:
         paid = 0.0 if bill is None else bill.cost.dollars
         dollars = max(paid - sum(costs.values()), 0.0)
         if work.key not in self.found and not is_stored and not was_paid:
-            self._prices.add(work.arm, dollars)
+            self._prices.add(work.arm, dollars, question=self._question(work))
         elif work.key in self.found:
             self._prices.add_score(dollars)
         costs[work.arm] = costs.get(work.arm, 0.0) + dollars
@@ -329,6 +331,9 @@ class StoredQuestions:
         known = self.pairs.get(key, {}).get(work.arm) or self.waiting.get(key, {}).get(work.arm)
         if known is not None:
             self.found.setdefault(work.key, _as_found(known, work=work, text=None))
+
+    def _question(self, work: Work) -> PairedQuestion:
+        return self._questions[_decision_of(work)]
 
     def _decision(self, work: Work) -> DecisionRecord:
         record = self._record(_decision_of(work))

@@ -30,7 +30,7 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.evaluation.paired import PairedRun
 from ragbandit.workers.evaluation.scoring import Scorer
 from ragbandit.workers.pairs.asking import StoredQuestions
-from ragbandit.workers.pairs.prices import READ, WRITTEN, Prices
+from ragbandit.workers.pairs.prices import Prices
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
 #: why a run ended that the next process continues
@@ -62,7 +62,7 @@ class Plan:
     room: int | None
     #: expected dollars of one question, both answers and both scores
     dollars_each: float
-    #: arms, and "the judge", whose dollars are assumed, since they have not been asked here
+    #: what is assumed of arms or a judge that have not been asked here, in words
     assumed: Sequence[str]
     #: questions that the budget pays; None without a budget
     payable: int | None
@@ -88,9 +88,7 @@ class Plan:
             price = f" for about {_rounded(self.dollars_each * self.left)}" if self.dollars_each else ""
             lines.append(f"{whole}{price}, would tell the difference to about ±{self.least_half_width:.2g}")
         if self.left and self.assumed:
-            tokens = f"{READ:,} tokens of a prompt and {WRITTEN:,} of a reply"
-            names = " and ".join(self.assumed)
-            lines.append(f"the dollars of {names} are assumed, from {tokens}, since none are known yet")
+            lines.append(f"some dollars are assumed, since none are known yet: {'; '.join(self.assumed)}")
         if self.room is not None and self.left:
             most = f"at most {counted(MOST_QUESTIONS, 'question')} wait at a time, {self.room:,} more may be asked now"
             lines.append(f"people label both answers on the page Labels, blind, within 7 days; {most}")

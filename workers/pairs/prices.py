@@ -5,59 +5,75 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.reporting.paired_questions import AnswerPrice, PairedQuestion
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.types import ArmName
 
-#: tokens that are assumed of the prompt and the reply of an arm or a judge that has not been asked yet
-READ, WRITTEN = 2000, 500
-#: number of answers of an arm, or of scores, from which their own mean is expected
-ENOUGH: Final = 5
+#: tokens of an answer of an arm that has not been asked yet
+_ASSUMED: Final = Tokens(read=2000, written=500)
+#: number of answers of an arm, or of scores, from which their own dollars replace what was expected
+_ENOUGH: Final = 5
+_SCORE: Final = ArmName("")
 
 
 @dataclass(kw_only=True)
-class _Mean:
-    total: float = 0.0
+class _Paid:
+    dollars: float = 0.0
+    expected: float = 0.0
     count: int = 0
-
-    def add(self, dollars: float) -> None:
-        self.total, self.count = self.total + dollars, self.count + 1
 
 
 @dataclass(kw_only=True)
 class Prices:
-    """Means of dollars, which follow what is paid."""
+    """Expected dollars, which follow what runs of the present arms have paid."""
 
-    #: arm -> mean dollars of its answers before this run
-    arms: Mapping[ArmName, float]
+    #: arm -> price of its answers before these runs
+    arms: Mapping[ArmName, AnswerPrice]
     #: mean dollars of scores before this run
     score: float
-    #: arms, and "the judge", that have not been asked here, so that `assumed_dollars` prices them
+    #: what is assumed of arms or a judge that have not been asked here, in words
     assumed: Sequence[str] = ()
-    _paid: dict[str, _Mean] = field(default_factory=dict)
+    _paid: dict[ArmName, _Paid] = field(default_factory=dict)
 
-    def of(self, arm: ArmName) -> float:
+    def of(self, arm: ArmName, *, question: PairedQuestion) -> float:
         """Expected dollars of an answer."""
-        return self._expected(arm, before=self.arms.get(arm, 0.0))
+        return self._followed(arm, expected=self._before(arm, question=question))
 
     def of_score(self) -> float:
-        return self._expected("", before=self.score)
+        return self._followed(_SCORE, expected=self.score)
 
-    def add(self, arm: ArmName, dollars: float) -> None:
-        self._paid.setdefault(arm, _Mean()).add(dollars)
+    def add(self, arm: ArmName, dollars: float, *, question: PairedQuestion) -> None:
+        """Note what an answer of the present arm has cost."""
+        self._add(arm, dollars, expected=self._before(arm, question=question))
 
     def add_score(self, dollars: float) -> None:
-        self._paid.setdefault("", _Mean()).add(dollars)
+        self._add(_SCORE, dollars, expected=self.score)
 
-    def _expected(self, name: str, *, before: float) -> float:
-        """The mean of this run. With fewer than ENOUGH numbers, at least the mean before the run."""
+    def _before(self, arm: ArmName, *, question: PairedQuestion) -> float:
+        """The dollars of the arm's stored answer to this question, else its price."""
+        is_own = question.arm == arm and question.dollars is not None
+        return question.dollars or 0.0 if is_own else self.arms[arm].at(question.length)
+
+    def _add(self, name: ArmName, dollars: float, *, expected: float) -> None:
+        paid = self._paid.setdefault(name, _Paid())
+        paid.dollars, paid.expected, paid.count = paid.dollars + dollars, paid.expected + expected, paid.count + 1
+
+    def _followed(self, name: ArmName, *, expected: float) -> float:
+        """`expected`, times what was paid for each expected dollar so far; with fewer than _ENOUGH numbers, at least
+        `expected`.
+        """
         paid = self._paid.get(name)
         if paid is None:
-            return before
-        mean = paid.total / paid.count
-        return mean if paid.count >= ENOUGH else max(before, mean)
+            return expected
+        follows = paid.dollars / paid.expected * expected if paid.expected else paid.dollars / paid.count
+        return follows if paid.count >= _ENOUGH else max(expected, follows)
 
 
-def assumed_dollars(generator: GeneratorSettings | None) -> float:
-    """Dollars of one call of a model that has not been asked yet; 0.0 without prices."""
+def dollars_of(generator: GeneratorSettings | None, tokens: Tokens = _ASSUMED) -> float:
+    """Dollars of tokens of a model, by default of an assumed answer; 0.0 without prices."""
     price = None if generator is None else generator.prices_by_model.get(generator.model)
-    return 0.0 if price is None else Tokens(read=READ, written=WRITTEN).dollars(price)
+    return 0.0 if price is None else tokens.dollars(price)
+
+
+def assumption(name: str) -> str:
+    return f"{name}: {_ASSUMED.read:,} tokens of a prompt, {_ASSUMED.written:,} of a reply"

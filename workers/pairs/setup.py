@@ -11,7 +11,7 @@ from typing import Any, Final
 from ragbandit.router.api.security.budgets import check_budgets
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
-from ragbandit.router.reporting.paired_questions import NOT_HERE, PairedQuestions, read_questions
+from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, PairedQuestions, read_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import arm_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
@@ -23,20 +23,24 @@ from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, count_questio
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.errors import InvalidInput, NotReady
+from ragbandit.shared.errors import InvalidInput, NotFound, NotReady
+from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
-from ragbandit.workers.evaluation.scoring import CheckScorer, LabelQueue, RubricScorer, Scorer, scorer_of
+from ragbandit.workers.evaluation.scoring import REPLY_TOKENS, CheckScorer, LabelQueue, RubricScorer, Scorer, scorer_of
 from ragbandit.workers.pairs.asking import StoredQuestions, version_of
 from ragbandit.workers.pairs.decision import PairedDecision
-from ragbandit.workers.pairs.prices import ENOUGH, Prices, assumed_dollars
+from ragbandit.workers.pairs.prices import Prices, assumption, dollars_of
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
 #: duration of the lease unless it is renewed, and time between renewals, seconds
 _LEASE_S: Final = 60.0
 _RENEW_S: Final = 15.0
+#: number of stored answers whose prompts of the judge price a score that nobody has paid yet
+_SAMPLE: Final = 20
 #: duration of the live traffic whose judgements price a score, seconds
 _JUDGED_S: Final = 30 * 86_400.0
 
@@ -89,10 +93,11 @@ def prepared(
     versions = {name: version_of(arm, limits=settings.budget) for name, arm in arms.items()}
     pairing = Pairing(judge=scorer.identity, versions=versions, by_model=by_model)
     answers = stored_answers(ledger.database, questions)
-    prices = _prices(questions, answers, pairing=pairing, settings=settings, scorer=scorer, database=ledger.database)
+    store = DecisionStore(ledger.database, label=ledger.label)
+    prices = _prices(questions, answers, pairing=pairing, settings=settings, scorer=scorer, store=store)
     asking = StoredQuestions(
         questions,
-        store=DecisionStore(ledger.database, label=ledger.label),
+        store=store,
         limits=settings.budget,
         arms=arms,
         pairing=pairing,
@@ -168,26 +173,39 @@ def _prices(
     pairing: Pairing,
     settings: Settings,
     scorer: Scorer,
-    database: Database,
+    store: DecisionStore,
 ) -> Prices:
-    """The best that is known of each arm: what earlier runs paid, what its answers in the period cost, its prices."""
+    """Prices from the answers of the period, or from those of the models, which follow what earlier runs have paid."""
     generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
-    known, assumed = dict[ArmName, float](), list[str]()
-    for name, version in pairing.versions.items():
-        new = (one for one in answers if (one.arm, one.version, one.is_stored) == (name, version, False))
-        paid = [one.cost.dollars for one in new if one.status != "failed"]
-        if len(paid) >= ENOUGH:
-            known[name] = statistics.fmean(paid)
-        elif name in questions.dollars:
-            known[name] = questions.dollars[name]
-        else:
-            known[name] = assumed_dollars(settings.named_generators.get(generators.get(name, "")))
-            assumed += [name] if known[name] else []
-    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=database)
-    if score is None:
-        score = assumed_dollars(settings.judge.generator)
-        assumed += ["the judge"] if score else []
-    return Prices(arms=known, score=score, assumed=assumed)
+    new = [one for one in answers if one.version == pairing.versions.get(one.arm) and not one.is_stored]
+    paid = [one for one in new if one.status != "failed"]
+    known, assumed = dict[ArmName, AnswerPrice](), list[str]()
+    for name in pairing.versions:
+        dollars = dollars_of(settings.named_generators.get(generators.get(name, "")))
+        known[name] = questions.prices.get(name, AnswerPrice(base=dollars))
+        if dollars and name not in questions.prices and all(one.arm != name for one in paid):
+            assumed.append(assumption(name))
+    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=store.database)
+    if score is None and isinstance(scorer, RubricScorer):
+        generator, tokens = settings.judge.generator, _judged_tokens(questions, scorer=scorer, store=store)
+        score = statistics.fmean([dollars_of(generator, one) for one in tokens] or [dollars_of(generator)])
+        assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
+    prices = Prices(arms=known, score=score or 0.0, assumed=assumed)
+    by_id = {one.id: one for one in questions.differing}
+    for one in paid:
+        prices.add(one.arm, one.cost.dollars, question=by_id[one.decision_id])
+    return prices
+
+
+def _judged_tokens(questions: PairedQuestions, *, scorer: RubricScorer, store: DecisionStore) -> list[Tokens]:
+    """Tokens of the scores of stored answers, of the first _SAMPLE questions that can be asked."""
+    tokens = list[Tokens | None]()
+    for question in questions.askable[:_SAMPLE]:
+        with contextlib.suppress(NotFound):  # erased meanwhile
+            record = store.record(question.id)
+            if record.outcome is not None and not is_blank(record.outcome.answer):
+                tokens.append(scorer.tokens(record.decision.query.text, record.outcome))
+    return [one for one in tokens if one is not None]
 
 
 def _score_dollars(

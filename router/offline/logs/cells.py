@@ -112,16 +112,12 @@ def flag(value: Any) -> bool:
     return bool(value)
 
 
-#: largest number of digits of a whole number
-_DIGITS: Final = 18
-
-
 def whole(value: Any) -> int:
     value = plain(value)
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= _DIGITS:
+    if isinstance(value, str) and value.strip().isdecimal():
         value = int(value)
     # the comparison is False for NaN, and for whole numbers that no float has
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**_DIGITS or value % 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300 or value % 1:
         raise ValueError("Give a whole number")
     return int(value)
 

@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 from fastapi import Header, Request
-from fastapi.responses import Response
 from starlette.types import Receive, Scope
 
 from ragbandit.router.api.schemas.requests import ID
@@ -111,14 +110,6 @@ def reads_of(request: Request) -> Reads:
 
 def reports_of(request: Request) -> Reads:
     return cast(Reads, request.app.state.reports)
-
-
-class Previewed(Exception):
-    """The reply to a request that is only previewed; it ends the request where it would be decided."""
-
-    def __init__(self, reply: Response) -> None:
-        super().__init__()
-        self.reply = reply
 
 
 class CallerGone(Exception):

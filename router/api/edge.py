@@ -23,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import PART, CallerGone, Previewed, end_waits
+from ragbandit.router.api.dependencies import PART, CallerGone, end_waits
 from ragbandit.router.api.doors import door_of
 from ragbandit.router.api.not_served import instead_of
 from ragbandit.router.api.openai.errors import openai_error
@@ -343,8 +343,6 @@ def reply_to(error: BaseException, *, scope: Scope) -> Response:
     if isinstance(error, asyncio.CancelledError):  # the server shuts down, and server.shutdown_s are over
         message = "the service is shutting down, and this request was not finished"
         error = NotReady(message, remedy="try again with the same id")
-    if isinstance(error, Previewed):
-        return error.reply
     if isinstance(error, CallerGone | ClientDisconnect):
         return Response(status_code=499)  # the caller has gone; metrics count this status, as nginx does
     if isinstance(error, HTTPException):

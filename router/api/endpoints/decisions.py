@@ -12,7 +12,6 @@ from ragbandit.client.replies import decisions as reply_types
 from ragbandit.router.api.dependencies import (
     PART,
     IdempotencyKey,
-    Previewed,
     all_done,
     awaited,
     awaited_all,
@@ -100,6 +99,8 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
     The decision is stored, with the probability of every arm, before the reply is sent.
     """
     query = await whole_query(request, body, key=idempotency_key, run_by="caller")
+    if headers_of(request).is_preview:
+        return await preview(request, query, run_by="caller")
     decision, seconds = await decide(request, query, run_by="caller")
     return JsonReply(replies.route_json(decision, seconds=seconds), headers=replies.headers(decision))
 
@@ -117,20 +118,21 @@ async def batch(body: RouteBatchBody, request: Request) -> Response:
     or an error. 503 if the service is too busy to read any of the questions.
     """
     check_count(body.items, most=router_of(request).settings.server.max_batch_items)
-    reply: reply_types.RouteBatchReply = {"items": await _decided(request, body.items)}
+    read = [await _item_query(request, item) for item in body.items]
+    if headers_of(request).is_preview:
+        return JsonReply({"items": await _previews(request, read)})
+    reply: reply_types.RouteBatchReply = {"items": await _decided(request, read)}
     return JsonReply(reply)
 
 
 async def _decided(
-    request: Request, items: Sequence[Mapping[str, Any]]
+    request: Request, read: "Sequence[Query | Future[Query] | RagBanditError]"
 ) -> list[reply_types.RouteReply | reply_types.ErrorReply]:
-    """Returns a decision or an error for each item, in order. All questions are decided after the last rewrite. Raises
-    Previewed.
+    """A decision or an error for each item, in order. All questions are decided after the last rewrite.
+
+    read: the queries, or their Futures if they have to be rewritten, or errors
     """
     tracing, metrics = tracing_of(request), request.app.state.metrics
-    read = [await _item_query(request, item) for item in items]
-    if headers_of(request).is_preview:
-        raise Previewed(JsonReply({"items": await _previews(request, read)}))
     rewrites = await awaited_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
     rewritten = iter(rewrites)
     questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in read]
@@ -209,12 +211,14 @@ def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
     }
 
 
+async def preview(request: Request, query: Query, *, run_by: RunBy) -> Response:
+    """The reply to a question that is only previewed: nothing is drawn, stored or counted."""
+    shown = await awaited(request, router_of(request).preview(query, run_by=run_by), what="decision_id")
+    return JsonReply(replies.preview_json(shown))
+
+
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """Decide, commit and count a question. Returns (decision, seconds that this took). Raises Previewed."""
-    if headers_of(request).is_preview:
-        router = router_of(request)
-        preview = await awaited(request, router.preview(query, run_by=run_by), what="decision_id")
-        raise Previewed(JsonReply(replies.preview_json(preview)))
+    """Decide, commit and count a question. Returns (decision, seconds that this took)."""
     router, began = router_of(request), time.perf_counter()
     tracing = tracing_of(request)
     with tracing.span(names.DECIDE, attributes=_query_attributes(query) if tracing.enabled else {}) as span:
@@ -307,6 +311,8 @@ async def answer(
         wait_s = router.settings.budget.seconds + STREAM_WAIT_S if stream else router.settings.server.answer_wait_s
     query = await whole_query(request, body, key=idempotency_key, run_by="worker")
     with router.process.answers.place(query):
+        if headers_of(request).is_preview:
+            return await preview(request, query, run_by="worker")
         decision, seconds = await decide(request, query, run_by="worker")
         pending = await asked(request, decision, live=stream, limit_s=wait_s, is_own=query.id is None)
     if stream:

@@ -13,12 +13,11 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import (
     CallerGone,
-    Previewed,
     awaited,
     reads_of,
     router_of,
 )
-from ragbandit.router.api.endpoints.decisions import decide, paced
+from ragbandit.router.api.endpoints.decisions import decide, paced, preview
 from ragbandit.router.api.endpoints.streaming import (
     STREAM_WAIT_S,
     AnswerEvent,
@@ -114,6 +113,8 @@ class ChatExchange:
         limit_s = max(server.answer_wait_s, budget.seconds + STREAM_WAIT_S)
         live = self.question.streamed
         with router.process.answers.place(query):
+            if headers_of(request).is_preview:
+                return await self._preview()
             decision, is_own = await self._decide()
             try:
                 answer = await asked(request, decision, live=live, limit_s=limit_s, is_own=is_own)
@@ -137,27 +138,36 @@ class ChatExchange:
         body = self.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
         return JsonReply(body, headers=headers(answer.decision))
 
+    async def _preview(self) -> Response:
+        query = await self._whole_query()
+        if isinstance(query, Decision):
+            return JsonReply(preview_json(query))
+        return await preview(self.request, query, run_by="worker")
+
     async def _decide(self) -> tuple[Decision, bool]:
         """Decide and commit the question. Returns (decision, whether only this request can ask for the answer)."""
-        request, query = self.request, self.question.query
-        turn, is_preview = await self._next_turn(), headers_of(request).is_preview
-        if isinstance(turn, Decision):
-            if is_preview:
-                raise Previewed(JsonReply(preview_json(turn)))
-            return turn, False
-        query = await paced(request, turn or await self._with_session())
-        if turn is not None and budget_factor(query) >= MOST_FACTOR and not self.question.query.forced:
-            query = _open_turn(query, arms=self.question.query.arms)
-        conversations = router_of(request).conversations
-        made = conversations.submit(self.question.turns, query=query, rewrites=not is_preview)
-        query = made if isinstance(made, Query) else await awaited(request, made, what="Idempotency-Key")
+        query = await self._whole_query()
+        if isinstance(query, Decision):
+            return query, False
         try:
-            decision, _ = await decide(request, query, run_by="worker")
+            decision, _ = await decide(self.request, query, run_by="worker")
         except Conflict as error:
             if error.field not in (RESULTS, ANSWER):
                 raise
             return await self._decide()  # another request has meanwhile brought the results, or continued the answer
         return decision, query.id is None or query.request.get(NAMED_ID) is False
+
+    async def _whole_query(self) -> Query | Decision:
+        """The question with what it continues, priced and rewritten; its decision if the same turn came before."""
+        request, turn = self.request, await self._next_turn()
+        if isinstance(turn, Decision):
+            return turn
+        query = await paced(request, turn or await self._with_session())
+        if turn is not None and budget_factor(query) >= MOST_FACTOR and not self.question.query.forced:
+            query = _open_turn(query, arms=self.question.query.arms)
+        conversations, rewrites = router_of(request).conversations, not headers_of(request).is_preview
+        made = conversations.submit(self.question.turns, query=query, rewrites=rewrites)
+        return made if isinstance(made, Query) else await awaited(request, made, what="Idempotency-Key")
 
     async def _with_session(self) -> Query:
         """The query with a session. A chat of a task without an id gets the session of the chat that it continues, or a

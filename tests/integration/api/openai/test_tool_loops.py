@@ -126,6 +126,19 @@ def test_the_same_request_again_is_the_same_turn(loops):
         assert loops.router.decision(key).outcome.cost.llm_calls == 6
 
 
+def test_a_preview_of_results_shows_the_arm_of_their_calls(loops):
+    """Before and after the turn is stored, the preview names its decision and its only arm, and takes no call."""
+    own = loops(forced=False)
+    first = ask(own, question())
+    arm, sent = loops.router.decision(first).decision.arm, with_results(question())
+    for _ in range(2):
+        for more in ({}, {"stream": True}):
+            reply = own.post("/v1/chat/completions", json=chat(sent) | more, headers={"x-ragbandit-preview": "true"})
+            shown = reply.json()
+            assert (reply.status_code, shown["turn_of"], [one["arm"] for one in shown["arms"]]) == (200, first, [arm])
+        assert turn(loops.router, ask(own, sent)) == (first, 2)
+
+
 def test_a_turn_under_an_id_of_its_own(loops):
     """A turn that failed is repeated under its own id; the same request without the id is asked again, by a draw."""
     own, database = loops(), loops.router.database

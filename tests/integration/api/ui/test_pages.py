@@ -207,7 +207,7 @@ def test_a_task_lists_its_turns_with_links_and_folds_the_earlier_ones(serve, vis
 
 
 def test_commands_on_pages_are_code(serve, visit):
-    """A page that names a command shows it as code: no page has a backtick."""
+    """A page shows a command as code, without backticks, and has no button for what cannot run here."""
     service = serve(arms={name: {"run_by": "caller"} for name in ("small", "large")}, policy={"name": "uniform"})
     for number in range(20):
         answered(service, f"question {number}")
@@ -215,6 +215,7 @@ def test_commands_on_pages_are_code(serve, visit):
     pages = {path: browser.page(path) for path in PAGES}
     assert "<code>ragbandit report --since 1d --decide --module MODULE:NAME --judge labels</code>" in pages["/ui"]
     assert [path for path, page in pages.items() if "`" in page] == []
+    assert "/ui/decide" not in pages["/ui"]  # no learner has the functions of these arms
 
 
 def test_budgets_are_on_the_overview(serve, visit):

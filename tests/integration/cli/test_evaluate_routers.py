@@ -378,6 +378,8 @@ def test_a_table_may_be_one_stream(world, tmp_path):
     assert done["online"][0]["questions"] == 36
     plays = [json.loads(line)["played"] for line in (tmp_path / "plays.jsonl").read_text().splitlines()]
     assert [sorted(play["order"]) for play in plays] == [[*range(36)]] * 2
+    assert json.loads(world(*options, "--resume").stdout)["online"] == done["online"]
+    assert len((tmp_path / "plays.jsonl").read_text().splitlines()) == 2
     assert "first pass: " in world("--policy", "linucb", "--folds", "1", "--seeds", "1").stdout
     again = ("--policy", "linucb", "--train", "table.jsonl", "--seeds", "2", "--answers", "plays.jsonl", "--resume")
     assert any(row["name"] == "linucb" for row in json.loads(world(*again, "--json").stdout)["routers"])

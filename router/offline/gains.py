@@ -76,7 +76,7 @@ def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[L
     return (None, rows) if outcomes is None else (outcomes, [row for row in rows if row.decision.id not in known])
 
 
-def unit_of(reward: RewardSettings) -> str:
+def cost_unit_of(reward: RewardSettings) -> str:
     """Unit of a cost in the reward: the one term that is charged with the price 1, else "cost"."""
     charged = [(term, price) for term, price in reward.cost.items() if price > 0.0]
     return charged[0][0].removesuffix("_total") if len(charged) == 1 and charged[0][1] == 1.0 else "cost"
@@ -94,7 +94,7 @@ def on_outcomes(
     chosen = pmf[: len(outcomes.rows) : len(complete)][:, [log.log.arms.index(arm) for arm in complete]]
     routed = {part: (chosen * matrix[:, columns]).sum(axis=1) for part, matrix in outcomes.values.items()}
     gains = []
-    common: dict[str, Any] = {"span": reward.maximum - reward.minimum, "unit": unit_of(reward)}
+    common: dict[str, Any] = {"span": reward.maximum - reward.minimum, "unit": cost_unit_of(reward)}
     common["confidence"] = confidence
     for column, arm in enumerate(outcomes.arms):
         asked = ~np.isnan(outcomes.values["reward"][:, column])
@@ -140,7 +140,7 @@ def on_draws(
         return result.faults
     is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
     gains = [
-        _mirrored(one, second=f"{ALWAYS}{arm}", unit=unit_of(reward), is_partial=is_partial)
+        _mirrored(one, second=f"{ALWAYS}{arm}", unit=cost_unit_of(reward), is_partial=is_partial)
         for arm, one in zip(drawn.log.arms, comparisons(result), strict=True)
     ]
     untried = {}

@@ -90,7 +90,7 @@ def report_of(
 
     alarm: why the rows favour an arm
     """
-    unit = unit_of(log)
+    unit = cost_unit_of(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
     state = state_of(log.deciders) if len(log.arm) else None
     unsteady = None if state is None else "something else than the policy decides most questions"
@@ -136,7 +136,7 @@ def arm_of(comparison: Comparison) -> str:
     return comparison.second.removeprefix("always ")
 
 
-def unit_of(log: ReportRows) -> Unit:
+def cost_unit_of(log: ReportRows) -> Unit:
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]

@@ -14,7 +14,7 @@ from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, Nu
 from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms, judged
-from ragbandit.router.offline.gains import unit_of
+from ragbandit.router.offline.gains import cost_unit_of
 from ragbandit.router.offline.logs.table_columns import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import ArmName, Json, finite_json
@@ -170,7 +170,7 @@ def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings
     comparisons = {}
     for arm, ours in ways.items() if len(ways) > 1 else ():
         best = max((other for other in ways if other != arm), key=means.__getitem__)
-        span, unit = reward.maximum - reward.minimum, unit_of(reward)
+        span, unit = reward.maximum - reward.minimum, cost_unit_of(reward)
         comparisons[arm] = paired(arm, best, ours=ours, theirs=ways[best], span=span, unit=unit)
     return comparisons
 

@@ -533,7 +533,7 @@ class DecisionStore:
 
     def stop_task(self, query: Query, *, now: float) -> None:
         """End the open task to which this query would belong, because a budget refuses the query."""
-        key = tasks.unit_key(query)
+        key = tasks.task_key(query)
         task = None if key is None else tasks.newest_tasks(self.database, {key}).get(key)
         if task is not None and task.until > now:
             with counting(self.database) as (connection, moves):

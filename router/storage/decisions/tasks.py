@@ -47,7 +47,7 @@ class OpenTask:
     until: float
 
 
-def unit_key(query: Query) -> str | None:
+def task_key(query: Query) -> str | None:
     """The key of the conversation's tasks; None without a session. Each agent and each model has tasks of its own."""
     if query.session is None:
         return None
@@ -112,7 +112,7 @@ def lock_tasks(connection: Connection, new: Iterable[Decision]) -> None:
 
 def lock_task(connection: Connection, successor: Decision) -> None:
     """Lock the task of a turn, for `move_task`."""
-    key = unit_key(successor.query)
+    key = task_key(successor.query)
     if key is not None:
         send(connection, _LOCK_BY_KEY, [key])
 
@@ -124,7 +124,7 @@ def move_task(connection: Connection, successor: Decision) -> None:
 
 
 def _task_of(turn: Decision) -> tuple[ColumnElement[bool], ...]:
-    return units.c.key == unit_key(turn.query), units.c.first == turn.turn_of
+    return units.c.key == task_key(turn.query), units.c.first == turn.turn_of
 
 
 def keep_open(connection: Connection, new: Iterable[Decision]) -> None:

@@ -19,7 +19,7 @@ from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
 from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.decisions.tasks import ENDED, OpenTask, end_tasks, newest_tasks, unit_key
+from ragbandit.router.storage.decisions.tasks import ENDED, OpenTask, end_tasks, newest_tasks, task_key
 from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
@@ -64,7 +64,7 @@ class Tasks(Step):
         """The key of the question's task; None if its unit is one turn."""
         query = question.query
         is_named = query.forced and TOOL_TURN not in query.request  # the caller has chosen the arm of this turn
-        return unit_key(query) if self._settings.is_task(query) and not is_named else None
+        return task_key(query) if self._settings.is_task(query) and not is_named else None
 
     def _life(self, question: Question) -> float:
         """Seconds for which the task stays open without a further turn: at least while a worker may answer this one."""

@@ -11,7 +11,7 @@ from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.advice import Advice, Ask, advise, concluded
-from ragbandit.router.offline.gains import log_of, on_outcomes, paired_outcomes, unit_of
+from ragbandit.router.offline.gains import cost_unit_of, log_of, on_outcomes, paired_outcomes
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import arm_rows
 from tests.support import two_pipelines as world
@@ -202,6 +202,6 @@ def test_the_verdict_and_what_it_needs(advice, expected, missing):
 def test_the_unit_of_a_cost():
     """One charged term with the price 1 is the unit; otherwise a cost has no unit."""
     for prices, unit in (({"steps": 1.0}, "steps"), ({"seconds_total": 1.0, "steps": 0.0}, "seconds")):
-        assert unit_of(SETTINGS.reward.model_copy(update={"cost": prices})) == unit
+        assert cost_unit_of(SETTINGS.reward.model_copy(update={"cost": prices})) == unit
     for prices in ({"steps": 2.0}, {"steps": 1.0, "dollars": 1.0}, {}):
-        assert unit_of(SETTINGS.reward.model_copy(update={"cost": prices})) == "cost"
+        assert cost_unit_of(SETTINGS.reward.model_copy(update={"cost": prices})) == "cost"

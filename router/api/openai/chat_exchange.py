@@ -34,27 +34,16 @@ from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.rules import Rules
-from ragbandit.router.storage.decisions.turns import (
-    ANSWER,
-    CALLED_BY,
-    CONTINUES,
-    CONVERSATION,
-    NAMED,
-    PERMITTED,
-    RESULTS,
-    TOOL_TURN,
-    ToolTurn,
-    continued_chat,
-    next_turn,
-)
+from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, EarlierTurn, earlier_turn
+from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import (
     DERIVED,
     MOST_FACTOR,
     NAMED_ID,
+    ArmName,
     Decision,
     DeltaPiece,
-    Json,
     Outcome,
     Query,
     RequestFacts,
@@ -159,69 +148,64 @@ class ChatExchange:
 
     async def _whole_query(self) -> Query | Decision:
         """The question with what it continues, priced and rewritten; its decision if the same turn came before."""
-        request, turn = self.request, await self._next_turn()
-        if isinstance(turn, Decision):
-            return turn
-        query = await paced(request, turn or await self._with_session())
-        if turn is not None and budget_factor(query) >= MOST_FACTOR and not self.question.query.forced:
-            query = _open_turn(query, arms=self.question.query.arms)
-        conversations, rewrites = router_of(request).conversations, not headers_of(request).is_preview
-        made = conversations.submit(self.question.turns, query=query, rewrites=rewrites)
-        return made if isinstance(made, Query) else await awaited(request, made, what="Idempotency-Key")
+        request, asked_for = self.request, self.question.query
+        router, earlier = router_of(request), await self._earlier_turn()
+        if earlier is not None and (same := earlier.same) is not None:
+            return (await reads_of(request).run(lambda: router.decision(same))).decision
+        query = await paced(request, self._continuing(earlier))
+        brings_results = earlier is not None and earlier.arm is not None
+        if brings_results and budget_factor(query) >= MOST_FACTOR and not asked_for.forced:
+            query = _open_turn(query, arms=asked_for.arms)
+        rewrites = not headers_of(request).is_preview
+        made = router.conversations.submit(self.question.turns, query=query, rewrites=rewrites)
+        if isinstance(made, Query):
+            return made
+        rewritten: Query = await awaited(request, made, what="Idempotency-Key")
+        return rewritten
 
-    async def _with_session(self) -> Query:
-        """The query with a session. A chat of a task without an id gets the session of the chat that it continues, or a
-        new session.
-        """
+    @property
+    def _lacks_session(self) -> bool:
+        """Whether the chat belongs to a task that no id names, so that an answer in it has to."""
+        query, settings = self.question.query, router_of(self.request).settings.conversation
+        return settings.is_task(query) and query.session is None and not query.forced
+
+    async def _earlier_turn(self) -> EarlierTurn | None:
+        calls, answered, lacks_session = self.question.calls, self.question.answered, self._lacks_session
+        if not calls and (answered is None or not lacks_session):
+            return None
+        router = router_of(self.request)
+        now = router.service.clock()
+        find = partial(
+            earlier_turn,
+            router.database,
+            self.question.query,
+            calls=calls,
+            answered=answered,
+            calls_since=now - router.settings.conversation.tool_turns_s,
+            chats_since=now - LONGEST_S if lacks_session else None,
+            may_answer=self._may_answer,
+        )
+        return await reads_of(self.request).run(find)
+
+    def _may_answer(self, arm: ArmName, number: int) -> bool:
+        """Whether the arm that called tools may get the results, as the turn of this number."""
         query, router = self.question.query, router_of(self.request)
-        if not router.settings.conversation.is_task(query) or query.session is not None or query.forced:
-            return query
-        chat, answered = None, self.question.answered
-        keys = self.question.calls if answered is None else (answered,)
-        if keys:
-            since, conversation = router.service.clock() - LONGEST_S, query.request.get(CONVERSATION)
-            find = partial(continued_chat, router.database, keys, conversation=conversation, since=since)
-            chat = await reads_of(self.request).run(find)
-        if chat is None:
-            return replace(query, session=f"{DERIVED}{new_id()}")
-        request: RequestFacts = {**query.request}
-        if chat.answer is not None:
-            request[CONTINUES] = chat.answer
-        return replace(query, session=chat.session, request=request)
+        passing = router.service.step(Needs).passing
+        if number > router.settings.conversation.tool_turns or arm not in passing:
+            return False
+        if not router.service.step(Rules).book.permits(query, arm=arm):
+            return False
+        return not lacks_of(query, arms=(arm,), passing=passing)
 
-    async def _next_turn(self) -> Query | Decision | None:
-        """Continue a tool loop: the results of tools go to the arm that called the tools. Returns the query of the next
-        turn, or the decision of that turn if the same request came before. Returns None if an arm must be drawn, since
-        there is no loop, its turns or its time are used up, or its arm cannot answer or is not permitted.
-        """
-        query, calls = self.question.query, self.question.calls
-        if not calls:
-            return None
-        router, reads = router_of(self.request), reads_of(self.request)
-        settings, passing = router.settings.conversation, router.service.step(Needs).passing
-        previous, since = query.request.get("previous_response_id"), router.service.clock() - settings.tool_turns_s
-        find = partial(next_turn, router.database, calls, query=query, since=since, previous=previous)
-        turn = await reads.run(find)
-        if turn is None:
-            return None
-        if not isinstance(turn, ToolTurn):
-            decision_id = turn
-            decision = (await reads.run(lambda: router.decision(decision_id))).decision
-            return decision if query.arms is None or decision.arm in query.arms else None
-        if query.arms is not None and turn.arm not in query.arms:
-            return None
-        if turn.number > settings.tool_turns or turn.arm not in passing:
-            return None
-        if not router.service.step(Rules).book.permits(query, arm=turn.arm):
-            return None
-        if lacks_of(query, arms=(turn.arm,), passing=passing):
-            return None
-        more: dict[str, Json] = {NAMED: True} if query.forced else {}
-        if not query.forced and query.arms is not None:
-            more[PERMITTED] = list[Json](query.arms)
-        request: RequestFacts = {**query.request, TOOL_TURN: {**turn.facts, **more}}
-        session = turn.session if query.session is None else query.session
-        return replace(query, arms=(turn.arm,), forced=True, request=request, session=session)
+    def _continuing(self, earlier: EarlierTurn | None) -> Query:
+        """The query as the turn after an earlier one. Results go to the arm that called the tools."""
+        query = self.question.query
+        if earlier is None:
+            return replace(query, session=f"{DERIVED}{new_id()}") if self._lacks_session else query
+        request: RequestFacts = {**query.request, **earlier.facts}
+        session = earlier.session if query.session is None else query.session
+        query = replace(query, request=request, session=session)
+        return query if earlier.arm is None else replace(query, arms=(earlier.arm,), forced=True)
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope

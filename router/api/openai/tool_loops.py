@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
-from ragbandit.router.storage.decisions.turns import loop_key
+from ragbandit.router.storage.decisions.continuing import calls_key
 from ragbandit.router.storage.rows.conversion import body_hash
 
 _SYSTEM: Final = ("system", "developer")
@@ -21,7 +21,7 @@ _MOST_PARTS: Final = 16
 def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, tuple[str, ...], str | None]:
     """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, keys of the tool calls
     that the conversation may continue, see `continued`; the `answer_key` of the last answer, which is the hash up to
-    it, or its `loop_key` if it has calls; None if there is none, or if results of tools end the messages).
+    it, or its `calls_key` if it has calls; None if there is none, or if results of tools end the messages).
     """
     answers = [(at, calls) for at, calls in continued(messages) if at >= start]
     kept, has_turn = list[Any](), False
@@ -32,7 +32,7 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
     keys, state, at = list[str | None](), begin, start
     for caller, calls in reversed(answers):
         state, at = _folded(kept[at:caller], state=state), caller
-        keys.append(loop_key(state, calls))
+        keys.append(calls_key(state, calls))
     answered = None
     if not answers:
         places = [place for place, message in enumerate(kept) if message.get("role") == "assistant" and place >= at]
@@ -40,7 +40,7 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
             before = _folded(kept[at : places[-1]], state=state)
             at, calls = places[-1] + 1, _call_ids(kept[places[-1]])
             state = _folded(kept[places[-1] : at], state=before)
-            answered = loop_key(before, calls) if calls else state
+            answered = calls_key(before, calls) if calls else state
     return _folded(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
 
 

@@ -20,15 +20,14 @@ from ragbandit.router.storage.access.reservations import Reservations
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions import feedback_writes, tasks
+from ragbandit.router.storage.decisions.continuing import stored_key, take_answers
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.decisions.turns import (
     CONVERSATION,
     TOOL_TURN,
     add_turns,
-    called,
     earlier_turns,
     edge_of,
-    take_answers,
 )
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
@@ -369,7 +368,7 @@ class DecisionStore:
                     continue
                 if key not in hashes and not feedback_writes.is_foreign(outcome, decision):
                     blank = _blank(row) if ERASED in decision["parsed"] else {}
-                    call = called(outcome, request=decision["request"], session=decision["session"])
+                    call = stored_key(outcome, request=decision["request"], session=decision["session"])
                     new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
                 elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != hashes[key]:
                     again.append(outcome)

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, or_, select, update
 
-from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN, edge_of, give_back_answers
+from ragbandit.router.storage.decisions.continuing import give_back_answers
+from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN, edge_of
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
 from ragbandit.router.storage.sql.connections import Connection

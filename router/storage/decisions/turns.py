@@ -4,14 +4,9 @@
 The arm of a turn is not drawn, so no ledger has a row for it. Its cost is added to the outcome of the decision.
 Feedback on a turn counts for the decision.
 
-Results of tool calls are turns in any case: they go to the arm that made the calls. Such a turn finds the outcome with
-the calls by its `loop_key`. The results of calls are accepted once, in the transaction that stores the turn
-(`outcomes.taken_by`), so the turns of a loop form a chain. The loop that the decision began has one answer, so the
-decision's outcome gets the newest answer of this loop. All other turns belong to tasks (see `tasks`), and a task's
-decision keeps the answer to its own question.
-
-A chat without an id finds the task that it continues by an answer in it. Chats of several users may begin alike, so an
-answer is continued once, too (`outcomes.taken_by`), except by the same chat sent again.
+Results of tool calls are turns in any case: they go to the arm that made the calls. The loop that the decision began
+has one answer, so the decision's outcome gets the newest answer of this loop. All other turns belong to tasks (see
+`tasks`), and a task's decision keeps the answer to its own question. How a request finds its turn: see `continuing`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import select, update
 
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, Row, body_hash, canonical
+from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.rows.outcome_rows import (
     LATER,
     cost_value,
@@ -35,33 +30,17 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.model_servers.failures import failure_of, link_of
 from ragbandit.shared.types import (
-    DERIVED,
     ArmName,
     Branch,
     Cost,
-    Decision,
     DecisionId,
-    Json,
     Outcome,
     OutcomeStatus,
-    Query,
     TraceEvent,
     calls_of,
 )
-
-_CALLS: Final = (
-    "SELECT d.id, d.arm, d.request, d.turn_of, d.session, o.taken_by FROM outcomes o "
-    "JOIN decisions d ON d.id = o.decision_id WHERE o.call IN ? AND d.made_at > ?{named} "
-    "ORDER BY d.made_at DESC LIMIT ?"
-)
-_REPEATED: Final = (
-    "SELECT d.id, d.request FROM decisions d LEFT JOIN outcomes o ON o.decision_id = d.id "
-    "WHERE d.id IN ? AND d.text != '' AND (coalesce(o.status, '') != 'failed' OR d.id = ?)"
-)
-_TAKE: Final = "UPDATE outcomes SET taken_by = ? WHERE decision_id = ? AND taken_by IS NULL RETURNING decision_id"
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
 #: calls, "turn": number of this turn, from 2, BEGUN_BY, NAMED, PERMITTED, CALLED_BY}
@@ -80,159 +59,11 @@ CALLED_BY: Final = "called_by"
 CONVERSATION: Final = "conversation_hash"
 #: key in `Query.request` of a chat without an id: the decision whose answer it continues
 CONTINUES: Final = "continues"
-#: `field` of the error raised if another request has already brought the results, or continued the answer
-RESULTS: Final = "tool_call_id"
-ANSWER: Final = "messages"
 #: maximum number of events in the trace of a decision with turns; each turn has its own trace
 _MOST_EVENTS: Final = 500
-#: number of newest outcomes with the same `loop_key` that are read
-_MOST_ALIKE: Final = 64
 #: columns of the drawn decision's outcome that a later turn changes
 _STATE: Final = ("status", "answer", "stop_reason", "error", "sources")
 _CHANGED: Final = (*_STATE, "trace", "cost", "steps")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolTurn:
-    arm: ArmName
-    #: number of the turn; the drawn decision is 1
-    number: int
-    #: value for TOOL_TURN in `Query.request`
-    facts: Mapping[str, Json]
-    #: session of the decision with the calls
-    session: str | None
-
-
-def loop_key(conversation: object, calls: Sequence[str]) -> str | None:
-    """The key by which results find the outcome with these calls; None if an id of a call is empty or repeated.
-
-    conversation: hash of the caller and of the messages before the calls; None if the request was no chat
-    """
-    if not isinstance(conversation, str) or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
-        return None
-    return body_hash([conversation, *sorted(calls)])
-
-
-def answer_key(conversation: object, answer: str | None) -> str | None:
-    """The key by which the next question of a chat without an id finds this answer; None without a text.
-
-    It is the hash of the chat with the answer as its last message, see `tool_loops`. conversation: as in `loop_key`
-    """
-    text = "".join((answer or "").split())
-    return body_hash([conversation, "assistant", "", text]) if text and isinstance(conversation, str) else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContinuedChat:
-    session: str
-    #: the decision whose answer the chat continues; None if the same chat has continued it before
-    answer: DecisionId | None
-
-
-def continued_chat(
-    database: Database, keys: Sequence[str], *, conversation: object, since: float
-) -> ContinuedChat | None:
-    """Find the chat without an id that a request continues. None if answers of several chats have one of the keys, or
-    if another request has continued the answer: it may be another user's.
-
-    keys: see `answer_key`, `loop_key`. conversation: value of CONVERSATION of the request. since: older turns are left
-        out
-    """
-    query = select(decisions.c.id, decisions.c.session, outcomes.c.taken_by)
-    query = query.join(outcomes, outcomes.c.decision_id == decisions.c.id).where(outcomes.c.call.in_(keys))
-    query = query.where(decisions.c.made_at > since, decisions.c.session.startswith(DERIVED))
-    with database.read() as connection:
-        alike = connection.execute(query.order_by(decisions.c.made_at.desc()).limit(_MOST_ALIKE)).all()
-        if len({row.session for row in alike}) != 1:
-            return None
-        for row in alike:
-            if row.taken_by is None:
-                return ContinuedChat(session=row.session, answer=row.id)
-        taken_by = select(decisions.c.request).where(decisions.c.id.in_([row.taken_by for row in alike]))
-        for request in connection.execute(taken_by).scalars():
-            if edge_of(request).get(CONVERSATION) == conversation:
-                return ContinuedChat(session=alike[0].session, answer=None)
-    return None
-
-
-def next_turn(
-    database: Database, keys: Sequence[str], *, query: Query, since: float, previous: Json = None
-) -> ToolTurn | DecisionId | None:
-    """Find the turn to which a request with tool results belongs. Raises StoreError.
-
-    If one outcome with one of the keys waits for results, returns the next turn of its loop. If none waits, and the
-    same request came before, returns the id of its stored turn. Otherwise, or if the loop began before `since`,
-    returns None, so that an arm is drawn.
-
-    keys: see `loop_key`. previous: id of the decision with the calls; None if the caller does not name it.
-    """
-    named = "" if previous is None else " AND d.id = ?"
-    values = [list(keys), since, *([] if previous is None else [previous]), _MOST_ALIKE]
-    with database.read() as connection:
-        rows = run(connection, _CALLS.format(named=named), *values)
-        waiting = [row for row in rows if row["taken_by"] is None]
-        if not waiting:
-            return _repeated(connection, [row["taken_by"] for row in rows], query=query)
-        calling = waiting[0]
-        first = calling["turn_of"] or calling["id"]
-        before = _loop_of(connection, calling["request"])
-        began = run(connection, "SELECT made_at FROM decisions WHERE id = ?", first)
-    if len(waiting) > 1 or not began or began[0]["made_at"] <= since:
-        return None
-    number = int(before.get("turn", 1)) + 1
-    facts = {"first": first, "previous": calling["id"], "turn": number}
-    if not before and first != calling["id"]:
-        facts[BEGUN_BY] = calling["id"]
-    elif BEGUN_BY in before:
-        facts[BEGUN_BY] = before[BEGUN_BY]
-    return ToolTurn(arm=calling["arm"], number=number, facts=facts, session=calling["session"])
-
-
-def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> DecisionId | None:
-    """The stored turn with the same chat as `query`. A failed turn counts only if it has the same id as `query`."""
-    chat = query.request.get(CHAT_HASH)
-    for row in run(connection, _REPEATED, list(turns), query.id) if turns and chat is not None else ():
-        if edge_of(row["request"]).get(CHAT_HASH) == chat:
-            return DecisionId(row["id"])
-    return None
-
-
-def _continued(decision: Decision) -> tuple[str, str] | None:
-    """Returns (decision with the calls or the answer that this one continues, RESULTS or ANSWER); None if none."""
-    request = decision.query.request
-    turn, answer = request.get(TOOL_TURN), request.get(CONTINUES)
-    if isinstance(turn, Mapping):
-        return str(turn["previous"]), RESULTS
-    return None if answer is None else (str(answer), ANSWER)
-
-
-def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls whose results new turns bring, and the answers that they continue. Deletes decisions that another
-    one has preceded; returns decision -> error.
-    """
-    ordered = list[tuple[str, DecisionId, str]]()
-    for decision in new:
-        if (continued := _continued(decision)) is not None:
-            ordered.append((continued[0], decision.id, continued[1]))
-    ordered.sort()  # a fixed order prevents deadlocks between writers
-    errors = dict[DecisionId, RagBanditError]()
-    for previous, key, field in ordered:
-        if not run(connection, _TAKE, key, previous):
-            message = "another request has already continued this chat"
-            if field == RESULTS:
-                message = "another request has already brought the results of these tool calls"
-            errors[key] = Conflict(message, field=field, remedy="send the request again: it gets an arm of its own")
-    if errors:
-        connection.execute(delete(decisions).where(decisions.c.id.in_(errors)))
-    return errors
-
-
-def give_back_answers(connection: Connection, refused: Iterable[Decision]) -> None:
-    """Undo `take_answers` of decisions that are not stored after all."""
-    for decision in refused:
-        if (continued := _continued(decision)) is not None:
-            taken = update(outcomes).where(outcomes.c.decision_id == continued[0])
-            connection.execute(taken.where(outcomes.c.taken_by == decision.id).values(taken_by=None))
 
 
 def edge_of(request: str | None) -> Mapping[str, Any]:
@@ -240,7 +71,7 @@ def edge_of(request: str | None) -> Mapping[str, Any]:
     return object_at(object_or_empty(request), "edge")
 
 
-def _loop_of(connection: Connection, request: str | None) -> Mapping[str, Any]:
+def loop_of(connection: Connection, request: str | None) -> Mapping[str, Any]:
     """The value of TOOL_TURN of a turn, or of the turn that it replaces after a failure; {} if it brings no results."""
     edge = edge_of(request)
     if failed := link_of(edge).get("first"):
@@ -322,7 +153,7 @@ def add_turns(
             connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(cost=late))
             continue
         before, failure = outcome_value(row), failure_of(outcome.made_by)
-        loop = _loop_of(connection, turn_row["request"])
+        loop = loop_of(connection, turn_row["request"])
         is_in_loop = bool(loop) and BEGUN_BY not in loop
         # A refused turn does not change the result of the loop, and other turns of a task have results of their own.
         is_result = is_in_loop and not (failure is not None and failure.is_unable)
@@ -347,15 +178,3 @@ def add_turns(
         if before.stop_reason == "tool_calls" and not calls_of(outcome) and is_result:
             finished.append(whole)
     return finished
-
-
-def called(outcome: Outcome, *, request: str | None, session: str | None = None) -> str | None:
-    """`loop_key` of an outcome with calls, or `answer_key` in a chat without an id, for the column `call`; else None.
-
-    request, session: columns of the decision
-    """
-    calls = calls_of(outcome)
-    if calls:
-        return loop_key(edge_of(request).get(CONVERSATION), calls)
-    is_own = session is not None and session.startswith(DERIVED)
-    return answer_key(edge_of(request).get(CONVERSATION), outcome.answer) if is_own else None

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.storage.decisions.continuing import RESULTS, calls_key, earlier_turn
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.turns import CONVERSATION, RESULTS, TOOL_TURN, loop_key, next_turn
+from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
 from ragbandit.router.storage.erasure import Selection, erasable, erase
 from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.rows.conversion import CHAT_HASH
@@ -101,8 +102,15 @@ def test_feedback_on_a_turn_is_feedback_on_its_decision(loop):
 
 
 def found(store, said, *calls, chat=None, since=0.0, **more):
-    query = replace(decision("new").query, id=None, request={CHAT_HASH: chat})
-    return next_turn(store.database, [loop_key(said, calls)], query=query, since=since, **more)
+    query = replace(decision("new").query, id=None, request={CHAT_HASH: chat, **more})
+    keys = {"calls": [calls_key(said, calls)], "answered": None}
+    limits = {"calls_since": since, "chats_since": None, "may_answer": lambda _arm, _number: True}
+    return earlier_turn(store.database, query, **keys, **limits)
+
+
+def linked(*found_by, **more):
+    """The link of the turn that brings these results to the turn with the calls."""
+    return found(*found_by, **more).facts[TOOL_TURN]
 
 
 def test_results_find_the_calls_of_their_conversation(store):
@@ -111,19 +119,19 @@ def test_results_find_the_calls_of_their_conversation(store):
         store.add_decisions([decision(key, said=said)])
         store.add_outcome(outcome(key, "call_0", "call_1"))
     turn = found(store, "ann", "call_1", "call_0")
-    assert (turn.arm, turn.number) == ("small", 2)
-    assert turn.facts == {"first": "d1", "previous": "d1", "turn": 2}
-    assert found(store, "bob", "call_0", "call_1").facts["first"] == "d2"
+    assert turn.arm == "small"
+    assert turn.facts == {TOOL_TURN: {"first": "d1", "previous": "d1", "turn": 2}}
+    assert linked(store, "bob", "call_0", "call_1")["first"] == "d2"
     for said, calls in (("eve", ("call_0", "call_1")), ("ann", ("call_0",)), ("ann", ("call_0", "call_1", "call_2"))):
         assert found(store, said, *calls) is None
     assert found(store, "ann", "call_0", "call_1", since=NOW) is None
     store.add_decisions([decision("d3", said="ann")])
     store.add_outcome(outcome("d3", "call_0", "call_1"))
     assert found(store, "ann", "call_0", "call_1") is None
-    assert found(store, "ann", "call_0", "call_1", previous="d3").facts["first"] == "d3"
+    assert linked(store, "ann", "call_0", "call_1", previous_response_id="d3")["first"] == "d3"
     for calls in ((), ("",), ("call_0", "call_0"), ("call_0", " ")):
-        assert loop_key("ann", calls) is None
-    assert loop_key(None, ("call_0",)) is None
+        assert calls_key("ann", calls) is None
+    assert calls_key(None, ("call_0",)) is None
 
 
 def test_results_are_taken_once(store):
@@ -138,11 +146,11 @@ def test_results_are_taken_once(store):
     assert store.decisions_by_id(["t2"]) == {}
     with store.database.read() as connection:
         assert kept(connection, label="main") == counted(connection, label="main")
-    assert found(store, "s", "c1", chat="chat t1") == "t1"
+    assert found(store, "s", "c1", chat="chat t1").same == "t1"
     assert found(store, "s", "c1", chat="chat t2") is None
     store.add_outcome(replace(outcome("t1", "c2"), status="failed", answer=None))
     assert found(store, "s", "c1", chat="chat t1") is None
-    assert found(store, "t1", "c2").number == 3
+    assert linked(store, "t1", "c2")["turn"] == 3
 
 
 def test_a_loop_without_stored_texts(database):
@@ -152,7 +160,7 @@ def test_a_loop_without_stored_texts(database):
     store.add_outcome(outcome("d1", "c1"))
     store.add_decisions([decision("d2", first="d1", turn=2, said="s2")])
     store.add_outcome(outcome("d2", "c2", answer="a secret"))
-    assert found(store, "s2", "c2").number == 3
+    assert linked(store, "s2", "c2")["turn"] == 3
     whole = store.outcomes_by_id(["d1"])["d1"]
     assert (whole.cost.dollars, whole.answer, whole.trace) == (1.0, None, ())
 

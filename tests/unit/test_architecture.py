@@ -1,6 +1,7 @@
 """The tree is as docs/architecture.md says."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -20,6 +21,8 @@ DIALECTS = {
         },
     )
 }
+#: code that reads a header of a request
+READS = re.compile(r"\b(?:request|exchange)\.headers|\b(?:scope|outer)\['headers'\]")
 #: dialect -> folder of its door
 DOORS = {"messages": "router/api/anthropic"}
 
@@ -42,6 +45,17 @@ def test_rooms_are_described():
         if folder.is_dir() and not folder.is_symlink() and any(folder.glob("*.py"))
     ]
     assert [room for room in sorted(rooms) if f"| `{room}`" not in text and f"`{room}`" not in text] == []
+
+
+def test_headers_are_read_in_named_files():
+    """The docstring of question_headers.py names every other file of router/api/ that reads headers of a request."""
+    folder = ROOT / "router" / "api"
+    one = folder / "schemas" / "question_headers.py"
+    named = ast.get_docstring(ast.parse(one.read_text(encoding="utf-8"))) or ""
+    files = {file: ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in folder.rglob("*.py")}
+    readers = {str(file.relative_to(folder)) for file, code in files.items() if READS.search(code)}
+    assert "edge.py" in readers
+    assert [reader for reader in readers if reader not in named and folder / reader != one] == []
 
 
 def test_a_dialect_is_known_only_in_its_folder():

@@ -2,6 +2,17 @@
 
 The edge reads them once, before the body. It refuses a header that leaves open whether a rule of the operator applies:
 a client may send one before a proxy adds its own.
+
+What is read elsewhere says nothing about a question:
+
+- edge.py: whose request it is (the gate), its id and trace, and the form of its body. mcp.py copies the headers of an
+  agent's request to the requests of its tools, so that the edge reads them there
+- routes.py: the parameters of an endpoint, as Idempotency-Key, and the type of a body. A batch has no such key, since
+  each of its items has an id
+- endpoints/decisions.py: whether the caller chose the id of the request, which is then stored
+- anthropic/endpoints.py and openai/endpoints.py: what one dialect alone has, the version of Anthropic's interface, and
+  whether Open WebUI shows the reply
+- app.py and ui/rendering.py: pages for a browser
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

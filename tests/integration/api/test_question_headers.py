@@ -60,14 +60,15 @@ class World:
     def router(self):
         return self.service.router
 
-    def post(self, door, headers=(), *, client=None):
+    def post(self, door, headers=(), *, client=None, question=None):
         """Returns (status or that of the error in a reply, JSON of the question's own reply)."""
         path, body = (DOORS | OTHERS)[door]
         has_key = {"authorization", "x-api-key"} & dict(headers).keys()
         sent = [*headers, *(() if has_key else [("authorization", f"Bearer {self.key}")])]
         sent += MCP.items() if path == "/mcp" else ()
         client = client or self.service.http
-        reply = client.post(self.service.url + path, json=body(f"Who wrote book {next(numbers)}?"), headers=sent)
+        question = question or f"Who wrote book {next(numbers)}?"
+        reply = client.post(self.service.url + path, json=body(question), headers=sent)
         text = reply.text.partition("data: ")[2] if reply.text.startswith("event: ") else reply.text
         return shown(reply.status_code, json.loads(text))
 
@@ -232,6 +233,17 @@ def test_a_session_a_unit_and_a_key_at_every_door(world, door):
     for wrong in ([("x-api-key", "rb_no")], [("x-api-key", world.key), ("x-api-key", world.key)]):
         assert world.post(door, [*US, *wrong])[0] == 401
     assert world.post(door, [*US, ("x-ragbandit-unit", "week")])[0] in (400, 422)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_idempotency_key_at_every_door(world, door):
+    """The same question with the same key is decided once; each item of a batch has an id of its own instead."""
+    headers, before = [*US, ("idempotency-key", f"key-{door.replace(' ', '-')}")], world.decided
+    decided = [world.decision(world.post(door, headers, question="Who wrote Emma?")[1]).id for _ in range(2)]
+    is_batch = door == "batch"
+    assert (len(set(decided)), world.decided) == (1 + is_batch, before + 1 + is_batch)
+    status, reply = world.post(door, headers, question="Who wrote Ulysses?")
+    assert status == 200 if is_batch else (status in (400, 409) and "used for another request" in json.dumps(reply))
 
 
 @pytest.mark.parametrize(

@@ -260,10 +260,10 @@ class ChatExchange:
 
 
 def _open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
-    """A turn of a loop of tools that may leave the arm of its calls. arms: those that the caller may use; None: all."""
+    """A turn with results that may leave the arm of their calls. arms: those that the caller may use; None: all."""
     (arm,) = turn.arms or ("",)
-    loop: Any = turn.request[TOOL_TURN]
-    return replace(turn, arms=arms, forced=False, request={**turn.request, TOOL_TURN: {**loop, CALLED_BY: arm}})
+    link: Any = turn.request[TOOL_TURN]
+    return replace(turn, arms=arms, forced=False, request={**turn.request, TOOL_TURN: {**link, CALLED_BY: arm}})
 
 
 def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:

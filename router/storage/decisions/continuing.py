@@ -1,4 +1,4 @@
-"""Which earlier turn does a request continue? Five keys name it, and `earlier_turn` looks for it.
+"""Which earlier turn does a request continue? Five keys name it, and this file looks for all of them.
 
 A *turn* is a request with its answer, and a *task* is all turns that one decision decides. Results of tools continue
 the turn with the calls. A session, a conversation or an agent names a task and not a turn in it.
@@ -6,7 +6,7 @@ the turn with the calls. A session, a conversation or an agent names a task and 
 The five keys, and where each one is looked for:
 
 - results of calls: `calls_key`, made by `hashed` in api/openai/tool_loops.py, stored in `outcomes.call`, and looked for
-  by `earlier_turn`. The results of calls are accepted once (`take_answers`), so the turns of a loop form a chain
+  by `earlier_turn`. Results are accepted once (`take_answers`), so the turns that bring them form a chain
 - text of an answer, in a chat without an id: `answer_key`, made, stored and looked for like the key of calls. Chats of
   several users may begin alike, so an answer is continued once, too, except by the same chat sent again
 - previous response: the id of its decision, in `previous_response_id`. api/openai/stored_responses.py gives the request
@@ -17,7 +17,7 @@ The five keys, and where each one is looked for:
   workers/chores/ratings.py. A question is continued by none
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +32,7 @@ from ragbandit.router.storage.decisions.turns import (
     PERMITTED,
     TOOL_TURN,
     edge_of,
-    loop_of,
+    tool_turn_of,
 )
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.router.storage.sql.bulk_insert import run
@@ -63,6 +63,7 @@ _REPEATED: Final = (
     "WHERE d.id IN ? AND d.text != '' AND (coalesce(o.status, '') != 'failed' OR d.id = ?)"
 )
 _TAKE: Final = "UPDATE outcomes SET taken_by = ? WHERE decision_id = ? AND taken_by IS NULL RETURNING decision_id"
+_NEWEST: Final = "SELECT key, first, arm, turns, until FROM units WHERE key IN ?"
 
 #: `field` of the error raised if another request has already brought the results, or continued the answer
 RESULTS: Final = "tool_call_id"
@@ -165,7 +166,7 @@ def _turn_of_calls(
         return _repeated(connection, [row["taken_by"] for row in rows], query=query)
     calling = waiting[0]
     first = calling["turn_of"] or calling["id"]
-    before = loop_of(connection, calling["request"])
+    before = tool_turn_of(connection, calling["request"])
     began = run(connection, "SELECT made_at FROM decisions WHERE id = ?", first)
     if len(waiting) > 1 or not began or began[0]["made_at"] <= since:
         return None
@@ -214,6 +215,31 @@ def _turn_of_chat(connection: Connection, keys: Sequence[str], *, query: Query, 
         if edge_of(request).get(CONVERSATION) == query.request.get(CONVERSATION):
             return EarlierTurn(session=alike[0].session, facts={})
     return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenTask:
+    first: DecisionId
+    #: arm of the newest turn
+    arm: ArmName
+    turns: int
+    until: float
+
+
+def task_key(query: Query) -> str | None:
+    """The key of the conversation's tasks; None without a session. Each agent and each model has tasks of its own."""
+    if query.session is None:
+        return None
+    return body_hash(
+        [query.tenant, query.api_key, query.session, query.request.get("agent"), query.request.get("asked_model")]
+    )
+
+
+def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTask]:
+    """Key -> newest task of the conversation, open or ended. Raises StoreError."""
+    with database.look() as connection:
+        rows = run(connection, _NEWEST, sorted(keys))
+    return {row.pop("key"): OpenTask(**row) for row in rows}
 
 
 def _continued(decision: Decision) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ from ragbandit.router.storage.access.reservations import Reservations
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions import feedback_writes, tasks
-from ragbandit.router.storage.decisions.continuing import stored_key, take_answers
+from ragbandit.router.storage.decisions.continuing import newest_tasks, stored_key, take_answers, task_key
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.decisions.turns import (
     CONVERSATION,
@@ -532,8 +532,8 @@ class DecisionStore:
 
     def stop_task(self, query: Query, *, now: float) -> None:
         """End the open task to which this query would belong, because a budget refuses the query."""
-        key = tasks.task_key(query)
-        task = None if key is None else tasks.newest_tasks(self.database, {key}).get(key)
+        key = task_key(query)
+        task = None if key is None else newest_tasks(self.database, {key}).get(key)
         if task is not None and task.until > now:
             with counting(self.database) as (connection, moves):
                 tasks.stop_tasks(connection, [task.first], moves=moves, now=now)

@@ -6,24 +6,21 @@ decision, and the others become turns of it. A task has ended when `until` is ov
 `waiting.open_until` has the same time.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, or_, select, update
 
-from ragbandit.router.storage.decisions.continuing import give_back_answers
+from ragbandit.router.storage.decisions.continuing import give_back_answers, task_key
 from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN, edge_of
-from ragbandit.router.storage.rows.conversion import body_hash
-from ragbandit.router.storage.sql.bulk_insert import insert_into, run, send
+from ragbandit.router.storage.sql.bulk_insert import insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import if_it_may_have, may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
 from ragbandit.router.storage.sql.waiting import lock_rows, take_out
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Query, TaskTurn
+from ragbandit.shared.types import Decision, DecisionId, TaskTurn
 
 #: `field` of the error of a first turn if another request has meanwhile begun the task
 TAKEN: Final = "unit"
@@ -36,32 +33,6 @@ ENDED: Final = 0
 STOPPED: Final = "a budget stopped the task"
 _LOCK: Final = "SELECT key FROM units WHERE {} ORDER BY key FOR UPDATE"
 _LOCK_BY_KEY, _LOCK_BY_FIRST = _LOCK.format("key IN ?"), _LOCK.format("first IN ?")
-_NEWEST: Final = "SELECT key, first, arm, turns, until FROM units WHERE key IN ?"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenTask:
-    first: DecisionId
-    #: arm of the newest turn
-    arm: ArmName
-    turns: int
-    until: float
-
-
-def task_key(query: Query) -> str | None:
-    """The key of the conversation's tasks; None without a session. Each agent and each model has tasks of its own."""
-    if query.session is None:
-        return None
-    return body_hash(
-        [query.tenant, query.api_key, query.session, query.request.get("agent"), query.request.get("asked_model")]
-    )
-
-
-def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTask]:
-    """Key -> newest task of the conversation, open or ended. Raises StoreError."""
-    with database.look() as connection:
-        rows = run(connection, _NEWEST, sorted(keys))
-    return {row.pop("key"): OpenTask(**row) for row in rows}
 
 
 def take_places(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:

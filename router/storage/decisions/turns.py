@@ -71,7 +71,7 @@ def edge_of(request: str | None) -> Mapping[str, Any]:
     return object_at(object_or_empty(request), "edge")
 
 
-def loop_of(connection: Connection, request: str | None) -> Mapping[str, Any]:
+def tool_turn_of(connection: Connection, request: str | None) -> Mapping[str, Any]:
     """The value of TOOL_TURN of a turn, or of the turn that it replaces after a failure; {} if it brings no results."""
     edge = edge_of(request)
     if failed := link_of(edge).get("first"):
@@ -153,7 +153,7 @@ def add_turns(
             connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(cost=late))
             continue
         before, failure = outcome_value(row), failure_of(outcome.made_by)
-        loop = loop_of(connection, turn_row["request"])
+        loop = tool_turn_of(connection, turn_row["request"])
         is_in_loop = bool(loop) and BEGUN_BY not in loop
         # A refused turn does not change the result of the loop, and other turns of a task have results of their own.
         is_result = is_in_loop and not (failure is not None and failure.is_unable)

@@ -19,7 +19,8 @@ from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
 from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.decisions.tasks import ENDED, OpenTask, end_tasks, newest_tasks, task_key
+from ragbandit.router.storage.decisions.continuing import OpenTask, newest_tasks, task_key
+from ragbandit.router.storage.decisions.tasks import ENDED, end_tasks
 from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
@@ -48,11 +49,11 @@ class Tasks(Step):
         keyed: list[tuple[Question, str]] = []
         for question in batch.questions:
             query = question.query
-            loop: Any = query.request.get(TOOL_TURN)
-            if isinstance(loop, Mapping):
-                question.turn_of = DecisionId(str(loop["first"]))
-                if CALLED_BY in loop and not query.forced:
-                    _keep(question, arm=ArmName(str(loop[CALLED_BY])))
+            link: Any = query.request.get(TOOL_TURN)
+            if isinstance(link, Mapping):
+                question.turn_of = DecisionId(str(link["first"]))
+                if CALLED_BY in link and not query.forced:
+                    _keep(question, arm=ArmName(str(link[CALLED_BY])))
             if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
                 keyed.append((question, key))
         if keyed:
@@ -73,25 +74,25 @@ class Tasks(Step):
         return min(LONGEST_S, max(self._settings.idle_s, cached, longest_run))
 
     def _place(self, question: Question, *, key: str, task: OpenTask | None, now: float) -> None:
-        is_loop = question.turn_of is not None
+        brings_results = question.turn_of is not None
         if task is not None and task.turns == ENDED:  # perhaps by a process whose clock is ahead of this one's
             task = None
         until = now + self._life(question)
-        if task is not None and task.until > now and task.turns >= self._settings.turns_most and not is_loop:
+        if task is not None and task.until > now and task.turns >= self._settings.turns_most and not brings_results:
             if question.is_preview:
                 return
             with self.database.write() as connection:
                 end_tasks(connection, [task.first], now=now)
             task = None
         if task is None or task.until <= now:
-            if not is_loop:  # results of tools can belong to a task that has ended
+            if not brings_results:  # results of tools can belong to a task that has ended
                 question.add(TaskTurn(unit=key, turn=1, until=until))
             return
-        if is_loop and question.turn_of != task.first:
+        if brings_results and question.turn_of != task.first:
             return
         question.turn_of = task.first
         question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until))
-        if not is_loop:  # results of tools go to the arm of their calls
+        if not brings_results:  # results of tools go to the arm of their calls
             _keep(question, arm=task.arm)
 
     def after(self, batch: Batch) -> None:

@@ -14,7 +14,7 @@ The five keys, and where each one is looked for:
 - session, in a header or a field of the body: it names the task by `task_key`, stored in `units.key`. The step `Tasks`
   looks for it by `newest_tasks`, with one statement for all questions that are decided at once
 - message id, in a header: it names the answer to this request, so that a rating finds the decision; see
-  workers/chores/ratings.py. A question is continued by none
+  workers/chores/ratings.py. No question is continued by it
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -13,6 +13,7 @@ from ragbandit.router.cli.store import parse_amounts, parse_policies, split_comm
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.comparison.terminal import print_assessment
+from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
@@ -95,13 +96,13 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
         check_unused(options.answers)  # before anything is computed
     names = policies_of(options.policies)
     policies = parse_policies(names, params=options.param or (), settings=settings)
-    test, measure, remarks = _table(options.table, options=options, settings=settings)
+    test, measure, remarks = _table(options.table, options=options, schema=settings.context)
     if options.train_total is not None and options.train is None:
         message, remedy = "counts the questions of the table --train, which is not given", "use --total for --table"
         raise InvalidInput(message, field="train-total", remedy=remedy)
     train = test
     if options.train is not None:
-        train, more = _train_table(options, arms=test, measure=measure, settings=settings)
+        train, more = _train_table(options, arms=test, measure=measure, schema=settings.context)
         remarks += [f"{options.train}: {remark}" for remark in more]
     _check_named(options.policies, arms=test.arms)
     folds = 1 if options.train is not None else options.folds or FOLDS
@@ -216,12 +217,12 @@ def _check_named(names: Sequence[str], *, arms: Sequence[ArmName]) -> None:
             raise InvalidInput(message, field="policy", remedy=f"use one of {', '.join(arms)}")
 
 
-def _table(path: Path, *, options: RouterOptions, settings: Settings) -> tuple[LabelledTable, str, list[str]]:
+def _table(path: Path, *, options: RouterOptions, schema: ContextSchema) -> tuple[LabelledTable, str, list[str]]:
     """Read a table, and take the data sets, hops and measure that the options name.
 
     Returns (table, measure, how it was read).
     """
-    given: dict[str, Any] = {"columns": options.columns, "skip_bad": options.skip_bad, "schema": settings.context}
+    given: dict[str, Any] = {"columns": options.columns, "skip_bad": options.skip_bad, "schema": schema}
     table, remarks = outcome_table(path, **given)
     wanted = split_commas([options.datasets or ""])
     if wanted:
@@ -239,12 +240,12 @@ def _table(path: Path, *, options: RouterOptions, settings: Settings) -> tuple[L
 
 
 def _train_table(
-    options: RouterOptions, *, arms: LabelledTable, measure: str, settings: Settings
+    options: RouterOptions, *, arms: LabelledTable, measure: str, schema: ContextSchema
 ) -> tuple[LabelledTable, list[str]]:
     assert options.train is not None
     if options.folds is not None:
         raise InvalidInput("folds are cut only without --train", field="folds", remedy="leave one of the two out")
-    table, own, remarks = _table(options.train, options=replace(options, measure=measure), settings=settings)
+    table, own, remarks = _table(options.train, options=replace(options, measure=measure), schema=schema)
     if own != measure or {*table.arms} != {*arms.arms}:
         message = f"has the arms {', '.join(table.arms)}, and --table has {', '.join(arms.arms)}"
         raise InvalidInput(message, field="train", remedy="both tables need the same arms and measure")

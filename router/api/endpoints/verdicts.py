@@ -108,6 +108,11 @@ async def ask(request: Request, body: DecideBody) -> PairedRequest:
         raise InvalidInput(
             f"{since:g} to {until:g} is not a period", field="since", remedy="give the earlier time first"
         )
+    if body.against is not None and body.against not in router.settings.worker_arms:
+        is_own = body.against in router.settings.arms
+        reason = "is run by your code, not by a learner" if is_own else "is not configured (`arms`)"
+        remedy = "use `ragbandit report --decide --module MODULE:NAME`" if is_own else "name an arm that is"
+        raise InvalidInput(f"{body.against} {reason}", field="against", remedy=remedy)
     wanted = PairedRequest(
         since=since,
         until=until,

@@ -21,7 +21,7 @@ from tests.integration.api.ui.conftest import answered
 from tests.support.servers.http_service import refused
 
 SCORES = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
-ARMS = {"no_retrieval": {}, "direct": {"class": "no_retrieval"}, "mine": {"run_by": "caller"}}
+ARMS = {"no_retrieval": {}, "direct": {"class": "no_retrieval"}}
 TERMS = {"against": "direct"}
 LEARNER = WorkerState(name="learn-1", queue="learn", state="idle", host="h", heard_at=None)
 
@@ -113,7 +113,7 @@ def test_a_learner_that_waits_for_its_turn_keeps_a_request(asking, later):
 
 
 def test_what_cannot_be_asked_is_refused(asking):
-    """A request whose judge, period or arm cannot be used ends with the reason and what to do; of an arm at once."""
+    """A request whose judge or period cannot be used ends with the reason and what to do."""
     asking.http.post("/v1/report/decide", json={"judge": "check", **TERMS}).raise_for_status()
     done = work(asking)
     assert done["state"] == "refused"
@@ -122,11 +122,16 @@ def test_what_cannot_be_asked_is_refused(asking):
         asking.http.post("/v1/report/decide", json={"since": 9.0, "until": 8.0}), 422, "INVALID_INPUT", field="since"
     )
     refused(asking.http.post("/v1/report/decide", json={"judge": "os:getcwd"}), 422, "INVALID_INPUT", field="judge")
-    for arm, reason in {"mine": "is run by your code", "other": "is not configured"}.items():
-        reply = asking.http.post("/v1/report/decide", json={"against": arm})
-        refused(reply, 422, "INVALID_INPUT", field="against")
-        assert reason in reply.text
-    assert asking.http.get("/v1/report/decide").json()["state"] == "refused"
+
+
+@pytest.mark.parametrize(("arm", "reason"), [("mine", "is run by your code"), ("other", "is not configured")])
+def test_an_arm_that_no_learner_runs_is_refused_at_once(serve, arm, reason):
+    """A comparison with an arm of the caller's code, or with an unknown arm, is not stored as a request."""
+    service = serve(arms={**ARMS, "mine": {"run_by": "caller"}})
+    reply = service.http.post("/v1/report/decide", json={"against": arm})
+    refused(reply, 422, "INVALID_INPUT", field="against")
+    assert reason in reply.text
+    assert service.http.get("/v1/report/decide").json()["state"] == "none"
 
 
 def test_admins_press_the_button(asking, visit, with_keys):

@@ -111,7 +111,8 @@ async def ask(request: Request, body: DecideBody) -> PairedRequest:
     if body.against is not None and body.against not in router.settings.worker_arms:
         is_own = body.against in router.settings.arms
         reason = "is run by your code, not by a learner" if is_own else "is not configured (`arms`)"
-        remedy = "use `ragbandit report --decide --module MODULE:NAME`" if is_own else "name an arm that is"
+        own = "use `ragbandit report --decide --module MODULE:NAME --judge labels`"
+        remedy = own if is_own else "name an arm that is"
         raise InvalidInput(f"{body.against} {reason}", field="against", remedy=remedy)
     wanted = PairedRequest(
         since=since,

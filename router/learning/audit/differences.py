@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,10 @@ import numpy.typing as npt
 from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.types import SnapshotInfo
+
+#: rows of float64 are taken to be this long at least. What sums of terms near 1 leave where they cancel is far shorter:
+#: zero on one processor, 1e-17 on another. Rows of float32 may be as short (squares of gradients), and do not cancel
+SHORTEST_ROW: Final = 1e-7
 
 
 def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
@@ -19,22 +23,24 @@ def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> f
     if not files.exists(info.version):
         return None
     stored, _ = files.load(info)
-    return _largest_difference(policy.state(), stored.state())
+    return largest_difference(policy.state(), stored.state())
 
 
-def _largest_difference(a: Any, b: Any) -> float:
+def largest_difference(a: Any, b: Any) -> float:
     """Largest relative difference between two policy states; infinity if names, shapes, types or other values differ.
 
     Arrays are compared row by row, so that large rows do not hide small ones: the Euclidean length of the difference is
-    divided by the length of the longer row. An array with one axis is one row. The difference of two floats is divided
-    by the larger absolute value, or by 1 if both are smaller.
+    divided by the length of the longer row, at least SHORTEST_ROW for float64. An array with one axis is one row. The
+    difference of two floats is divided by the larger absolute value, or by 1 if both are smaller.
     """
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return _array_difference(a, b)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return math.inf
     if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
-        return max((_largest_difference(a[key], b[key]) for key in a), default=0.0)
+        return max((largest_difference(a[key], b[key]) for key in a), default=0.0)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        return max(map(_largest_difference, a, b), default=0.0)
+        return max(map(largest_difference, a, b), default=0.0)
     if isinstance(a, float) and isinstance(b, float) and a != b:
         return abs(a - b) / max(1.0, abs(a), abs(b))
     return 0.0 if a == b else math.inf
@@ -48,5 +54,7 @@ def _array_difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
     rows = len(a) if a.ndim > 1 else 1
     first, second = (array.astype(np.float64).reshape(rows, -1) for array in (a, b))
     length = np.maximum(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
+    if a.dtype == np.float64:
+        length = np.maximum(length, SHORTEST_ROW)
     worst = float((np.linalg.norm(first - second, axis=1) / np.where(length > 0.0, length, 1.0)).max(initial=0.0))
     return worst if math.isfinite(worst) else math.inf

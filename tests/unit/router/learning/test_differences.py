@@ -1,4 +1,4 @@
-"""How far two states of a policy are apart: rounding in each row counts, and what is left where sums cancel does not."""
+"""The distance between two states of a policy: each row counts by its own length, and rounding near zero does not."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,9 @@ def test_rows_of_float32_count_as_they_are():
     assert largest_difference((short,), (moved(1, by=1.01e-12, dtype=np.float32),)) == pytest.approx(0.01, rel=0.02)
 
 
-@pytest.mark.parametrize("other", [{"sums": ROW[:1]}, {"other": ROW}, {"sums": ROW.astype(np.float32)}, {"sums": 1}, []])
+@pytest.mark.parametrize(
+    "other", [{"sums": ROW[:1]}, {"other": ROW}, {"sums": ROW.astype(np.float32)}, {"sums": 1}, []]
+)
 def test_other_shapes_and_names_are_infinitely_far(other):
     """States of other names, shapes or types are not compared by numbers."""
     assert largest_difference({"sums": ROW}, other) == float("inf")

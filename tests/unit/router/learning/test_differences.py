@@ -9,7 +9,7 @@ ROW = np.array([[1.0, 2.0], [0.0, 0.0]])
 
 
 def moved(row, *, by, dtype=np.float64):
-    """The array with one of its rows moved by so much."""
+    """ROW with the number `by` added to the beginning of one row."""
     array = ROW.astype(dtype)
     array[row, 0] += by
     return array

@@ -1,17 +1,27 @@
 """This machine's certificates, read once for all HTTP clients of a test process, in place of 20 ms each."""
 
 import functools
+import importlib
 import os
 import ssl
-from typing import Any
+from typing import Any, Final
 
-import httpx._transports.default as transports
+#: httpx, and what newer clients of OpenAI use in its place
+_TRANSPORTS: Final = ("httpx._transports.default", "httpx2._transports.default")
 
 
 def share_certificates() -> None:
-    """From now on clients without explicit certificates share one SSL context."""
+    """From now on clients without explicit certificates share one SSL context of their library."""
+    for name in _TRANSPORTS:
+        try:
+            _share(importlib.import_module(name))
+        except ModuleNotFoundError:  # the clients that are installed do not use it
+            continue
+
+
+def _share(transports: Any) -> None:
     made = getattr(transports, "create_ssl_context", None)
-    if made is None:  # another httpx: its clients read for themselves
+    if made is None:  # another version: its clients read for themselves
         return
 
     @functools.cache

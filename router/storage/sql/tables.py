@@ -6,6 +6,7 @@ Erasure blanks texts of users in `decisions` and `feedback`. A decision that a l
 retention deletes the decision, it is in exactly one of the three tables.
 """
 
+import functools
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -460,6 +461,7 @@ reading_positions = _table(
 )
 
 
+@functools.cache
 def tables_of(revision: str) -> MetaData:
     """The tables at this revision of the schema: without tables, columns and indexes of later migrations."""
     then = MetaData()

@@ -41,6 +41,7 @@ from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receip
 from tests.support.certificates import share_certificates
 from tests.support.examples import made_decision
 from tests.support.other_processor import OtherProcessor, shared_processor, with_torch
+from tests.support.schemas import share_schema_checks
 from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
@@ -69,6 +70,7 @@ hypothesis.settings.load_profile("ragbandit")
 
 share_certificates()
 share_statements()
+share_schema_checks()
 
 
 def _memory() -> str | None:

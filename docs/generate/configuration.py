@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
 from pydantic import BaseModel
@@ -64,12 +65,18 @@ def sections(model: type[Any], *, value: object, key: str = "") -> Iterator[tupl
 
 def _optional(hint: Any) -> BaseModel | None:
     """The defaults of a section that is null by default; None if it has no defaults, or is described elsewhere."""
-    described = {type(getattr(Settings(), name)) for name in Settings.model_fields}
     parts = (part for part in get_args(hint) if isinstance(part, type) and issubclass(part, BaseModel))
-    for kind in (part for part in parts if part not in described):
+    for kind in (part for part in parts if part not in _described()):
         if not any(field.is_required() for field in kind.model_fields.values()):
             return kind.model_construct()
     return None
+
+
+@cache
+def _described() -> set[type[Any]]:
+    """The classes that the top level of the settings holds."""
+    defaults = Settings()
+    return {type(getattr(defaults, name)) for name in Settings.model_fields}
 
 
 def is_section(value: object) -> bool:

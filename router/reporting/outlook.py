@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ _MULTIPLES: Final = tuple(np.geomspace(1.02, FARTHEST, 60).tolist())
 _FASTEST: Final = 4.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Ends:
     """An interval of a mean difference, and what it was computed from."""
 
@@ -28,6 +29,11 @@ class Ends:
     alpha: float
     tightest_at: float
     margin: float  #: added to both sides
+
+    @cached_property
+    def variance(self) -> float:
+        """Variance of the mean of the rows; a forecast asks for it at each of its multiples."""
+        return float(self.rows.var(ddof=1)) / len(self.rows)
 
     @property
     def low(self) -> float:
@@ -45,7 +51,7 @@ class Ends:
 
         heavier: variance of a new row, as a multiple of the variance of the rows so far
         """
-        variance = float(self.rows.var(ddof=1)) / len(self.rows)
+        variance = self.variance
         later = variance * (1.0 + heavier * (multiple - 1.0)) / multiple**2
         rate = min(1.0 / heavier, _FASTEST) if heavier > 0.0 else _FASTEST
         times = self._times(self.effective * (1.0 + rate * (multiple - 1.0)))

@@ -89,6 +89,10 @@ class NumberTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def __post_init__(self) -> None:
+        if wrong := next((row for row in self.rows if len(row) != len(self.columns)), None):
+            raise ValueError(f"{self.title}: a row has {len(wrong)} cells, for {len(self.columns)} columns")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assessment:

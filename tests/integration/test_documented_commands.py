@@ -261,7 +261,7 @@ def requests():
     for page in PAGES:
         text, name = page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix()
         for line in re.findall(r"curl (.*?)(?<!\\)\n", text, flags=re.DOTALL):
-            url = re.search(r"(?:localhost|127\.0\.0\.1|\.\.\.)(?::\d+)?(/[\w/]+)", line)
+            url = re.search(r"(?:localhost|127\.0\.0\.1)(?::\d+)(/[\w/]+)", line)
             body = re.search(r"-d '(.*?)'", line, flags=re.DOTALL)
             if url is not None:
                 yield name, "POST" if body else "GET", url[1], body and json.loads(body[1])
@@ -280,3 +280,29 @@ def test_every_documented_request_is_served():
         if body is not None:
             _, errors = endpoint.body_field.validate(body, loc=())
             assert not errors, (page, path, errors)
+
+
+def test_every_curl_line_can_be_pasted():
+    """Each curl line names the whole address, and says that its body is JSON, without which the service refuses it."""
+    for page in PAGES:
+        for line in re.findall(r"curl (.*?)(?<!\\)\n", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            assert re.search(r"(?:localhost|127\.0\.0\.1):\d+/\w", line), (page.name, line)
+            assert " -d " not in line or re.search("content-type: application/json", line), (page.name, line)
+
+
+def test_the_tables_of_advise_are_charged(tmp_path, monkeypatch):
+    """Tables with the columns that docs/advise.md shows get a verdict with the settings that the page shows."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")
+    (arms, reward) = re.findall(r"^    ((?:arms|reward): .*)$", page, flags=re.M)
+    (tmp_path / "config.yaml").write_text(f"{arms}\n{reward}\nencoder: {{model: hashing, dimension: 16}}\n")
+    (head, rows), (row,) = (
+        re.findall(r"^    (task_id;.*)\n((?:    t1;.*\n)+)", page, flags=re.M)[0],
+        re.findall(r'^    (\{"question".*\})$', page, flags=re.M),
+    )
+    many = "".join(rows.replace("t1;Who", f"t{number};{number}: who").replace("    ", "") for number in range(20))
+    (tmp_path / "answers.csv").write_text(f"{head}\n{many}")
+    write_json(tmp_path / "table.jsonl", [json.loads(row) | {"question": f"Question {number}"} for number in range(20)])
+    for table in ("answers.csv", "table.jsonl"):
+        done = command.run("advise", "--table", table)
+        assert done.exit_code in CODES["advise"], done.output

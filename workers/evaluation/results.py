@@ -197,19 +197,15 @@ def assessment(
         notes.append(f"failed: {len(faults) - MOST_NAMED} more, see --json")
     notes += remarks
     measures = [name for name in lines[0] if name in MEASURES]
-    heads = [
+    columns = (
+        "strategy",
+        "reward",
+        "against the best other",
         *(f"{MEASURES[name]} %" for name in measures),
         "steps",
         "passages",
         "time ratio",
         "seconds",
-        "prompt tokens",
-    ]
-    columns = (
-        "strategy",
-        "reward",
-        "against the best other",
-        *heads,
         "prompt tokens",
         "written tokens",
         "dollars",

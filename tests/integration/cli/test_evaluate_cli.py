@@ -1,6 +1,7 @@
 """`ragbandit evaluate` from outside, with a scripted model and a real index."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -124,6 +125,19 @@ def test_means_and_the_comparison_are_over_all_questions(run, tmp_path):
     said = run("--resume").output
     assert "failed: single_step q3: the script has no answer" in said
     assert "whether no_retrieval is better than single_step is not known yet" in said
+
+
+def test_each_number_stands_under_its_name(run):
+    """On the screen the columns of tokens and failures have the numbers of the report."""
+    none = report(run("--json"))["no_retrieval"]
+    lines = [line.strip("┃│ ") for line in run("--resume").output.splitlines()]
+    (names,) = (re.split(r"\s*┃\s*", line) for line in lines if line.startswith("strategy"))
+    (cells,) = (re.split(r"\s*│\s*", line) for line in lines if line.startswith("no_retrieval │"))
+    assert len(cells) == len(names) == len({*names})
+    shown = dict(zip(names, cells, strict=True))
+    assert float(shown["prompt tokens"]) == pytest.approx(none["prompt_tokens"], rel=0.02)
+    assert float(shown["written tokens"]) == pytest.approx(none["completion_tokens"], rel=0.02)
+    assert (shown["steps"], shown["failed"]) == ("0.00", "1")
 
 
 def test_table_is_what_read_table_reads(run, tmp_path):

@@ -60,6 +60,13 @@ def test_the_python_is_what_the_type_checker_sees():
         assert shown in typed
 
 
+def test_the_report_is_that_of_its_page():
+    """The README and docs/report.md show one sentence of a report, which `python -m benchmarks.report` prints."""
+    page = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"`(Last [\d.]+ days: .*?)`", README, flags=re.S)
+    assert " ".join(sentence.split()) in " ".join(page.split())
+
+
 def test_the_http_examples_are_taken():
     """Every body that the README sends by curl is one that the service takes."""
     sent = re.findall(r"/v1/(answer|route|feedback) -H 'content-type: application/json'[\s\\]+-d '(.*?)'\n", README)

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ragbandit.router.comparison import Difference
-from ragbandit.router.comparison.assessment import Assessment, LearningCurve, QuestionKind
+from ragbandit.router.comparison.assessment import Assessment, LearningCurve, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
 from ragbandit.router.comparison.page import check_page, coded, page, shown, write_page
 from ragbandit.router.comparison.terminal import print_assessment
@@ -47,11 +47,17 @@ curves = st.builds(
     st.lists(st.tuples(counts, st.floats(), st.floats()), max_size=40, unique_by=lambda row: row[0]),
     st.none() | counts,
 )
-REST = ("verdict", "state", "comparisons", "frontier", "missing", "progress", "actions", "tables", "notes", "facts")
+tables = st.integers(1, 4).flatmap(
+    lambda width: st.builds(
+        NumberTable, columns=st.tuples(*[st.text()] * width), rows=st.lists(st.tuples(*[st.text()] * width)).map(tuple)
+    )
+)
+REST = ("verdict", "state", "comparisons", "frontier", "missing", "progress", "actions", "notes", "facts")
 assessments = st.builds(
     Assessment,
     kinds=st.lists(kinds, max_size=3).map(tuple),
     curves=st.lists(curves, max_size=3).map(tuple),
+    tables=st.lists(tables, max_size=3).map(tuple),
     **dict.fromkeys(REST, ...),
 )
 #: without shrinking, which takes minutes for values of this size
@@ -210,3 +216,9 @@ def test_points_at_one_place_have_one_name():
     place = {"quality": first.quality, "cost": first.cost}
     body = shown(replace(WHOLE, frontier=(first, replace(second, **place))))["plots"][0].body
     assert "deep and 1 more</text>" in body
+
+
+def test_a_table_without_a_cell_for_each_column_is_refused():
+    """A table with a row that has fewer or more cells than there are columns cannot be made."""
+    with pytest.raises(ValueError, match="Means: a row has 2 cells, for 3 columns"):
+        NumberTable(title="Means", columns=("arm", "steps", "steps"), rows=(("fast", "1"),))

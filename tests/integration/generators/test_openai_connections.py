@@ -204,7 +204,7 @@ def test_a_reply_without_end_does_not_hold_the_event_loop(name):
         async with connected([head, *[part] * 1000]) as (model, _):
             watcher = asyncio.create_task(watch())
             with pytest.raises((BrokenReply, aiohttp.ClientError, TimeoutError)):
-                async with asyncio.timeout(5), aclosing(reply_pieces(model, {}, read=seen)) as reply:
+                async with asyncio.timeout(2), aclosing(reply_pieces(model, {}, read=seen)) as reply:
                     assert [value async for pieces in reply for value in pieces] == []
             watcher.cancel()
         assert longest < 1.0

@@ -8,8 +8,6 @@ precision A of the posterior (posterior.py; Bishop, Pattern Recognition and Mach
 import math
 from typing import Final
 
-from ragbandit.shared.types import Vector
-
 #: prior variance of quality, with the weight of one row: the largest variance of values in [0, 1]. Cost has no prior
 #: variance, because its unit is unknown
 _FIRST_QUALITY: Final = 0.25
@@ -22,7 +20,7 @@ class Noise:
     def __init__(self, *, memory: float | None) -> None:
         self.memory = memory
         #: sums over rows of (quality error)^2, quality error * cost error, and (cost error)^2; old rows fade
-        self.scatter: tuple[float, ...] = 0.0, 0.0, 0.0
+        self.scatter: tuple[float, float, float] = 0.0, 0.0, 0.0
         self.rows = 0.0  #: total weight of these rows
 
     def at(self, weight: float) -> float:
@@ -32,19 +30,24 @@ class Noise:
         variance = (_FIRST_QUALITY + quality) / rows - 2.0 * weight * (mixed / rows) + weight * weight * (cost / rows)
         return math.sqrt(max(variance, 0.0))
 
-    def learn(self, errors: Vector, *, weight: float, rows: float, spread: float) -> tuple[float, float]:
-        """Learn a row's prediction errors, (2,). Returns the error of its reward (in reward, in standard deviations).
+    def learn(self, errors: tuple[float, float], *, weight: float, rows: float, spread: float) -> tuple[float, float]:
+        """Learn a row's prediction errors. Returns the error of its reward (in reward, in standard deviations).
 
-        rows: weight of the row. Below 1, its quality has 1 / rows times the usual variance. spread: z^T A^-1 z
+        errors: of quality and cost. rows: weight of the row. Below 1, its quality has 1 / rows times the usual
+            variance. spread: z^T A^-1 z
         """
         if rows == 0.0:
             return 0.0, 0.0
         expected = self.at(weight) * math.sqrt((1.0 + rows * spread) / rows)
-        quality, cost = errors.tolist()
-        value: float = quality - weight * cost
+        quality, cost = errors
+        value = quality - weight * cost
         quality *= min(math.sqrt(rows), 1.0)
         fade = 1.0 if self.memory is None else 1.0 - min(rows / self.memory, _MOST_LOST)
-        products, scaled = (quality * quality, quality * cost, cost * cost), 1.0 + rows * spread
-        self.scatter = tuple(fade * e + rows * new / scaled for e, new in zip(self.scatter, products, strict=True))
+        scaled, (old_quality, old_mixed, old_cost) = 1.0 + rows * spread, self.scatter
+        self.scatter = (
+            fade * old_quality + rows * (quality * quality) / scaled,
+            fade * old_mixed + rows * (quality * cost) / scaled,
+            fade * old_cost + rows * (cost * cost) / scaled,
+        )
         self.rows = fade * self.rows + rows
         return value, value / max(expected, LEAST_NOISE)

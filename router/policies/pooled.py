@@ -11,7 +11,6 @@ row 4, 8, 16, 32 and then at the end of each of its blocks, and the state has th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -45,14 +44,15 @@ class PooledHeads(Heads):
     def means(self, z: Vector, *, arms: Sequence[ArmName]) -> Matrix:
         means = super().means(z, arms=arms)
         new = [place for place, arm in enumerate(arms) if arm not in self._read]
-        means[0, new] = self._pool.means(z, arms=[_POOL])[0]
+        if new:
+            means[0, new] = self._pool.means(z, arms=[_POOL])[0]
         return means
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
         if row.arm not in self._read:
             self._read[row.arm] = self._pool.quality_weights(_POOL, size=z.size)
         errors = super().learn(z, row)
-        self._pool.learn(z, replace(row, arm=_POOL))
+        self._pool.learn(z, Row(_POOL, row.target, row.weight, row.rows, row.source))
         return errors
 
     def _is_due(self, number: int) -> bool:

@@ -368,7 +368,10 @@ class Decision:
     @property
     def served(self) -> Query:
         """The query as the policy read it: with the cost weight and the unit at which it was decided."""
-        return replace(self.query, cost_weight=self.cost_weight, unit=decided_unit(self.facts))
+        unit = decided_unit(self.facts)
+        if (self.query.cost_weight, self.query.unit) == (self.cost_weight, unit):
+            return self.query
+        return replace(self.query, cost_weight=self.cost_weight, unit=unit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

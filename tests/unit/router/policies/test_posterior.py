@@ -9,6 +9,7 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.algorithms.mba import LinUcb
 from ragbandit.router.policies.base import apply, copied, pmf_of_one, restored
+from ragbandit.router.policies.posterior import inverse_of
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates, sha_of, taught
@@ -261,3 +262,14 @@ def test_restored_policies_share_their_inverses():
         for arm, part in heads._parts.items():
             assert again._models[name]._parts[arm].covariance is part.covariance
             assert not part.covariance.flags.writeable
+
+
+@pytest.mark.parametrize(("size", "rows", "prior"), [(1, 5, 1.0), (64, 20, 3.3), (65, 20, 1e-6), (257, 900, 3.3)])
+def test_inverse_by_halves_is_as_exact_as_an_inverse_of_the_whole(size, rows, prior):
+    """The inverse is symmetric, and its error stays below condition * rounding, also for fewer rows than columns."""
+    z = np.random.default_rng(0).standard_normal((rows, size))
+    precision = z.T @ z + prior * np.eye(size)
+    inverse = inverse_of(precision)
+    assert np.array_equal(inverse, inverse.T)
+    error = np.abs(precision @ inverse - np.eye(size)).max()
+    assert error <= size * np.linalg.cond(precision) * np.finfo(float).eps

@@ -427,8 +427,8 @@ def inverse_of(matrix: Matrix) -> Matrix:
     """
     size = len(matrix)
     if size <= _LEAST_HALVED:
-        inverse = np.linalg.inv(matrix)
-        return 0.5 * (inverse + inverse.T)
+        whole = np.linalg.inv(matrix)
+        return 0.5 * (whole + whole.T)
     half = size // 2
     solved = np.linalg.solve(matrix[:half, :half], np.concatenate([matrix[:half, half:], np.eye(half)], axis=1))
     shares, first = solved[:, : size - half], solved[:, size - half :]

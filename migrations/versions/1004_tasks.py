@@ -12,7 +12,6 @@ from alembic import op
 from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import recount
-from ragbandit.router.storage.sql.json_columns import may_have
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
 
 revision = "1004"
@@ -30,7 +29,7 @@ def upgrade() -> None:
     next(index for index in decisions.indexes if index.name == "decisions_turns").create(connection)
     units.create(connection)
     columns = decisions.c["id", "request"]
-    turns = sa.select(*columns).where(may_have(decisions.c.request, TOOL_TURN), decisions.c.turn_of.is_(None))
+    turns = sa.select(*columns).where(decisions.c.request.is_not(None), decisions.c.turn_of.is_(None))
     after, changed = "", False
     while page := connection.execute(turns.where(decisions.c.id > after).order_by(decisions.c.id).limit(_PAGE)).all():
         after = page[-1].id

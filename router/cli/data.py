@@ -34,12 +34,13 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.queried_facts import fill, unfilled
 from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.move import move
-from ragbandit.router.storage.sql.tables import closures, waiting
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, closures, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, whole_file, write_file
 from ragbandit.shared.json_lines import new_lines, rereadable
@@ -74,6 +75,9 @@ def migrate(
 
     --from copies every row: decisions, outcomes, feedback, ledgers, keys, sessions, totals and the audit log. Set
     DATABASE_URL to an empty PostgreSQL database, and stop the service. An interrupted move continues if you repeat it.
+
+    Facts of decisions that a former release made get columns of their own, in batches, while the service runs. Run this
+    again when the last process of the former release has ended; until then reports read those facts from JSON.
     """
     settings = configuration.load(config).settings
     if source is not None:
@@ -90,11 +94,22 @@ def migrate(
         migrated = partial(schema.wait_for_schema, seconds=wait)
     with contextlib.closing(database):
         revision = migrated(database)
+        filled = 0 if wait is not None else _filled(database, revision=revision)
         url = database.url.render_as_string(hide_password=True)
     if as_json:
-        print_json({"database": url, "revision": revision})
-    else:
-        console.say(f"{url} is at {revision}")
+        print_json({"database": url, "revision": revision, "filled": filled})
+        return
+    console.say(f"{url} is at {revision}")
+    if filled:
+        console.say(f"{counted(filled, 'decision')} of a former release got the columns of their facts")
+
+
+def _filled(database: Database, *, revision: str) -> int:
+    """Number of decisions that got the columns of QueriedFacts; 0 for a schema without them."""
+    if revision < SCHEMA_REVISION or not unfilled(database):
+        return 0
+    with bars(errors) as progress:
+        return fill(database, progress=partial(progress, "decisions"))
 
 
 def _url_of_store(source: str) -> str:

@@ -8,12 +8,11 @@ start that takes most of the others.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ragbandit.router.comparison import forecast
-from ragbandit.router.storage.sql.json_columns import object_at
 from ragbandit.shared.texts.formats import percent
-from ragbandit.shared.types import BUDGET_FACTOR, ColdStartFloors, HoldbackShare, Json, Rebuilding, SafeStart
+from ragbandit.shared.types import ColdStartFloors, HoldbackShare, Json, Rebuilding, SafeStart
 
 Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
 
@@ -40,11 +39,11 @@ _POLICY: Final = Decider("policy", 0.0)
 
 
 def decider_of(
-    facts: Mapping[str, Json], *, request: Mapping[str, Any], pmf: Mapping[str, float] | None = None
+    facts: Mapping[str, Json], *, budget_factor: float | None, pmf: Mapping[str, float] | None = None
 ) -> Decider:
     """What decided a draw, by its stored facts.
 
-    request: the parsed column of the decision. pmf: arm -> its probability in the draw; None if it is not known
+    budget_factor: of its QueriedFacts. pmf: arm -> its probability in the draw; None if it is not known
     """
     if Rebuilding.of(facts):
         return Decider("rebuilt ledger", 1.0)
@@ -52,8 +51,7 @@ def decider_of(
     others = 1.0 if incumbent is None or pmf is None else _others(incumbent, HoldbackShare.of(facts), pmf=pmf)
     if incumbent is not None and incumbent.share < 1.0:
         return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm), others)
-    factor = object_at(request, "edge").get(BUDGET_FACTOR)
-    if isinstance(factor, int | float) and factor >= _RAISED:
+    if budget_factor is not None and budget_factor >= _RAISED:
         return Decider("budget", 1.0)
     if cold_start is not None:
         return Decider("warm-up", min(sum(cold_start.floors.values()), 1.0))

@@ -29,10 +29,11 @@ from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.chains import PREVIOUS
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.rows.outcome_rows import cost_value, own_cost
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.types import IMPORTED, ArmName, DecisionId, Query, RequestFacts, TaskTurn
+from ragbandit.shared.types import ArmName, DecisionId, Query, RequestFacts, TaskTurn
 
 #: reasons why a question cannot be asked again
 NO_TEXT: Final = "its text was erased or not stored"
@@ -121,6 +122,7 @@ def read_questions(
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
         *decisions.c["id", "arm", "arms", "propensity", "facts", "request", "tenant", "api_key", "context"],
+        *FACT_COLUMNS,
         func.length(decisions.c.text).label("length"),
         scope.is_open.label("is_open"),
         *outcomes.c["cost", "steps", "status"],
@@ -134,8 +136,8 @@ def read_questions(
         with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
             for row in result.mappings():
                 offered, facts, request = json.loads(row["arms"]), *map(object_or_empty, (row["facts"], row["request"]))
-                is_left_out = reason_to_leave_out(row, facts=facts, request=request, arms=offered) is not None
-                if IMPORTED in facts or is_left_out:
+                queried = QueriedFacts.of_row(row)
+                if queried.is_imported or reason_to_leave_out(row, facts=queried, arms=offered) is not None:
                     continue
                 count += 1
                 obstacle = _obstacle(row, facts=facts, request=request, against=against, arms=arms)

@@ -30,19 +30,22 @@ from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.outcome_rows import Amounts, cost_value, spent_of
+from ragbandit.router.storage.rows.queried_facts import (
+    FACT_COLUMNS,
+    IMPORTED_COLUMNS,
+    QueriedFacts,
+    is_imported,
+    may_be,
+)
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import if_it_may_have, may_have, object_or_empty
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, units, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
-    BUDGET_FACTOR,
-    IMPORTED,
     WHOLE,
     AppliedRules,
     CandidateNote,
     Matrix,
-    PinnedArm,
-    StickyTurn,
     Vector,
     candidate_note,
 )
@@ -151,8 +154,6 @@ _ROUNDING: Final = 1e-6
 #: reasons to leave out a decision: the version gave no usable probabilities, or was not in shadow in this router
 NO_PMF: Final = "the version gave no probabilities"
 NOT_ASKED: Final = "the version was not asked"
-#: key of a decision's facts -> reason to leave the decision out
-_NO_DRAW: Final = {StickyTurn.key: "a turn that stayed on its arm", PinnedArm.key: "an arm that was pinned"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -280,7 +281,7 @@ def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = F
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
         *decisions.c["arm", "arms", "pmf", "facts"],
-        if_it_may_have(decisions.c.request, "forced", BUDGET_FACTOR).label("request"),
+        *FACT_COLUMNS,
         outcomes.c.cost,
         scope.is_open.label("is_open"),
         updates.c.source,
@@ -290,11 +291,10 @@ def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = F
     query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(2 * NEWEST)
     deciders = list[Decider]()
     for row in connection.execute(query).mappings():
-        arms, facts, request = json.loads(row["arms"]), *map(object_or_empty, (row["facts"], row["request"]))
-        reason = reason_to_leave_out(row, facts=facts, request=request, arms=arms)
-        if IMPORTED not in facts and reason is None:
+        arms, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
+        if not facts.is_imported and reason_to_leave_out(row, facts=facts, arms=arms) is None:
             pmf = dict(zip(arms, json.loads(row["pmf"]), strict=True))
-            decider = decider_of(facts, request=request, pmf=pmf)
+            decider = decider_of(object_or_empty(row["facts"]), budget_factor=facts.budget_factor, pmf=pmf)
             deciders.append(decider._replace(is_rated=row["source"] == "explicit"))
     return deciders[:NEWEST]
 
@@ -304,9 +304,9 @@ def count_questions(connection: Connection, condition: ColumnElement[bool]) -> i
 
 
 def count_imported(connection: Connection, condition: ColumnElement[bool]) -> int:
-    query = select(decisions.c.facts).where(condition, may_have(decisions.c.facts, IMPORTED))
+    query = select(*IMPORTED_COLUMNS).where(condition, may_be(decisions.c.is_imported))
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
-        return sum(IMPORTED in object_or_empty(facts) for facts in result.scalars())
+        return sum(is_imported(row) for row in result)
 
 
 def share_of(questions: int, *, most: int) -> float:
@@ -328,7 +328,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     query = select(
         *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
-        if_it_may_have(decisions.c.request, "forced", BUDGET_FACTOR).label("request"),
+        *FACT_COLUMNS,
         *outcomes.c["cost", "steps"],
         scope.is_open.label("is_open"),
         exists().where(*_stopped_in(scope.label)).label("is_stopped"),
@@ -366,8 +366,8 @@ class _Rows:
     offered: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, row: RowMapping, *, scope: ReportScope) -> None:
-        facts, request = object_or_empty(row["facts"]), object_or_empty(row["request"])
-        if IMPORTED in facts:
+        facts, queried = object_or_empty(row["facts"]), QueriedFacts.of_row(row)
+        if queried.is_imported:
             self.imported += 1
             return
         if row["arms"] not in self.offers:
@@ -378,7 +378,7 @@ class _Rows:
             self.rules.update(applied.names)
         if row["is_stopped"]:
             self.stopped[row["arm"]] += 1
-        reason, pmf = reason_to_leave_out(row, facts=facts, request=request, arms=arms), json.loads(row["pmf"])
+        reason, pmf = reason_to_leave_out(row, facts=queried, arms=arms), json.loads(row["pmf"])
         candidate = None
         if reason is None and scope.version is not None:
             note = candidate_note(facts, scope.version)
@@ -494,14 +494,13 @@ def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
     return closures.c.policy == label, closures.c.decision_id == decisions.c.id, closures.c.reason == STOPPED
 
 
-def reason_to_leave_out(
-    row: RowMapping, *, facts: Mapping[str, Any], request: Mapping[str, Any], arms: list[str]
-) -> str | None:
-    """Why no comparison includes this decision. facts, request: parsed columns of `row`."""
-    for key, reason in _NO_DRAW.items():
-        if key in facts:
-            return reason
-    if request.get("forced") is True:
+def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: list[str]) -> str | None:
+    """Why no comparison includes this decision. facts: of `row`."""
+    if facts.is_sticky:
+        return "a turn that stayed on its arm"
+    if facts.is_pinned:
+        return "an arm that was pinned"
+    if facts.is_forced:
         return "an arm that the caller chose"
     if len(arms) < 2:
         return "only one arm on offer"

@@ -14,10 +14,11 @@ from sqlalchemy import Text, cast, exists, null, select
 from ragbandit.router.reporting.reading import ReportScope, reason_to_leave_out
 from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
 from ragbandit.router.storage.jobs.scores import queue_for_labels
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import counting
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_or_empty
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes, waiting
 from ragbandit.shared.types import DecisionId, JudgeRequest, LabelRequest
 
@@ -27,7 +28,7 @@ def unrated_answers(connection: Connection, scope: ReportScope, *, arm: str) -> 
     is_queued = exists().where(jobs.c.kind == "label", jobs.c.decision_id == decisions.c.id)
     query = select(
         *decisions.c["id", "arms", "facts"],
-        if_it_may_have(decisions.c.request, "forced").label("request"),
+        *FACT_COLUMNS,
         outcomes.c.cost,
         scope.is_open.label("is_open"),
         cast(null(), Text).label("source"),
@@ -44,9 +45,9 @@ def unrated_answers(connection: Connection, scope: ReportScope, *, arm: str) -> 
     )
     unrated = dict[DecisionId, bool]()
     for row in connection.execute(query).mappings():
-        facts, request = object_or_empty(row["facts"]), object_or_empty(row["request"])
+        facts = object_or_empty(row["facts"])
         is_drawn = LabelRequest.key in facts or JudgeRequest.key in facts
-        reason = reason_to_leave_out(row, facts=facts, request=request, arms=[arm, arm])
+        reason = reason_to_leave_out(row, facts=QueriedFacts.of_row(row), arms=[arm, arm])
         if (row["is_queued"] or not is_drawn) and reason is None:
             unrated[DecisionId(row["id"])] = bool(row["is_queued"])
     return unrated

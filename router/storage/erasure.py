@@ -22,6 +22,7 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.paired_answers import erase_answers
 from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_messages
 from ragbandit.router.storage.rows.outcome_rows import erased_reason
+from ragbandit.router.storage.rows.waiting import take_out
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
@@ -29,13 +30,12 @@ from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
-from ragbandit.router.storage.sql.waiting import take_out
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, IMPORTED, PICK, Json, facts_without_texts
 
 #: decisions per transaction
 BATCH: Final = 500
-#: before rows of `waiting`, see `sql/waiting.py`
+#: before rows of `waiting`, see `rows/waiting.py`
 _LOCK_OUTCOMES: Final = "SELECT decision_id FROM outcomes WHERE decision_id IN ? ORDER BY decision_id FOR UPDATE"
 
 

@@ -14,27 +14,22 @@ from ragbandit.router.storage.access.spending import forget_spending
 from ragbandit.router.storage.jobs.judged_arms import forget_judged
 from ragbandit.router.storage.rows.conversion import arms_value, canonical, of_known, reward_at, scores_value
 from ragbandit.router.storage.rows.outcome_rows import own_cost
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, IMPORTED_COLUMNS, QueriedFacts, is_imported
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
-from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_at, object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, updates
 from ragbandit.shared.types import (
     CANCELLED,
-    IMPORTED,
     LATENCY_EDGES,
-    NAMED_ID,
     ArmName,
     ArmTotals,
-    PinnedArm,
     PolicyLabel,
     SampleStage,
-    StickyTurn,
 )
-from ragbandit.shared.types.facts import UNDRAWN
 
 #: value of `hour` in rows that sum up all hours
 EVER: Final = -1
@@ -157,7 +152,7 @@ def _updates_of(label: str) -> Select[Any]:
     query = select(
         *updates.c["seq", "arm", "value", "quality", "cost", "source", "minimum", "maximum", "preset"],
         *decisions.c["id", "made_at", "policy", "arms", "pmf", "cost_weight"],
-        _FACTS,
+        *IMPORTED_COLUMNS,
     ).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     return query.where(updates.c.policy == label)
 
@@ -180,7 +175,7 @@ def next_rewards(
 
 
 def _count_update(row: Mapping[str, Any], *, label: str, weight: float, deltas: Deltas) -> None:
-    if IMPORTED in object_or_empty(row["facts"]):
+    if is_imported((row["is_imported"], row["unfilled_facts"])):
         return
     hour = hour_of(row["made_at"])
     sums = {"reward": reward_at(row, weight=weight), "quality": float(row["quality"]), "cost": float(row["cost"])}
@@ -246,9 +241,6 @@ SETTLED_S: Final = 20.0
 #: time after the end of an hour at which its totals are compared with its rows, seconds
 RECHECKED_S: Final = 900.0
 _DRAW: Final = ("arm", "arms", "pmf")
-#: the facts of a row that totals depend on, and such a request
-_FACTS: Final = if_it_may_have(decisions.c.facts, IMPORTED, *UNDRAWN).label("facts")
-_REQUEST: Final = if_it_may_have(decisions.c.request, "forced", NAMED_ID).label("request")
 #: table -> (its key, totals whose sum is the number of its rows)
 _COUNTED: Final = {
     decisions: ("id", ("decided", "turns")),
@@ -293,10 +285,11 @@ def _page(
 ) -> list[Mapping[str, Any]]:
     if table is decisions:
         names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "turn_of"]
-        query = select(*names, decisions.c.fault.is_not(None).label("faulty"), _FACTS, _REQUEST)
+        query = select(*names, decisions.c.fault.is_not(None).label("faulty"), *FACT_COLUMNS)
     else:
         names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]
-        query = select(*names, *decisions.c["policy", *_DRAW], _FACTS, decisions.c.made_at.label("decided_at"))
+        query = select(*names, *decisions.c["policy", *_DRAW], *IMPORTED_COLUMNS)
+        query = query.add_columns(decisions.c.made_at.label("decided_at"))
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
     time, key = table.c.made_at, table.c[_COUNTED[table][0]]
     # The first condition lets the database use the index, which has no ids.
@@ -306,19 +299,18 @@ def _page(
 
 def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> None:
     for row in rows:
-        facts = object_or_empty(row["facts"])
-        if IMPORTED in facts:
+        if is_imported((row["is_imported"], row["unfilled_facts"])):
             continue
         key = row["policy"], hour_of(row["made_at"]), row["arm"]
         if table is decisions and row["turn_of"] is not None:
             deltas.add(key, turns=1)
         elif table is decisions:
-            request = object_or_empty(row["request"])
-            flags = {"explored": row["explored"], "faults": row["faulty"], "forced": request.get("forced") is True}
-            flags |= {"sticky": StickyTurn.key in facts, "killed": PinnedArm.key in facts}
+            facts = QueriedFacts.of_row(row)
+            flags = {"explored": row["explored"], "faults": row["faulty"], "forced": facts.is_forced}
+            flags |= {"sticky": facts.is_sticky, "killed": facts.is_pinned}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
-            if object_at(request, "edge").get(NAMED_ID) is True:
+            if facts.is_named:
                 add_excess(deltas, row, policy=key[0], hour=key[1], stage="named")
         else:
             _count_outcome(key, row, deltas)

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("router", "strategies", "workers", "migrations", "ragbandit/shared", "ragbandit/client")
 #: place -> why it may look at the text of JSON
 ALLOWED = {
-    "router/storage/sql/json_columns.py:may_have": "narrows what is read; the rows are parsed",
     "router/offline/logs/batches.py:_with_fact": "narrows what is parsed of a log, in one pass over the column",
 }
 #: columns whose text is JSON

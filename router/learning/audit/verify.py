@@ -29,22 +29,19 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
-from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
 from ragbandit.router.storage.sql.counters import GONE, counted, kept
-from ragbandit.router.storage.sql.json_columns import may_have, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
-from ragbandit.shared.model_servers.failures import FAILOVER, link_of
+from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
     Decision,
     DecisionId,
-    MovedTurn,
     SnapshotInfo,
     StickyTurn,
-    TaskTurn,
     Update,
 )
 
@@ -252,13 +249,6 @@ def _first_of(decision: Decision) -> DecisionId | None:
     return decision.turn_of if stay is None else stay.first
 
 
-def _is_moved(turn: Any) -> bool:
-    """Whether another arm than that of the turn before answered this turn. turn: a row of `decisions`."""
-    facts = object_or_empty(turn.facts)
-    is_moved = MovedTurn.key in facts or MovedTurn.key in object_at(facts, TaskTurn.key)
-    return is_moved or bool(link_of(edge_of(turn.request)))
-
-
 def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: Verdict) -> None:
     """Count a mismatch for each turn with another arm than its decision, if that is still stored. After a turn that was
     moved to another arm, or that another arm answered in place of a failed one, the turns may have any arm of these.
@@ -266,14 +256,13 @@ def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: Verdict)
     if not turns:
         return
     firsts = {str(_first_of(decision)) for decision in turns}
-    columns = decisions.c["id", "arm", "turn_of", "facts", "request"]
-    moved = or_(may_have(decisions.c.facts, MovedTurn.key), may_have(decisions.c.request, FAILOVER))
-    query = select(*columns).where(or_(decisions.c.id.in_(firsts), and_(decisions.c.turn_of.in_(firsts), moved)))
+    moved = and_(decisions.c.turn_of.in_(firsts), may_be(decisions.c.is_moved))
+    query = select(*decisions.c["id", "arm", "turn_of"], *FACT_COLUMNS).where(or_(decisions.c.id.in_(firsts), moved))
     arms = defaultdict[str, set[str]](set)
     with ledger.database.read() as connection:
-        for row in connection.execute(query):
-            if row.id in firsts or _is_moved(row):
-                arms[row.turn_of or row.id].add(row.arm)
+        for row in connection.execute(query).mappings():
+            if row["id"] in firsts or QueriedFacts.of_row(row).is_moved:
+                arms[row["turn_of"] or row["id"]].add(row["arm"])
     for decision in turns:
         first = str(_first_of(decision))
         if first in arms and decision.arm not in arms[first]:

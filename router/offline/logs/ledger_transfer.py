@@ -25,14 +25,21 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
-from ragbandit.router.storage.rows.conversion import canonical, decision_row, feedback_row, update_row, update_value
+from ragbandit.router.storage.rows.conversion import (
+    Row,
+    canonical,
+    decision_row,
+    feedback_row,
+    update_row,
+    update_value,
+)
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
+from ragbandit.router.storage.rows.waiting import labels_in_use, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import lease_holder
-from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
-from ragbandit.router.storage.sql.waiting import labels_in_use, lock_rows
+from ragbandit.router.storage.sql.tables import QUERIED_FACTS, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, StoreError
 from ragbandit.shared.types import IMPORTED, DecisionId, Feedback, FeedbackId, Json, Outcome
 
@@ -163,6 +170,11 @@ def _marked(row: Logged, *, origin: str) -> Logged:
     return replace(row, decision=replace(row.decision, facts={**row.decision.facts, IMPORTED: origin}))
 
 
+def _different(stored: Row, row: Mapping[str, Any]) -> list[str]:
+    """Columns of `decisions` whose values differ. Those of QUERIED_FACTS follow from others, and may not be filled."""
+    return [name for name, value in row.items() if name not in QUERIED_FACTS and stored[name] != value]
+
+
 def _prepared(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection, origin: str) -> list[Logged]:
     """The rows as they are stored. Decisions of this store stay as they are, all other rows are marked IMPORTED.
 
@@ -176,7 +188,7 @@ def _prepared(rows: Sequence[Logged], *, ledger: Ledger, connection: Connection,
 
     def is_stored(row: Logged) -> bool:
         values = stored.get(row.decision.id)
-        return values is not None and all(values[name] == value for name, value in decision_row(row.decision).items())
+        return values is not None and not _different(values, decision_row(row.decision))
 
     prepared = []
     for row in rows:
@@ -258,7 +270,7 @@ class _ImportPage:
             return
         for stored in self.connection.execute(select(decisions).where(decisions.c.id.in_(rows))).mappings().all():
             row = rows[stored["id"]]
-            different = [name for name, value in self.decision_rows[row.decision.id].items() if stored[name] != value]
+            different = _different(stored, self.decision_rows[row.decision.id])
             if self.remade:
                 different = [name for name in different if name in _DRAWN]
             if different:

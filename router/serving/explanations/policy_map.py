@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import RowMapping, and_, select
+from sqlalchemy import and_, select
 
 from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema, is_number
 from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import counted, number, percent
-from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Matrix, Query, Vector
+from ragbandit.shared.types import ArmName, Matrix, Query, Vector
 
 #: number of newest decisions that are read, and most questions among them that are mapped: older ones were decided by
 #: policies that had learned less
@@ -149,7 +149,7 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
     )
     learned = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id, updates.c.source == "explicit")
     columns = [*decisions.c["id", "arms", "pmf", *_FACTS]]
-    columns += [_UNDRAWN_FACTS.label("facts"), _FORCED_REQUEST.label("request")]
+    columns += FACT_COLUMNS
     query = (
         select(*columns, *(updates.c[name] for name in _REWARD))
         .join(newest, newest.c.id == decisions.c.id)
@@ -160,18 +160,9 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
         query = query.where(decisions.c.tenant == tenant)
     with database.read() as connection:
         rows = connection.execute(query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc())).mappings().all()
-    return [dict(row) for row in rows if _is_drawn(row) and len(arms_value(row["arms"])) > 1][:MOST_QUESTIONS]
-
-
-#: the facts and requests of decisions that may have had no draw
-_NOT_DRAWN: Final = (IMPORTED, *UNDRAWN)
-_UNDRAWN_FACTS: Final = if_it_may_have(decisions.c.facts, *_NOT_DRAWN)
-_FORCED_REQUEST: Final = if_it_may_have(decisions.c.request, "forced")
-
-
-def _is_drawn(row: RowMapping) -> bool:
-    facts, request = object_or_empty(row["facts"]), object_or_empty(row["request"])
-    return facts.keys().isdisjoint(_NOT_DRAWN) and request.get("forced") is not True
+    return [dict(row) for row in rows if not QueriedFacts.of_row(row).is_undrawn and len(arms_value(row["arms"])) > 1][
+        :MOST_QUESTIONS
+    ]
 
 
 def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:

@@ -4,14 +4,13 @@ A response that continues another one is stored with the messages of its own tur
 it, so a conversation is stored once.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy import ColumnElement, RowMapping, or_, select
 
-from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, ids_of, may_be
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.json_columns import may_have
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.model_servers.failures import FAILOVER
 
@@ -30,14 +29,14 @@ _BATCH: Final = 100
 
 def followers(connection: Connection, selected: ColumnElement[bool], *, chains: bool) -> set[str]:
     """Ids of the rows that belong to the turns and failovers of selected ones, or follow them in `chains`."""
-    has_links = may_have(decisions.c.request, *LINKS[0 if chains else 2 :])
-    rows = select(*decisions.c["id", "request", "turn_of"]).order_by(decisions.c.made_at)
-    rows = rows.where(or_(has_links, decisions.c.turn_of.is_not(None)))
+    has_links = or_(decisions.c.turn_of.is_not(None), decisions.c.belongs_to.is_not(None))
+    has_links = or_(has_links, decisions.c.continues.is_not(None)) if chains else has_links
+    rows = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).order_by(decisions.c.made_at).where(may_be(has_links))
     found, count = set[str](), -1
     while len(found) > count:  # once more, because links can lead to earlier rows
         count = len(found)
-        for batch in connection.execute(rows.execution_options(yield_per=_BATCH)).partitions():
-            links = [_links(row.id, edge_of(row.request), turn_of=row.turn_of, chains=chains) for row in batch]
+        for batch in connection.execute(rows.execution_options(yield_per=_BATCH)).mappings().partitions():
+            links = [_links(row, chains=chains) for row in batch]
             ids = set[str]().union(*(linked for _, linked in links))
             known = set(connection.execute(select(decisions.c.id).where(decisions.c.id.in_(ids), selected)).scalars())
             for group, linked in links:
@@ -46,8 +45,8 @@ def followers(connection: Connection, selected: ColumnElement[bool], *, chains: 
     return found
 
 
-def _links(key: str, edge: Mapping[str, Any], *, turn_of: str | None, chains: bool) -> tuple[set[str], set[str]]:
+def _links(row: RowMapping, *, chains: bool) -> tuple[set[str], set[str]]:
     """Returns (ids of the row, its decision and the first decision of its failover; the same with all linked ids)."""
-    group = {key, *(str(link.get("first")) for link in map(edge.get, LINKS[2:]) if isinstance(link, dict))}
-    group |= {turn_of} if turn_of is not None else set()
-    return group, group | {str(edge.get(PREVIOUS)), *(edge.get(QUOTED) or ())} if chains else group
+    facts = QueriedFacts.of_row(row)
+    group = {row["id"], row["turn_of"] or row["id"], *ids_of(facts.belongs_to)}
+    return group, group | ids_of(facts.continues) if chains else group

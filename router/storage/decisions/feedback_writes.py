@@ -10,12 +10,12 @@ from sqlalchemy import select
 from ragbandit.router.storage.decisions.turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant
+from ragbandit.router.storage.rows.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback
-from ragbandit.router.storage.sql.waiting import flag_waiting, lock_waiting, number_transaction
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
 from ragbandit.shared.types import ERASED, DecisionId, Feedback, Outcome, Receipt
 

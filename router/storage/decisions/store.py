@@ -42,6 +42,14 @@ from ragbandit.router.storage.rows.conversion import (
     without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, outcome_row, outcome_value
+from ragbandit.router.storage.rows.waiting import (
+    WITH_FIRSTS,
+    flag_waiting,
+    labels_in_use,
+    lock_with_firsts,
+    waiting_row,
+    with_open_turn,
+)
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, run, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting, is_missing_outcome
@@ -56,14 +64,6 @@ from ragbandit.router.storage.sql.tables import (
     units,
     updates,
     waiting,
-)
-from ragbandit.router.storage.sql.waiting import (
-    WITH_FIRSTS,
-    flag_waiting,
-    labels_in_use,
-    lock_with_firsts,
-    waiting_row,
-    with_open_turn,
 )
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
 from ragbandit.shared.model_servers.failures import link_of
@@ -175,7 +175,7 @@ def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[s
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
     kept = (TOOL_TURN, CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
     request = without_messages(row["request"], keep=kept)
-    return {"text": "", "context": canonical(values), "request": request}
+    return {"text": "", "context": canonical(values), "request": request, "continues": None}
 
 
 class DecisionStore:

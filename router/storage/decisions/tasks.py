@@ -12,13 +12,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, or_, select, update
 
 from ragbandit.router.storage.decisions.continuing import give_back_answers, task_key
-from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN, edge_of
+from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
+from ragbandit.router.storage.rows.waiting import lock_rows, take_out
 from ragbandit.router.storage.sql.bulk_insert import insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.json_columns import if_it_may_have, may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
-from ragbandit.router.storage.sql.waiting import lock_rows, take_out
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.types import Decision, DecisionId, TaskTurn
 
@@ -70,7 +70,7 @@ def take_places(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
 
 def lock_tasks(connection: Connection, new: Iterable[Decision]) -> None:
     """Lock the tasks of new turns, and of chats that continue an answer, before `take_answers` and `take_places`; see
-    `sql/waiting.py` for the order of locks.
+    `rows/waiting.py` for the order of locks.
     """
     keys = set[str]()
     for decision in new:
@@ -166,17 +166,18 @@ def newest_decision(
     """
     of_session = decisions_of_session(session, tenant=tenant, api_key=api_key)
     waits = select(waiting.c.decision_id).where(waiting.c.decision_id == decisions.c.id).exists()
-    is_task, request = may_have(decisions.c.facts, TaskTurn.key), if_it_may_have(decisions.c.request, "agent")
-    query = select(*decisions.c["id", "facts"], request.label("request"), is_task.label("may_be_task"))
+    is_task = may_be(decisions.c.task_until.is_not(None))
+    query = select(decisions.c.id, *FACT_COLUMNS, is_task.label("may_be_task"))
     # A session may have many decisions of one turn, such as an agent's small requests, and many tasks of sub-agents.
     order = (is_task.desc(), waits.desc(), decisions.c.made_at.desc(), decisions.c.id.desc())
     query = query.where(*of_session).order_by(*order).limit(READ).execution_options(yield_per=_PAGE)
     newest, highest = None, (False, False)
     with connection.execute(query) as result:
-        for row in result:
-            rank = TaskTurn.of(object_or_empty(row.facts)) is not None, "agent" not in edge_of(row.request)
+        for row in result.mappings():
+            facts = QueriedFacts.of_row(row)
+            rank = facts.task_until is not None, not facts.is_of_agent
             if newest is None or rank > highest:
-                newest, highest = DecisionId(row.id), rank
-            if highest == (row.may_be_task, True):
+                newest, highest = DecisionId(row["id"]), rank
+            if highest == (row["may_be_task"], True):
                 break  # no later row is better
     return newest

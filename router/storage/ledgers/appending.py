@@ -9,10 +9,10 @@ from sqlalchemy import insert, select, update
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import update_row
+from ragbandit.router.storage.rows.waiting import reset_feedback_flags, take_out
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
-from ragbandit.router.storage.sql.waiting import reset_feedback_flags, take_out
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import ClosedDecision, Feedback, FeedbackId, JoinedDecision, Json, PolicyLabel, Update
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, and_, exists, func, or_
 
+from ragbandit.router.storage.rows.waiting import OPEN_TURNS, TURN_OF
 from ragbandit.router.storage.sql.tables import feedback, waiting
-from ragbandit.router.storage.sql.waiting import OPEN_TURNS, TURN_OF
 from ragbandit.shared.types import Feedback, JoinedDecision
 
 _CALLER: Final = waiting.c.run_by == "caller"

@@ -22,12 +22,12 @@ from sqlalchemy import RowMapping, Select, and_, delete, exists, select, text, u
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, policies, updates, waiting
-from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import PolicyLabel
 

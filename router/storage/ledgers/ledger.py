@@ -31,14 +31,15 @@ from ragbandit.router.storage.rows.conversion import (
     update_value,
 )
 from ragbandit.router.storage.rows.outcome_rows import REPORTED, outcome_value, spent_of
+from ragbandit.router.storage.rows.queried_facts import IMPORTED_COLUMNS, is_imported
+from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, kept
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import if_it_may_have, object_or_empty
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, snapshots, updates, waiting
-from ragbandit.router.storage.sql.waiting import with_open_turn
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import (
     IMPORTED,
@@ -383,13 +384,11 @@ def _read_together(
 _PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at", "decided", "restarts")
 #: columns of `updates` that a policy learns from
 _COLUMNS: Final = _PLAIN + REWARD.names
-#: the facts of decisions that may be imported
-_IMPORTED = if_it_may_have(decisions.c.facts, IMPORTED)
 _NO_QUESTION = Query(text="")
-#: number of columns that are always read: _COLUMNS, features, facts and cost_weight
-_LEARNED = len(_COLUMNS) + 3
+#: number of columns that are always read: _COLUMNS, features, cost_weight and IMPORTED_COLUMNS
+_LEARNED = len(_COLUMNS) + 4
 #: columns of `decisions` that are read for policies that learn from the context, or from the draw
-_CONTEXT, _DRAW = ("context", "tenant"), ("arms",)
+_CONTEXT, _DRAW = ("context", "tenant"), ("arms", "facts")
 
 
 def lean_updates(
@@ -422,8 +421,7 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, more: tupl
     encoder_hash = ledger.encoder_hash()
     if encoder_hash:  # as in `Ledger.read_with_decisions`
         features = case((decisions.c.encoder_hash == encoder_hash, features))
-    facts = decisions.c.facts if "arms" in more else _IMPORTED
-    columns = [*updates.c[_COLUMNS], features, facts, decisions.c.cost_weight]
+    columns = [*updates.c[_COLUMNS], features, decisions.c.cost_weight, *IMPORTED_COLUMNS]
     columns += [decisions.c[name] for name in more]
     query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)
@@ -435,9 +433,9 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, more: tupl
 
 def _update(row: Any, *, label: PolicyLabel, more: tuple[str, ...]) -> Update:
     seq, decision_id, arm, propensity, made_at, decided, restarts = row[: len(_PLAIN)]
-    features, stored_facts, weight = row[len(_COLUMNS) : _LEARNED]
+    features, weight, *imported = row[len(_COLUMNS) : _LEARNED]
     texts = dict(zip(more, row[_LEARNED:], strict=True))
-    facts = object_or_empty(stored_facts)
+    facts = object_or_empty(texts.get("facts"))
     return Update(
         policy=label,
         seq=seq,
@@ -452,7 +450,7 @@ def _update(row: Any, *, label: PolicyLabel, more: tuple[str, ...]) -> Update:
         feedback_ids=(),
         features=features_value(features),
         made_at=made_at,
-        imported=IMPORTED in facts,
+        imported=is_imported(imported),
         decided=decided,
         released=is_released(facts),
         restarts=() if restarts is None else tuple(json.loads(restarts)),

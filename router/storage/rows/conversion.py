@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import RowMapping, Table
 
+from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.json_columns import json_object, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.model_servers.failures import FAILOVER
@@ -313,7 +314,8 @@ def decision_row(decision: Decision) -> dict[str, Any]:
     query = decision.query
     converted = {"allowed": _list(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
     converted["body_hash"] = query_hash(query, run_by=decision.run_by)
-    return {**_QUERY.row(query), **converted, **_DECISION.row(decision)}
+    facts = QueriedFacts.of_decision(decision).columns
+    return {**_QUERY.row(query), **converted, **_DECISION.row(decision), **facts}
 
 
 def decision_value(row: Row) -> Decision:

@@ -9,8 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Case, ColumnElement, case, or_
-
 
 def json_object(text: str | None) -> dict[str, Any]:
     """The JSON object of a column; {} for NULL. Raises ValueError for anything else."""
@@ -32,13 +30,3 @@ def object_at(parsed: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The object under this key; {} if there is none."""
     value = parsed.get(name)
     return value if isinstance(value, Mapping) else {}
-
-
-def may_have(column: ColumnElement[Any], *names: str) -> ColumnElement[bool]:
-    """Narrows what is read: rows without this condition have none of these keys, and rows with it must be parsed."""
-    return or_(*(column.contains(f'"{name}":', autoescape=True) for name in names))
-
-
-def if_it_may_have(column: ColumnElement[Any], *names: str) -> Case[Any]:
-    """The column of rows that `may_have` one of these keys, and NULL for the others, so that less is read."""
-    return case((may_have(column, *names), column))

@@ -32,10 +32,10 @@ from sqlalchemy.schema import SchemaItem
 #: migration of the first release; revisions have four digits, so that they compare as text
 FIRST_REVISION = "1001"
 #: newest migration of this release
-SCHEMA_REVISION = "1005"
+SCHEMA_REVISION = "1006"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
-OLDEST_REVISION = "1004"
+OLDEST_REVISION = "1006"
 
 metadata = MetaData()
 
@@ -258,6 +258,24 @@ policy_control = _table(
 )
 
 
+#: columns with facts that `facts` and `request` have as JSON, too; storage/rows/queried_facts.py has their meanings
+_QUERIED: Final = (
+    Column("is_imported", Boolean, comment="NULL: a former release made the row, and all of these are in its JSON"),
+    Column("is_forced", Boolean),
+    Column("is_sticky", Boolean),
+    Column("is_pinned", Boolean),
+    Column("is_named", Boolean),
+    Column("is_of_agent", Boolean),
+    Column("is_moved", Boolean),
+    Column("budget_factor", Double),
+    Column("task_until", Double),
+    Column("belongs_to", Text, comment="JSON list of ids"),
+    Column("continues", Text, comment="JSON list of ids"),
+)
+QUERIED_FACTS: Final = tuple(column.name for column in _QUERIED)
+for _column in _QUERIED:
+    _column.info["since"] = "1006"
+
 decisions = _table(
     "decisions",
     Column("id", ID, primary_key=True),
@@ -289,6 +307,7 @@ decisions = _table(
     Column("cost_weight", Double, comment="weight of cost in use; NULL: that of the setting reward"),
     Column("price", String(64), comment="the caller's weight of cost, a name or a number; NULL: none"),
     Column("turn_of", ID, comment="the decision that this turn belongs to; NULL: a decision", info={"since": "1004"}),
+    *_QUERIED,
     Index("decisions_made_at", "made_at"),
     comment="every decision, with everything that its draw depends on; updated only to erase texts",
 )

@@ -158,7 +158,9 @@ def test_rows_are_the_stores_own_and_come_once(world, new_ledger, tmp_path):
     theirs = [row for row in rows_of(world.ledger, decisions, decisions.c.id) if row["id"] in learned]
     arrived = rows_of(there, decisions, decisions.c.id)
     assert all(json.loads(row.pop("facts"))[IMPORTED] == "jsonl" for row in arrived)
-    assert arrived == [{name: value for name, value in row.items() if name != "facts"} for row in theirs]
+    assert all(row.pop("is_imported") for row in arrived)
+    marked = ("facts", "is_imported")
+    assert arrived == [{name: value for name, value in row.items() if name not in marked} for row in theirs]
     tables = (decisions, updates, feedback, outcomes, waiting, closures)
     before = [count(there, table) for table in tables]
     again = imported(there, tmp_path / "log.jsonl")

@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.storage.decisions import store as store_module
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.sql import waiting
+from ragbandit.router.storage.rows import waiting
 from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import TooManyRequests

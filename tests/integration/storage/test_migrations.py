@@ -148,19 +148,19 @@ def test_empty_postgresql_is_refused(postgres, settings):
         postgres.drop(name)
 
 
-@pytest.mark.parametrize(("revision", "fits"), [("1003", False), ("1004", True), ("1005", True), ("1006", False)])
+@pytest.mark.parametrize(("revision", "fits"), [("1005", False), ("1006", True), ("1007", True), ("1008", False)])
 def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     """Every schema from the oldest that the code can use to its own is accepted as it is; those around are refused."""
     migrate(empty)
-    monkeypatch.setattr(schema, "OLDEST_REVISION", "1004")
-    monkeypatch.setattr(schema, "SCHEMA_REVISION", "1005")
+    monkeypatch.setattr(schema, "OLDEST_REVISION", "1006")
+    monkeypatch.setattr(schema, "SCHEMA_REVISION", "1007")
     set_revision(empty, revision, code_from="9999")
     if fits:
         check_schema(empty)
         return
-    with pytest.raises(StoreError, match="needs 1004 to 1005") as caught:
+    with pytest.raises(StoreError, match="needs 1006 to 1007") as caught:
         check_schema(empty)
-    assert ("ragbandit migrate" if revision == "1003" else "newer") in caught.value.remedy
+    assert ("ragbandit migrate" if revision == "1005" else "newer") in caught.value.remedy
 
 
 def test_turns_of_older_stores_belong_to_their_decision(empty):

@@ -147,19 +147,19 @@ def test_the_advice_fix():
 
 
 @pytest.mark.parametrize(
-    ("facts", "request_", "expected"),
+    ("facts", "factor", "expected"),
     [
-        ({}, {}, ("policy", 0.0)),
-        ({"rebuilding": True, "incumbent": {"arm": "a", "share": 0.1}}, {}, ("rebuilt ledger", 1.0)),
-        ({"incumbent": {"arm": "a", "share": 0.25}}, {}, ("safe start", 0.75)),
-        ({"incumbent": {"arm": "a", "share": 1.0}}, {"edge": {"budget_factor": 8.0}}, ("budget", 1.0)),
-        ({"incumbent": "?", "cold_start_floor": "?"}, {"edge": {"budget_factor": 1.2}}, ("policy", 0.0)),
-        ({"cold_start_floor": {"a": 0.3, "b": 0.3, "c": None}}, {}, ("warm-up", 0.6)),
+        ({}, None, ("policy", 0.0)),
+        ({"rebuilding": True, "incumbent": {"arm": "a", "share": 0.1}}, None, ("rebuilt ledger", 1.0)),
+        ({"incumbent": {"arm": "a", "share": 0.25}}, None, ("safe start", 0.75)),
+        ({"incumbent": {"arm": "a", "share": 1.0}}, 8.0, ("budget", 1.0)),
+        ({"incumbent": "?", "cold_start_floor": "?"}, 1.2, ("policy", 0.0)),
+        ({"cold_start_floor": {"a": 0.3, "b": 0.3, "c": None}}, None, ("warm-up", 0.6)),
     ],
 )
-def test_what_decides_a_question(facts, request_, expected):
+def test_what_decides_a_question(facts, factor, expected):
     """A rebuilt ledger, a safe start, a raised price and raised floors are read from a decision's facts."""
-    assert decider_of(facts, request=request_)[:2] == pytest.approx(expected)
+    assert decider_of(facts, budget_factor=factor)[:2] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_decides_a_question(facts, request_, expected):
 def test_what_the_policy_wanted_of_other_arms(share, holdback, pmf, others):
     """The policy's own probability of other arms than the incumbent is computed back from the draw's."""
     facts = {"incumbent": {"arm": "a", "share": share}} | ({} if holdback is None else {"holdback": holdback})
-    assert decider_of(facts, request={}, pmf=pmf).others == pytest.approx(others)
+    assert decider_of(facts, budget_factor=None, pmf=pmf).others == pytest.approx(others)
 
 
 def test_the_state_is_what_decides_most_draws():

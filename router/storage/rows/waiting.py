@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, and_, delete, exists, func, literal, select, update
 
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
 from ragbandit.router.storage.sql.bulk_insert import Row, Rows, insert_into, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.json_columns import may_have, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
@@ -104,13 +104,13 @@ def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str
     """Set the ends of tasks whose row in `units` a later task has replaced: the newest turn has the end, too."""
     if not ids:
         return
-    query = select(*decisions.c["id", "turn_of", "facts"]).where(may_have(decisions.c.facts, TaskTurn.key))
+    query = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).where(may_be(decisions.c.task_until.is_not(None)))
     ends = dict[str, float]()
     for of_task in (decisions.c.id.in_(ids), decisions.c.turn_of.in_(ids)):
-        for key, turn_of, facts in connection.execute(query.where(of_task).order_by(decisions.c.made_at)):
-            task = TaskTurn.of(object_or_empty(facts))
-            if task is not None and (turn_of is None or turn_of in ends):
-                ends[turn_of or key] = task.until
+        for row in connection.execute(query.where(of_task).order_by(decisions.c.made_at)).mappings():
+            until, first = QueriedFacts.of_row(row).task_until, row["turn_of"] or row["id"]
+            if until is not None and (first == row["id"] or first in ends):
+                ends[first] = until
     for key, until in ends.items():
         mine = update(waiting).where(waiting.c.policy == label, waiting.c.decision_id == key)
         connection.execute(mine.values(open_until=until))

@@ -1,0 +1,186 @@
+"""Facts of decisions that queries ask for. Each is a column of `decisions`, written when the decision is inserted.
+
+The columns `facts` and `request` have the same facts as JSON, together with what callers and models write. A release
+before schema 1006 inserts rows without these columns; in such a row all of them are NULL, and the facts are read from
+its JSON. `fill` gives such rows their columns.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, cast
+
+from sqlalchemy import Column, ColumnElement, bindparam, case, func, or_, select
+
+from ragbandit.router.storage.sql.bulk_insert import Row
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
+from ragbandit.router.storage.sql.tables import QUERIED_FACTS, decisions
+from ragbandit.shared.types import IMPORTED, Decision, MovedTurn, PinnedArm, StickyTurn, TaskTurn
+from ragbandit.shared.types.request_facts import RequestFacts
+
+#: rows that `fill` changes in one transaction
+BATCH: Final = 500
+#: condition: a former release inserted the row, and nothing has filled its columns
+UNFILLED: Final = decisions.c.is_imported.is_(None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueriedFacts:
+    """The facts of one decision. The fields have the names and the order of their columns."""
+
+    #: whether another store made the decision
+    is_imported: bool
+    #: whether the caller named the arm
+    is_forced: bool
+    #: whether the arm is that of an earlier turn, as earlier releases stored it
+    is_sticky: bool
+    #: whether the kill switch pinned the arm
+    is_pinned: bool
+    #: whether the caller chose the decision's id
+    is_named: bool
+    #: whether an agent other than the conversation's main one asked
+    is_of_agent: bool
+    #: whether another arm answered than that of the turn before: moved, or in place of a failed one
+    is_moved: bool
+    #: factor by which a nearly spent budget raised the cost weight; None: no budget did
+    budget_factor: float | None
+    #: when the task ends if no further turn comes, seconds since 1970; None: the decision is of no task
+    task_until: float | None
+    #: JSON list: first decisions of the tool loop and of the failover that the row belongs to; None without any
+    belongs_to: str | None
+    #: JSON list: ids of the responses that the row continues or quotes; None without any
+    continues: str | None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any], *, request: RequestFacts, forced: bool) -> Self:
+        """The facts from `Decision.facts`, `Query.request` and `Query.forced`. Values of other types are no facts."""
+        task, loop, failover = TaskTurn.of(facts), request.get("tool_turn"), request.get("failover")
+        firsts = [link.get("first") for link in (loop, failover) if isinstance(link, Mapping)]
+        quoted = request.get("quoted")
+        responses = [request.get("previous_response_id"), *(quoted if isinstance(quoted, list | tuple) else ())]
+        return cls(
+            is_imported=IMPORTED in facts,
+            is_forced=forced,
+            is_sticky=StickyTurn.key in facts,
+            is_pinned=PinnedArm.key in facts,
+            is_named=request.get("named_id") is True,
+            is_of_agent="agent" in request,
+            is_moved=_is_moved(facts) or (isinstance(failover, Mapping) and bool(failover)),
+            budget_factor=_number(request.get("budget_factor")),
+            task_until=None if task is None else _number(task.until),
+            belongs_to=_ids(firsts),
+            continues=_ids(responses),
+        )
+
+    @classmethod
+    def of_decision(cls, decision: Decision) -> Self:
+        query = decision.query
+        return cls.of(decision.facts, request=query.request, forced=query.forced)
+
+    @classmethod
+    def of_row(cls, row: Row) -> Self:
+        """The facts of a row with FACT_COLUMNS."""
+        if row["is_imported"] is not None:
+            return cls(**{name: row[name] for name in QUERIED_FACTS})
+        return cls.of_json(row["unfilled_facts"], row["unfilled_request"])
+
+    @classmethod
+    def of_json(cls, facts: str | None, request: str | None) -> Self:
+        """The facts from the columns `facts` and `request`. A damaged column has none."""
+        parsed = object_or_empty(request)
+        edge = cast(RequestFacts, object_at(parsed, "edge"))
+        return cls.of(object_or_empty(facts), request=edge, forced=parsed.get("forced") is True)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in QUERIED_FACTS}
+
+    @property
+    def is_undrawn(self) -> bool:
+        """Whether the arm was not drawn here: named by the caller, kept, pinned, or drawn in another store."""
+        return self.is_imported or self.is_forced or self.is_sticky or self.is_pinned
+
+
+def _is_moved(facts: Mapping[str, Any]) -> bool:
+    return MovedTurn.key in facts or MovedTurn.key in object_at(facts, TaskTurn.key)
+
+
+def _number(value: Any) -> float | None:
+    """The number as float64; None for anything else, and for numbers that float64 does not have."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _ids(values: Sequence[Any]) -> str | None:
+    ids = [value for value in values if isinstance(value, str)]
+    return json.dumps(ids) if ids else None
+
+
+def ids_of(column: str | None) -> set[str]:
+    """The ids in `belongs_to` or `continues`."""
+    return set() if column is None else {*json.loads(column)}
+
+
+def _if_unfilled(column: Column[Any]) -> ColumnElement[Any]:
+    return case((UNFILLED, column)).label(f"unfilled_{column.name}")
+
+
+UNFILLED_FACTS: Final = _if_unfilled(decisions.c.facts)
+#: columns of a query for `QueriedFacts.of_row`; the JSON is read only in rows without the others
+FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], UNFILLED_FACTS, _if_unfilled(decisions.c.request))
+
+
+def may_be(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Condition on columns of QueriedFacts, which is also true for rows whose columns have to be read from JSON."""
+    return or_(condition, UNFILLED)
+
+
+#: columns of a query for `is_imported`
+IMPORTED_COLUMNS: Final = (decisions.c.is_imported, UNFILLED_FACTS)
+
+
+def is_imported(columns: Sequence[Any]) -> bool:
+    """Only this of the facts, from the values of IMPORTED_COLUMNS."""
+    stored, unfilled_facts = columns
+    return IMPORTED in object_or_empty(unfilled_facts) if stored is None else bool(stored)
+
+
+def unfilled(database: Database) -> int:
+    """Number of rows that a former release inserted, and that nothing has filled."""
+    with database.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(decisions).where(UNFILLED)).scalar_one())
+
+
+def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
+    """Fill the columns of these rows, batch by batch. Returns the number of filled rows.
+
+    After an interruption it continues with the rows that remain. Decisions may be made and erased meanwhile.
+    progress: called with (rows filled, rows to fill). Raises StoreError.
+    """
+    count = unfilled(database)
+    columns = decisions.c["id", "facts", "request"]
+    new = {name: bindparam(f"new_{name}", type_=decisions.c[name].type) for name in QUERIED_FACTS}
+    change = decisions.update().where(decisions.c.id == bindparam("of"), UNFILLED).values(new)
+    filled, after = 0, ""
+    while filled < count:
+        query = select(*columns).where(UNFILLED, decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
+        with database.write() as connection:
+            # key_share: rows of outcomes and feedback that refer to these decisions may be inserted meanwhile.
+            rows = connection.execute(query.with_for_update(key_share=True)).all()
+            if not rows:
+                break
+            changes = []
+            for row in rows:
+                facts = QueriedFacts.of_json(row.facts, row.request).columns
+                changes.append({"of": row.id, **{f"new_{name}": value for name, value in facts.items()}})
+            connection.execute(change, changes)
+        filled, after = filled + len(rows), rows[-1].id
+        progress(filled, max(count, filled))
+    return filled

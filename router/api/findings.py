@@ -259,18 +259,11 @@ def of_store(database: "Database", *, settings: "Settings", now: float) -> list[
 
 
 def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
-    from sqlalchemy import exists, select
-
-    from ragbandit.router.storage.rows.queried_facts import UNFILLED
     from ragbandit.router.storage.sql.schema import revision_of
     from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
     with database.read() as connection:
         current = revision_of(connection)
-        has_unfilled = connection.execute(select(exists().where(UNFILLED))).scalar_one()
-    if has_unfilled:
-        what = "decisions of a former release have facts only as JSON, which reports read more slowly"
-        yield Finding("warning", "schema", what, "when no process of that release runs: `ragbandit migrate`")
     if current != SCHEMA_REVISION:
         what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which can use it as well"
         remedy = "complete the upgrade: one version on every host, then `ragbandit migrate`"

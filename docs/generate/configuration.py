@@ -33,7 +33,7 @@ problems (exit code 1). `--settings-only` tries nothing.
   `RAGBANDIT_DATA_DIR`. `DATABASE_URL` and `REDIS_URL` set `database_url` and `redis_url`.
 - **Secrets** belong in the environment. A URL of the database, of Redis or of an arm with a password is
   refused in the file.
-- **Numbers**: YAML reads `5e-5` as text and `5.0e-5` as a number.
+- **Numbers** may have an exponent: `5e-5`, `5.0e-5`.
 - **Params** of arms stand in `arms` ([strategies.md](strategies.md)), those of the policy in `policy.params`
   ([policies.md](policies.md)).
 """

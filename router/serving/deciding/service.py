@@ -19,7 +19,8 @@ from ragbandit.router.serving.loading.live import NOTHING_LIVE, LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.decisions.store import OUTDATED, DecisionStore, settle
+from ragbandit.router.storage.decisions.decision_writes import OUTDATED, settle
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle

@@ -17,33 +17,7 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError
-from ragbandit.shared.types import ERASED, DecisionId, Feedback, Outcome, Receipt
-
-
-def is_foreign(outcome: Outcome, decision: Row) -> bool:
-    """Whether a caller reports an outcome of a decision that our workers run. decision: with the column `run_by`."""
-    return bool(outcome.run_by == "caller" and decision["run_by"] == "worker")
-
-
-def outcome_reply(
-    outcome: Outcome, body_hash: str, *, decided: Mapping[str, Row], hashes: Mapping[str, str]
-) -> Literal[False] | RagBanditError:
-    """The reply to an outcome that was not inserted: False for a duplicate or a worker's second run, else an error.
-
-    decided: decision id -> row with the column `run_by`. hashes: decision id -> body hash of the stored outcome.
-    """
-    if outcome.decision_id not in decided:
-        return unknown_decision()
-    if hashes.get(outcome.decision_id) == body_hash:
-        return False
-    if is_foreign(outcome, decided[outcome.decision_id]):
-        wait = "wait for it (GET /v1/decisions/{id}, or POST /v1/answer again), or cancel it"
-        remedy = f"{wait}; report outcomes of decisions that /v1/route made"
-        return Conflict("our workers run this decision and report its outcome", field="decision_id", remedy=remedy)
-    if outcome.run_by == "worker":
-        return False
-    remedy = "the first outcome stays; route the question again to run it again"
-    return Conflict("this decision has another outcome already", field="decision_id", remedy=remedy)
+from ragbandit.shared.types import ERASED, DecisionId, Feedback, Receipt
 
 
 def judged_decision(

@@ -4,57 +4,36 @@ Every write takes a group of items, so that concurrent requests share one transa
 keys. A repeated id is a duplicate if the body is the same, and a conflict if it differs; neither changes a row.
 """
 
-import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
-from operator import attrgetter, itemgetter, not_
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from sqlalchemy import RowMapping, Table, exists, select
 
-from ragbandit.router.storage.access.reservations import Reservations
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions import feedback_writes, tasks
-from ragbandit.router.storage.decisions.continuing import newest_tasks, stored_key, take_answers, task_key
+from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
+from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, readable, stored_decisions
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
-from ragbandit.router.storage.decisions.turns import (
-    CONVERSATION,
-    TOOL_TURN,
-    add_turns,
-    earlier_turns,
-    edge_of,
-)
-from ragbandit.router.storage.jobs import answers
-from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
+from ragbandit.router.storage.decisions.outcome_writes import OutcomeWrites, Scoring
+from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.rows.conversion import (
-    RATED_MESSAGE,
     Row,
-    canonical,
-    decision_row,
     decision_value,
     feedback_value,
     reward_value,
-    without_messages,
 )
-from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, outcome_row, outcome_value
+from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.rows.waiting import (
-    WITH_FIRSTS,
-    flag_waiting,
-    labels_in_use,
-    lock_with_firsts,
-    waiting_row,
     with_open_turn,
 )
-from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, run, send, send_new
+from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting, is_missing_outcome
+from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
@@ -65,24 +44,17 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
-from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
-from ragbandit.shared.model_servers.failures import link_of
+from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import (
-    ERASED,
-    NAMED_ID,
-    PICK,
     Decision,
     DecisionId,
     DecisionState,
     Feedback,
-    JudgeRequest,
-    LabelRequest,
     Outcome,
     PolicyLabel,
     Query,
     Receipt,
     Reward,
-    TaskTurn,
 )
 
 
@@ -113,27 +85,6 @@ class DecisionRecord:
 Made = TypeVar("Made", Decision, Outcome)
 
 
-class _OutdatedError(Exception):
-    """The decisions were made with an older revision of versions and kill switch."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The ledgers and the turns of new decisions: functions that return what `send` has asked."""
-
-    #: see `labels_in_use`
-    labels: Callable[[], set[str]]
-    #: by tenant, see `answers.read_turns`
-    turns: Mapping[str, Rows]
-
-    @classmethod
-    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "_Places":
-        """Ask; call this after the decisions were inserted."""
-        labels = labels_in_use(connection, label=label)
-        tenants = {decision.query.tenant for decision in group if decision.run_by == "worker"}
-        return cls(labels, answers.read_turns(connection, tenants))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerTask:
     decision: Decision | StoreError
@@ -142,40 +93,8 @@ class AnswerTask:
     cancelled: bool
 
 
-#: `field` of the error of decisions that were made with an older revision of versions and kill switch
-OUTDATED: Final = "revision"
 #: tables that have a decision's row of a ledger, by its state: learned, closed, waiting
 _PLACES: Final = (updates, closures, waiting)
-_REVISION: Final = "SELECT revision FROM policy_control WHERE base = ?"
-_ID: Final = attrgetter("id")
-_DECISION_ID: Final = itemgetter("decision_id")
-#: query for the columns of decisions that are needed to store their outcomes. Its locks let one writer at a time add an
-#: outcome to a decision, or to a turn of it
-_DECISIONS_OF_OUTCOMES: Final = (
-    "SELECT id, run_by, tenant, api_key, request, session, turn_of, facts"  # noqa: S608 # names of ours
-    f" FROM decisions WHERE id {WITH_FIRSTS} ORDER BY id FOR NO KEY UPDATE"
-)
-#: locks the outcomes of decisions for `add_turns`
-_OUTCOMES: Final = (
-    f"SELECT decision_id, body_hash FROM outcomes WHERE decision_id {WITH_FIRSTS}"  # noqa: S608 # names of ours
-    " ORDER BY decision_id FOR UPDATE"
-)
-#: columns of an outcome that are NULL if texts are not stored; repeated outcomes are recognised by body_hash
-_NO_OUTCOME_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "sources", "reply"))
-
-
-def _blank(outcome: Row) -> dict[str, Any]:
-    """Columns of the outcome of an erased decision."""
-    is_known = outcome["stop_reason"] in KNOWN_REASONS
-    return _NO_OUTCOME_TEXTS if is_known else {**_NO_OUTCOME_TEXTS, "stop_reason": ERASED}
-
-
-def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
-    """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
-    values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    kept = (TOOL_TURN, CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
-    request = without_messages(row["request"], keep=kept)
-    return {"text": "", "context": canonical(values), "request": request, "continues": None}
 
 
 class DecisionStore:
@@ -201,9 +120,9 @@ class DecisionStore:
         self.database, self.label = database, label
         #: label of the configured policy, which versions refer to
         self._base = label
-        self.text, self.context = text, context
-        self.judge, self.check = judge, check
-        self.estimate, self._reservations = estimate, Reservations()
+        self.text, self.judge, self.check = text, judge, check
+        self._decisions = DecisionWrites(database, text=text, context=context, estimate=estimate)
+        self._outcomes = OutcomeWrites(self._decisions, text=text)
 
     @cached_property
     def secret(self) -> bytes:
@@ -227,87 +146,12 @@ class DecisionStore:
         revision: of versions and kill switch. If the store has another one, nothing is stored, and every decision gets
             Conflict with the field OUTDATED
         """
-        try:
-            return self._add_decisions(group, claims=claims, revision=revision)
-        except _OutdatedError:
-            message, remedy = "the kill switch or a version of the policy has changed", "send the request again"
-            return [Conflict(message, field=OUTDATED, remedy=remedy) for _ in group]
-
-    def _add_decisions(
-        self, group: Sequence[Decision], *, claims: Mapping[DecisionId, str], revision: int | None
-    ) -> list[Decision | RagBanditError]:
-        with counting(self.database) as (connection, moves):
-            reserved = dict(zip(map(_ID, group), map(self.estimate, group), strict=True))
-            over = self._reservations.admit(connection, group, estimates=reserved)
-            refused, whole = dict[DecisionId, RagBanditError](over), group
-            if over:
-                group = [decision for decision in group if decision.id not in over]
-            rows = list(map(self._row, group))
-            inserted = send_new(connection, decisions, rows, key="id")
-            places = _Places.of(connection, group, label=self.label)
-            # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
-            stored_revision = None if revision is None else send(connection, _REVISION, self._base)
-            if stored_revision is not None and _revision_in(stored_revision()) != revision:
-                raise _OutdatedError
-            are_new = inserted()
-            new = list(compress(group, are_new))
-            tasks.lock_tasks(connection, new)
-            refused.update(take_answers(connection, new))
-            refused.update(tasks.take_places(connection, [item for item in new if item.id not in refused]))
-            accepted = [item for item in new if item.id not in refused]
-            self._begin(connection, accepted, places=places, moves=moves, claims=claims, reserved=reserved)
-            stored = {}
-            if not all(are_new):
-                stored = _stored_decisions(connection, map(_ID, compress(group, map(not_, are_new))))
-        stopped = [item.turn_of for item in whole if item.id in over and item.turn_of is not None]
-        if stopped:
-            # In a transaction of its own, since the one above has locked other rows of `units` and `waiting` already.
-            with counting(self.database) as (connection, moves):
-                tasks.stop_tasks(connection, stopped, moves=moves, now=whole[0].made_at)
-        hashes = dict(zip(map(id, group), map(itemgetter("body_hash"), rows), strict=True))
-        results: list[Decision | RagBanditError] = []
-        for decision in whole:
-            if decision.id in stored and id(decision) in hashes:
-                results.append(settle(*stored[decision.id], request_hash=hashes[id(decision)]))
-            else:
-                results.append(refused.get(decision.id, decision))
-        return results
-
-    def _row(self, decision: Decision) -> dict[str, Any]:
-        row = decision_row(decision)
-        return row if self.text == "full" else row | _without_texts(row, context=self.context)
-
-    def _begin(
-        self,
-        connection: Connection,
-        new: Sequence[Decision],
-        *,
-        places: "_Places",
-        moves: Moves,
-        in_front: bool = False,
-        claims: Mapping[DecisionId, str] = MappingProxyType({}),
-        reserved: Mapping[DecisionId, float] = MappingProxyType({}),
-    ) -> None:
-        """Let new decisions wait in ledgers and in the answer queue. in_front, claims, reserved: `answers.enqueue`."""
-        if not new:
-            return
-        drawn = [decision for decision in new if decision.turn_of is None]
-        moves.add("decided", len(drawn))
-        in_use = sorted(places.labels())
-        rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
-        insert_rows(connection, waiting, rows)
-        moves.waiting(rows)
-        tasks.keep_open(connection, new)
-        for_workers = [decision for decision in new if decision.run_by == "worker"]
-        if for_workers:
-            answers.enqueue(
-                connection, for_workers, turns=places.turns, in_front=in_front, claims=claims, reserved=reserved
-            )
+        return self._decisions.add(group, label=self.label, base=self._base, claims=claims, revision=revision)
 
     def decisions_by_id(self, ids: Iterable[DecisionId]) -> dict[str, tuple[Decision | StoreError, str]]:
         """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
         with self.database.look() as connection:
-            return _stored_decisions(connection, ids)
+            return stored_decisions(connection, ids)
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
         with self.database.look() as connection:
@@ -346,127 +190,14 @@ class DecisionStore:
         successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
         """
         group, successor = self._by_the_store(group), successor and self._by_the_store([successor])[0]
-        rows = list(map(outcome_row, group))
-        if self.text != "full":
-            rows = [row | _NO_OUTCOME_TEXTS for row in rows]
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
-        with counting(self.database) as (connection, moves):
-            ids = sorted(set(map(_DECISION_ID, rows)))
-            locked = send(connection, _DECISIONS_OF_OUTCOMES, ids, ids)
-            if successor is not None and successor.turn_of is not None:
-                tasks.lock_task(connection, successor)
-            stored = send(connection, _OUTCOMES, ids, ids)
-            waits = lock_with_firsts(connection, ids)
-            counts = ask_kept(connection, label=self.label) if sample is not None or self.check else dict[str, int]
-            decided = {row["id"]: {**row, "parsed": object_or_empty(row["facts"])} for row in locked()}
-            hashes = {row["decision_id"]: row["body_hash"] for row in stored()}
-            new: dict[str, tuple[Outcome, Row]] = {}
-            again = list[Outcome]()  # second runs: they have no row, but were paid for
-            for outcome, row in zip(group, rows, strict=True):
-                key, decision = outcome.decision_id, decided.get(outcome.decision_id)
-                if decision is None:
-                    continue
-                if key not in hashes and not feedback_writes.is_foreign(outcome, decision):
-                    blank = _blank(row) if ERASED in decision["parsed"] else {}
-                    call = stored_key(outcome, request=decision["request"], session=decision["session"])
-                    new[key], hashes[key] = (outcome, {**row, **blank, "call": call}), row["body_hash"]
-                elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != hashes[key]:
-                    again.append(outcome)
-            count_spending(moves, again, rows=decided, is_stored=False)
-            if new:
-                insert_rows(connection, outcomes, [new[key][1] for key in sorted(new)])
-                flagged = [row for row in waits() if row["decision_id"] in new]
-                flag_waiting(connection, flagged, moves=moves, has_outcome=True)
-                self._follow_up(
-                    connection,
-                    [*new.values()],
-                    decided=decided,
-                    waits=set(map(_DECISION_ID, waits())),
-                    sample=sample,
-                    counts=counts(),
-                    moves=moves,
-                )
-                if successor is not None:
-                    insert_rows(connection, decisions, [self._row(successor)])
-                    if successor.turn_of is not None:
-                        tasks.move_task(connection, successor)
-                    places = _Places.of(connection, [successor], label=self.label)
-                    estimate = {successor.id: self.estimate(successor)}
-                    self._begin(connection, [successor], places=places, moves=moves, in_front=True, reserved=estimate)
-        return [
-            outcome is new.get(outcome.decision_id, (None,))[0]
-            or feedback_writes.outcome_reply(outcome, row["body_hash"], decided=decided, hashes=hashes)
-            for outcome, row in zip(group, rows, strict=True)
-        ]
+        scoring = Scoring(judge=sample, check=self.check)
+        return self._outcomes.add(group, label=self.label, scoring=scoring, successor=successor)
 
     def _by_the_store(self, group: Sequence[Made]) -> Sequence[Made]:
         """The values with times of the store, if the clock of this host is ahead."""
         clock = self.database.clock
         return [replace(value, made_at=clock.corrected(value.made_at)) for value in group] if clock.ahead_s() else group
-
-    def _follow_up(
-        self,
-        connection: Connection,
-        inserted: Sequence[tuple[Outcome, Row]],
-        *,
-        decided: Mapping[str, Row],
-        waits: Collection[str],
-        sample: JudgeSample | None,
-        counts: Mapping[str, int],
-        moves: Moves,
-    ) -> None:
-        """Change the rows that depend on new outcomes: queues, spending, and outcomes with later tool turns.
-
-        waits: decisions for which a ledger waits
-        """
-        answered, of_tasks = list[str](), list[str]()
-        scored, to_label = list[Outcome](), list[Outcome]()
-        turns = list[tuple[Outcome, Row, DecisionId]]()
-        for outcome, row in inserted:
-            decision = decided[outcome.decision_id]
-            if decision["run_by"] == "worker":
-                answered.append(outcome.decision_id)
-            if decision["turn_of"] is not None:
-                turns.append((outcome, {**row, "request": decision["request"]}, decision["turn_of"]))
-                continue
-            if TaskTurn.key in decision["parsed"]:
-                of_tasks.append(outcome.decision_id)
-            if not link_of(edge_of(decision["request"])):
-                scored.append(outcome)
-            label = LabelRequest.of(decision["parsed"])
-            if label is not None and label.asked and outcome.answer:
-                to_label.append(outcome)
-        answers.remove(connection, answered)
-        count_spending(moves, map(itemgetter(0), inserted), rows=decided)
-        if of_tasks:
-            turns += earlier_turns(connection, of_tasks, without={outcome.decision_id for outcome, _, _ in turns})
-        if turns:
-            scored += add_turns(connection, turns, waits=waits)
-        self._await_scores(connection, scored, decided=decided, sample=sample, counts=counts, moves=moves)
-        if to_label:
-            add_labels(connection, to_label, moves=moves)
-
-    def _await_scores(
-        self,
-        connection: Connection,
-        scored: Sequence[Outcome],
-        *,
-        decided: Mapping[str, Row],
-        sample: JudgeSample | None,
-        counts: Mapping[str, int],
-        moves: Moves,
-    ) -> None:
-        """Let outcomes wait for the judge and for the check."""
-        if sample is not None:
-            shard = self.database.shard
-            requests = {key: JudgeRequest.of(row["parsed"]) for key, row in decided.items()}
-            drawn_before = {key: request.asked for key, request in requests.items() if request is not None}
-            sample_outcomes(
-                connection, scored, counts=counts, sample=sample, drawn=drawn_before, moves=moves, shard=shard
-            )
-        if self.check:
-            room = MAX_CHECKS - counts["check_due"]
-            add_jobs(connection, scored, kind="check", room=room, moves=moves)
 
     def has_outcome(self, outcome: Outcome) -> bool:
         """Whether an outcome with the same body is stored."""
@@ -592,38 +323,6 @@ def _state(learned: Row | None, closed: Row | None) -> DecisionState:
     if closed is not None:
         return "quarantined" if closed["state"] == "quarantined" else "closed"
     return "waiting"
-
-
-def _revision_in(rows: Sequence[Row]) -> int:
-    return int(rows[0]["revision"]) if rows else 0
-
-
-def _by(key: Callable[[Row], str], rows: Sequence[Row]) -> dict[str, Row]:
-    return dict(zip(map(key, rows), rows, strict=True))
-
-
-def _stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
-    listed = list(ids)
-    if not listed:
-        return {}
-    rows = connection.execute(select(decisions).where(decisions.c.id.in_(listed))).mappings()
-    return {row["id"]: (readable(row), row["body_hash"]) for row in rows}
-
-
-def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:
-    """The reply to a repeated id: the stored decision, or Conflict if a different request made it."""
-    if stored_hash == request_hash:
-        return stored
-    remedy = "use a new id for a new question"
-    return Conflict("this decision id was used for another request", field="decision_id", remedy=remedy)
-
-
-def readable(row: Row) -> Decision | StoreError:
-    """The decision of a row. StoreError is returned, not raised, so that other rows can still be read."""
-    try:
-        return decision_value(row)
-    except (ValueError, TypeError, KeyError) as error:
-        return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: `ragbandit verify`")
 
 
 def readable_outcome(row: Row) -> Outcome | StoreError:

@@ -1,7 +1,7 @@
 """Reads and writes rows of `waiting`: decisions that a ledger has not closed, with three flags each.
 
-One order of locks prevents deadlocks: rows of `decisions`, then of `units`, `outcomes` and `waiting`. A transaction
-locks all its rows of a table at once, in the order of their keys.
+One order of locks prevents deadlocks: LOCK_ORDER. A transaction locks all its rows of a table at once, in the order of
+their keys. Rows that it has inserted are locked by nobody else.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +17,8 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
+#: tables in the order in which a transaction that stores decisions, outcomes or feedback locks their stored rows
+LOCK_ORDER: Final = ("decisions", "units", "outcomes", "waiting", "feedback", "jobs", "counters")
 #: condition for a column: ids of decisions and turns, and the decisions of these turns. Takes the ids twice
 WITH_FIRSTS: Final = "IN (? UNION ALL SELECT turn_of FROM decisions WHERE id IN ?)"
 _turns = decisions.alias("turns")

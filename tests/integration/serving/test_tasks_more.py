@@ -149,9 +149,10 @@ def test_a_budget_stops_all_turns_of_a_group(make_world, database_url):
         store.add_decisions = lambda group, **_more: decided.extend(group) or list(group)
         turn(world)
     store.add_decisions = original
-    store._reservations.admit = lambda _connection, group, **_more: {group[0].id: Conflict("spent", field="budget")}
+    reservations = store._decisions.reservations
+    reservations.admit = lambda _connection, group, **_more: {group[0].id: Conflict("spent", field="budget")}
     refused, other = store.add_decisions(decided)
-    del store._reservations.admit
+    del reservations.admit
     assert (refused.field, other.turn_of) == ("budget", first.id)
     assert world.router.decision(first.id).state == "closed"
     assert place(turn(world)) == (1, None)

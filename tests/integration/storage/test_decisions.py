@@ -16,7 +16,8 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.storage.access.spending import Spent, spenders_of, spent
-from ragbandit.router.storage.decisions.store import OUTDATED, DecisionStore
+from ragbandit.router.storage.decisions.decision_writes import OUTDATED
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger

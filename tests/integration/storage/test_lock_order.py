@@ -1,19 +1,22 @@
 """Writers of turns lock rows in one order, which prevents deadlocks on PostgreSQL."""
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import psycopg
 import pytest
 
-from ragbandit.router.storage.decisions import store as store_module
+from ragbandit.router.storage.decisions.outcome_writes import LOCK_DECISIONS, LOCK_OUTCOMES
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.rows import waiting
+from ragbandit.router.storage.rows.waiting import LOCK_ORDER
 from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import TooManyRequests
-from ragbandit.shared.types import SpendLimit, TaskTurn
+from ragbandit.shared.types import Feedback, SpendLimit, TaskTurn
 from tests.support.waiting import until
 
 from .test_turns import decision, outcome
@@ -64,6 +67,12 @@ def outcomes_of_both(store):
     assert store.add_outcomes([outcome("a2", answer="sun"), outcome("c")]) == [True, True]
 
 
+def rating(store):
+    feedback = Feedback(id="f1", decision_id="a", kind="rating", value=1.0, source="human", received_at=NOW)
+    (receipt,) = store.add_feedback([feedback])
+    assert not receipt.late
+
+
 def erasure(store):
     assert erase(store.database, Selection(decision="a"), features=False, actor="cli:ann", now=NOW).decisions
 
@@ -92,9 +101,41 @@ def test_a_writer_that_waits_for_a_row_holds_no_later_row(store, write, held, fr
         written.result(20)
 
 
+#: a statement that locks stored rows: its table is in one of the groups
+_LOCKS = re.compile(r"(?:UPDATE|DELETE FROM) (\w+)|SELECT .*?FROM (\w+).* FOR (?:NO KEY )?UPDATE", re.S)
+
+
+def locks(statements):
+    """The tables whose stored rows these statements lock, in the order in which they are locked first."""
+    matches = filter(None, (_LOCKS.match(statement.strip()) for statement in statements))
+    return [*dict.fromkeys(table for match in matches if (table := match[1] or match[2]) in LOCK_ORDER)]
+
+
 @pytest.mark.parametrize(
-    "statement", [store_module._DECISIONS_OF_OUTCOMES, store_module._OUTCOMES, waiting._LOCKED_WITH_FIRSTS]
+    ("write", "expected"),
+    [
+        (new_turn, ["units", "outcomes", "waiting"]),
+        (outcome_of_turn, ["decisions", "outcomes", "waiting"]),
+        (outcomes_of_both, ["decisions", "outcomes", "waiting"]),
+        (rating, ["waiting"]),
+    ],
 )
+def test_statements_lock_in_the_order_that_is_written_down(store, monkeypatch, write, expected):
+    """The statements that PostgreSQL gets lock stored rows in LOCK_ORDER, those of counters last."""
+    sent, execute = [], psycopg.Cursor.execute
+
+    def recorded(cursor, statement, *more, **options):
+        sent.append(str(statement))
+        return execute(cursor, statement, *more, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", recorded)
+    write(store)
+    locked = locks(sent[sent.index("BEGIN", 1) :] if sent.count("BEGIN") > 1 else sent)  # of the last transaction
+    assert locked == sorted(locked, key=LOCK_ORDER.index)
+    assert [table for table in locked if table not in ("jobs", "counters")] == expected
+
+
+@pytest.mark.parametrize("statement", [LOCK_DECISIONS, LOCK_OUTCOMES, waiting._LOCKED_WITH_FIRSTS])
 def test_rows_of_outcomes_are_found_by_indexes(store, statement):
     """An outcome does not read all rows of a table to find its decision, and that of a turn."""
     values = ["a"] * (statement.count("?") - 2)

@@ -9,7 +9,8 @@ import pytest
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.access import reservations
 from ragbandit.router.storage.access.spending import Spender, lock, spent
-from ragbandit.router.storage.decisions.store import OUTDATED, DecisionStore
+from ragbandit.router.storage.decisions.decision_writes import OUTDATED
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.sql.database import Database

@@ -1,0 +1,232 @@
+"""Stores a group of decisions in one transaction. Its phases, each a method of DecisionWrites, lock rows in this order:
+
+1. admit: the spending of budgets (`Reservations.admit`), which refuses decisions beyond a spent budget.
+2. insert: rows of `decisions`. Then the revision of the versions is compared with the one that decided.
+3. refuse: `units` and `outcomes`. A turn whose place another request has taken meanwhile is deleted again.
+4. queue: `waiting`, for each ledger, and `jobs`, for workers.
+5. count: `counting` adds to the counters when the block ends.
+
+The tasks of turns that a budget has refused end in a transaction of their own, since it locks other rows of `units`.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from operator import attrgetter, not_
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from sqlalchemy import select
+
+from ragbandit.router.storage.access.reservations import Reservations
+from ragbandit.router.storage.decisions import tasks
+from ragbandit.router.storage.decisions.continuing import take_answers
+from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
+from ragbandit.router.storage.jobs import answers
+from ragbandit.router.storage.rows.conversion import (
+    RATED_MESSAGE,
+    Row,
+    canonical,
+    decision_row,
+    decision_value,
+    without_messages,
+)
+from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
+from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send, send_new
+from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, waiting
+from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
+from ragbandit.shared.types import NAMED_ID, PICK, Decision, DecisionId, PolicyLabel
+
+#: `field` of the error of decisions that were made with an older revision of versions and kill switch
+OUTDATED: Final = "revision"
+_REVISION: Final = "SELECT revision FROM policy_control WHERE base = ?"
+_ID: Final = attrgetter("id")
+
+
+class _OutdatedError(Exception):
+    """The decisions were made with an older revision of versions and kill switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The ledgers and the turns of new decisions: functions that return what `send` has asked."""
+
+    #: see `labels_in_use`
+    labels: Callable[[], set[str]]
+    #: by tenant, see `answers.read_turns`
+    turns: Mapping[str, Rows]
+
+    @classmethod
+    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "Places":
+        """Ask; call this after the decisions were inserted."""
+        labels = labels_in_use(connection, label=label)
+        tenants = {decision.query.tenant for decision in group if decision.run_by == "worker"}
+        return cls(labels, answers.read_turns(connection, tenants))
+
+
+class DecisionWrites:
+    """Stores decisions. Thread-safe."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        text: Literal["full", "none"],
+        context: frozenset[str],
+        estimate: Callable[[Decision], float],
+    ) -> None:
+        """The parameters are those of DecisionStore."""
+        self.database, self.text, self.context = database, text, context
+        self.estimate, self.reservations = estimate, Reservations()
+
+    def add(
+        self,
+        group: Sequence[Decision],
+        *,
+        label: PolicyLabel,
+        base: PolicyLabel,
+        claims: Mapping[DecisionId, str],
+        revision: int | None,
+    ) -> list[Decision | RagBanditError]:
+        """See `DecisionStore.add_decisions`. label: of the ledger. base: label that versions of the policy refer to."""
+        try:
+            with counting(self.database) as (connection, moves):
+                estimates = {decision.id: self.estimate(decision) for decision in group}
+                over = self.reservations.admit(connection, group, estimates=estimates)
+                rest = [decision for decision in group if decision.id not in over] if over else group
+                rows = list(map(self.row, rest))
+                are_new, places = _insert(connection, rest, rows=rows, label=label, base=base, revision=revision)
+                new = list(compress(rest, are_new))
+                refused = over | _refuse(connection, new)
+                begun = [decision for decision in new if decision.id not in refused]
+                queue(connection, begun, places=places, moves=moves, claims=claims, reserved=estimates)
+                stored = stored_decisions(connection, map(_ID, compress(rest, map(not_, are_new))))
+        except _OutdatedError:
+            message, remedy = "the kill switch or a version of the policy has changed", "send the request again"
+            return [Conflict(message, field=OUTDATED, remedy=remedy) for _ in group]
+        self._stop_tasks([decision for decision in group if decision.id in over])
+        hashes = {id(decision): row["body_hash"] for decision, row in zip(rest, rows, strict=True)}
+        replies = list[Decision | RagBanditError]()
+        for decision in group:
+            if decision.id in stored and id(decision) in hashes:
+                replies.append(settle(*stored[decision.id], request_hash=hashes[id(decision)]))
+            else:
+                replies.append(refused.get(decision.id, decision))
+        return replies
+
+    def replace(self, connection: Connection, successor: Decision, *, label: PolicyLabel, moves: Moves) -> None:
+        """Store the decision that answers instead of a failed one, in the transaction of the failed outcome.
+
+        Its task, if it is a turn, was locked by `tasks.lock_task`. It waits in front of the answer queue.
+        """
+        insert_rows(connection, decisions, [self.row(successor)])
+        if successor.turn_of is not None:
+            tasks.move_task(connection, successor)
+        places = Places.of(connection, [successor], label=label)
+        reserved = {successor.id: self.estimate(successor)}
+        queue(connection, [successor], places=places, moves=moves, in_front=True, reserved=reserved)
+
+    def row(self, decision: Decision) -> dict[str, Any]:
+        """The row of `decisions`, without texts if they are not stored."""
+        row = decision_row(decision)
+        return row if self.text == "full" else row | _without_texts(row, context=self.context)
+
+    def _stop_tasks(self, refused: Sequence[Decision]) -> None:
+        stopped = {decision.turn_of: decision.made_at for decision in refused if decision.turn_of is not None}
+        if stopped:
+            with counting(self.database) as (connection, moves):
+                tasks.stop_tasks(connection, [*stopped], moves=moves, now=min(stopped.values()))
+
+
+def _insert(
+    connection: Connection,
+    group: Sequence[Decision],
+    *,
+    rows: Sequence[Row],
+    label: PolicyLabel,
+    base: PolicyLabel,
+    revision: int | None,
+) -> tuple[list[bool], Places]:
+    """Returns (whether each decision is new, ...). Raises _OutdatedError."""
+    inserted = send_new(connection, decisions, rows, key="id")
+    places = Places.of(connection, group, label=label)
+    # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
+    stored = None if revision is None else send(connection, _REVISION, base)
+    if stored is not None and _revision_in(stored()) != revision:
+        raise _OutdatedError
+    return inserted(), places
+
+
+def _refuse(connection: Connection, new: Sequence[Decision]) -> dict[DecisionId, RagBanditError]:
+    """The new decisions whose answer another turn has continued, or whose task another request has begun or ended."""
+    tasks.lock_tasks(connection, new)
+    refused = take_answers(connection, new)
+    return refused | tasks.take_places(connection, [decision for decision in new if decision.id not in refused])
+
+
+def queue(
+    connection: Connection,
+    new: Sequence[Decision],
+    *,
+    places: Places,
+    moves: Moves,
+    in_front: bool = False,
+    claims: Mapping[DecisionId, str] = MappingProxyType({}),
+    reserved: Mapping[DecisionId, float] = MappingProxyType({}),
+) -> None:
+    """Let new decisions wait in ledgers and in the answer queue. in_front, claims, reserved: `answers.enqueue`."""
+    if not new:
+        return
+    drawn = [decision for decision in new if decision.turn_of is None]
+    moves.add("decided", len(drawn))
+    in_use = sorted(places.labels())
+    rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
+    insert_rows(connection, waiting, rows)
+    moves.waiting(rows)
+    tasks.keep_open(connection, new)
+    for_workers = [decision for decision in new if decision.run_by == "worker"]
+    if for_workers:
+        answers.enqueue(
+            connection, for_workers, turns=places.turns, in_front=in_front, claims=claims, reserved=reserved
+        )
+
+
+def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
+    """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
+    values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
+    kept = (TOOL_TURN, CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
+    request = without_messages(row["request"], keep=kept)
+    return {"text": "", "context": canonical(values), "request": request, "continues": None}
+
+
+def _revision_in(rows: Sequence[Row]) -> int:
+    return int(rows[0]["revision"]) if rows else 0
+
+
+def stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:
+    """Id -> (stored decision, or StoreError for an unreadable row; hash of its request), without unknown ids."""
+    listed = list(ids)
+    if not listed:
+        return {}
+    rows = connection.execute(select(decisions).where(decisions.c.id.in_(listed))).mappings()
+    return {row["id"]: (readable(row), row["body_hash"]) for row in rows}
+
+
+def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:
+    """The reply to a repeated id: the stored decision, or Conflict if a different request made it."""
+    if stored_hash == request_hash:
+        return stored
+    remedy = "use a new id for a new question"
+    return Conflict("this decision id was used for another request", field="decision_id", remedy=remedy)
+
+
+def readable(row: Row) -> Decision | StoreError:
+    """The decision of a row. StoreError is returned, not raised, so that other rows can still be read."""
+    try:
+        return decision_value(row)
+    except (ValueError, TypeError, KeyError) as error:
+        return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: `ragbandit verify`")

@@ -121,7 +121,7 @@ def locks(statements):
     ],
 )
 def test_statements_lock_in_the_order_that_is_written_down(store, monkeypatch, write, expected):
-    """The statements that PostgreSQL gets lock stored rows in LOCK_ORDER, those of counters last."""
+    """The statements that PostgreSQL gets lock stored rows in LOCK_ORDER, and rows of counters last."""
     sent, execute = [], psycopg.Cursor.execute
 
     def recorded(cursor, statement, *more, **options):
@@ -130,7 +130,7 @@ def test_statements_lock_in_the_order_that_is_written_down(store, monkeypatch, w
 
     monkeypatch.setattr(psycopg.Cursor, "execute", recorded)
     write(store)
-    locked = locks(sent[sent.index("BEGIN", 1) :] if sent.count("BEGIN") > 1 else sent)  # of the last transaction
+    locked = locks(sent[sent.index("BEGIN", 1) :] if sent.count("BEGIN") > 1 else sent)  # only the last transaction
     assert locked == sorted(locked, key=LOCK_ORDER.index)
     assert [table for table in locked if table not in ("jobs", "counters")] == expected
 

@@ -310,7 +310,7 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             flags |= {"sticky": facts.is_sticky, "killed": facts.is_pinned}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
-            if facts.is_named:
+            if facts.has_callers_id:
                 add_excess(deltas, row, policy=key[0], hour=key[1], stage="named")
         else:
             _count_outcome(key, row, deltas)

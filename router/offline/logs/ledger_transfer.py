@@ -22,7 +22,6 @@ from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.logs import ONLY_PROPENSITY, Logged
 from ragbandit.router.serving.checks.questions import ID_PATTERN
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.decisions.decision_writes import readable
 from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.rows.conversion import (
@@ -30,6 +29,7 @@ from ragbandit.router.storage.rows.conversion import (
     canonical,
     decision_row,
     feedback_row,
+    readable,
     update_row,
     update_value,
 )

@@ -30,7 +30,7 @@ _BATCH: Final = 100
 def followers(connection: Connection, selected: ColumnElement[bool], *, chains: bool) -> set[str]:
     """Ids of the rows that belong to the turns and failovers of selected ones, or follow them in `chains`."""
     has_links = or_(decisions.c.turn_of.is_not(None), decisions.c.belongs_to.is_not(None))
-    has_links = or_(has_links, decisions.c.continues.is_not(None)) if chains else has_links
+    has_links = or_(has_links, decisions.c.responses.is_not(None)) if chains else has_links
     rows = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).order_by(decisions.c.made_at).where(may_be(has_links))
     found, count = set[str](), -1
     while len(found) > count:  # once more, because links can lead to earlier rows
@@ -49,4 +49,4 @@ def _links(row: RowMapping, *, chains: bool) -> tuple[set[str], set[str]]:
     """Returns (ids of the row, its decision and the first decision of its failover; the same with all linked ids)."""
     facts = QueriedFacts.of_row(row)
     group = {row["id"], row["turn_of"] or row["id"], *ids_of(facts.belongs_to)}
-    return group, group | ids_of(facts.continues) if chains else group
+    return group, group | ids_of(facts.responses) if chains else group

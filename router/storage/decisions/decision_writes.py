@@ -1,4 +1,4 @@
-"""Stores a group of decisions in one transaction. Its phases, each a method of DecisionWrites, lock rows in this order:
+"""Stores a group of decisions in one transaction. Its phases lock rows in this order; `add` calls them:
 
 1. admit: the spending of budgets (`Reservations.admit`), which refuses decisions beyond a spent budget.
 2. insert: rows of `decisions`. Then the revision of the versions is compared with the one that decided.
@@ -29,7 +29,7 @@ from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
     decision_row,
-    decision_value,
+    readable,
     without_messages,
 )
 from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
@@ -103,7 +103,7 @@ class DecisionWrites:
                 new = list(compress(rest, are_new))
                 refused = over | _refuse(connection, new)
                 begun = [decision for decision in new if decision.id not in refused]
-                queue(connection, begun, places=places, moves=moves, claims=claims, reserved=estimates)
+                _queue(connection, begun, places=places, moves=moves, claims=claims, reserved=estimates)
                 stored = stored_decisions(connection, map(_ID, compress(rest, map(not_, are_new))))
         except _OutdatedError:
             message, remedy = "the kill switch or a version of the policy has changed", "send the request again"
@@ -128,7 +128,7 @@ class DecisionWrites:
             tasks.move_task(connection, successor)
         places = Places.of(connection, [successor], label=label)
         reserved = {successor.id: self.estimate(successor)}
-        queue(connection, [successor], places=places, moves=moves, in_front=True, reserved=reserved)
+        _queue(connection, [successor], places=places, moves=moves, in_front=True, reserved=reserved)
 
     def row(self, decision: Decision) -> dict[str, Any]:
         """The row of `decisions`, without texts if they are not stored."""
@@ -151,7 +151,7 @@ def _insert(
     base: PolicyLabel,
     revision: int | None,
 ) -> tuple[list[bool], Places]:
-    """Returns (whether each decision is new, ...). Raises _OutdatedError."""
+    """Returns (whether each decision is new, what `Places.of` asked). Raises _OutdatedError."""
     inserted = send_new(connection, decisions, rows, key="id")
     places = Places.of(connection, group, label=label)
     # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
@@ -168,7 +168,7 @@ def _refuse(connection: Connection, new: Sequence[Decision]) -> dict[DecisionId,
     return refused | tasks.take_places(connection, [decision for decision in new if decision.id not in refused])
 
 
-def queue(
+def _queue(
     connection: Connection,
     new: Sequence[Decision],
     *,
@@ -200,7 +200,7 @@ def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[s
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
     kept = (TOOL_TURN, CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
     request = without_messages(row["request"], keep=kept)
-    return {"text": "", "context": canonical(values), "request": request, "continues": None}
+    return {"text": "", "context": canonical(values), "request": request, "responses": None}
 
 
 def _revision_in(rows: Sequence[Row]) -> int:
@@ -222,11 +222,3 @@ def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str
         return stored
     remedy = "use a new id for a new question"
     return Conflict("this decision id was used for another request", field="decision_id", remedy=remedy)
-
-
-def readable(row: Row) -> Decision | StoreError:
-    """The decision of a row. StoreError is returned, not raised, so that other rows can still be read."""
-    try:
-        return decision_value(row)
-    except (ValueError, TypeError, KeyError) as error:
-        return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: `ragbandit verify`")

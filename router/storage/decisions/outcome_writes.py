@@ -1,4 +1,4 @@
-"""Stores a group of outcomes in one transaction. Its phases, each a method of OutcomeWrites, lock rows in this order:
+"""Stores a group of outcomes in one transaction. Its phases lock rows in this order; `add` calls them:
 
 1. lock: rows of `decisions`, then of `units` (the task of a successor), `outcomes` and `waiting`.
 2. insert: rows of `outcomes`, and flags of `waiting`. Second runs of a worker are only counted as spending.

@@ -16,7 +16,7 @@ from sqlalchemy import RowMapping, Table, exists, select
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions import feedback_writes, tasks
 from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
-from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, readable, stored_decisions
+from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, stored_decisions
 from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.decisions.outcome_writes import OutcomeWrites, Scoring
 from ragbandit.router.storage.jobs.scores import JudgeSample
@@ -24,6 +24,7 @@ from ragbandit.router.storage.rows.conversion import (
     Row,
     decision_value,
     feedback_value,
+    readable,
     reward_value,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value

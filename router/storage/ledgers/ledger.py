@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, and_, case, delete, exists, func, select, tuple_, update
 
-from ragbandit.router.storage.decisions.decision_writes import readable
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.rows.conversion import (
@@ -26,6 +25,7 @@ from ragbandit.router.storage.rows.conversion import (
     decision_value,
     features_value,
     feedback_value,
+    readable,
     snapshot_row,
     snapshot_value,
     update_value,

@@ -18,6 +18,7 @@ from sqlalchemy import RowMapping, Table
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.json_columns import json_object, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
+from ragbandit.shared.errors import StoreError
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.texts.formats import number_or_name
 from ragbandit.shared.types import (
@@ -314,7 +315,7 @@ def decision_row(decision: Decision) -> dict[str, Any]:
     query = decision.query
     converted = {"allowed": _list(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
     converted["body_hash"] = query_hash(query, run_by=decision.run_by)
-    facts = QueriedFacts.of_decision(decision).columns
+    facts = QueriedFacts.of_decision(decision)._asdict()
     return {**_QUERY.row(query), **converted, **_DECISION.row(decision), **facts}
 
 
@@ -334,6 +335,14 @@ def decision_value(row: Row) -> Decision:
         aim=request.get("aim", {}),
     )
     return _DECISION.value(row, query=query)
+
+
+def readable(row: Row) -> Decision | StoreError:
+    """The decision of a row. StoreError is returned, not raised, so that other rows can still be read."""
+    try:
+        return decision_value(row)
+    except (ValueError, TypeError, KeyError) as error:
+        return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: `ragbandit verify`")
 
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:

@@ -8,8 +8,7 @@ its JSON. `fill` gives such rows their columns.
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 from sqlalchemy import Column, ColumnElement, bindparam, case, func, or_, select
 
@@ -26,8 +25,7 @@ BATCH: Final = 500
 UNFILLED: Final = decisions.c.is_imported.is_(None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QueriedFacts:
+class QueriedFacts(NamedTuple):
     """The facts of one decision. The fields have the names and the order of their columns."""
 
     #: whether another store made the decision
@@ -39,7 +37,7 @@ class QueriedFacts:
     #: whether the kill switch pinned the arm
     is_pinned: bool
     #: whether the caller chose the decision's id
-    is_named: bool
+    has_callers_id: bool
     #: whether an agent other than the conversation's main one asked
     is_of_agent: bool
     #: whether another arm answered than that of the turn before: moved, or in place of a failed one
@@ -51,7 +49,7 @@ class QueriedFacts:
     #: JSON list: first decisions of the tool loop and of the failover that the row belongs to; None without any
     belongs_to: str | None
     #: JSON list: ids of the responses that the row continues or quotes; None without any
-    continues: str | None
+    responses: str | None
 
     @classmethod
     def of(cls, facts: Mapping[str, Any], *, request: RequestFacts, forced: bool) -> Self:
@@ -65,13 +63,13 @@ class QueriedFacts:
             is_forced=forced,
             is_sticky=StickyTurn.key in facts,
             is_pinned=PinnedArm.key in facts,
-            is_named=request.get("named_id") is True,
+            has_callers_id=request.get("named_id") is True,
             is_of_agent="agent" in request,
             is_moved=_is_moved(facts) or (isinstance(failover, Mapping) and bool(failover)),
             budget_factor=_number(request.get("budget_factor")),
             task_until=None if task is None else _number(task.until),
             belongs_to=_ids(firsts),
-            continues=_ids(responses),
+            responses=_ids(responses),
         )
 
     @classmethod
@@ -83,7 +81,7 @@ class QueriedFacts:
     def of_row(cls, row: Row) -> Self:
         """The facts of a row with FACT_COLUMNS."""
         if row["is_imported"] is not None:
-            return cls(**{name: row[name] for name in QUERIED_FACTS})
+            return cls._make(map(row.__getitem__, QUERIED_FACTS))
         return cls.of_json(row["unfilled_facts"], row["unfilled_request"])
 
     @classmethod
@@ -92,10 +90,6 @@ class QueriedFacts:
         parsed = object_or_empty(request)
         edge = cast(RequestFacts, object_at(parsed, "edge"))
         return cls.of(object_or_empty(facts), request=edge, forced=parsed.get("forced") is True)
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in QUERIED_FACTS}
 
     @property
     def is_undrawn(self) -> bool:
@@ -119,12 +113,13 @@ def _number(value: Any) -> float | None:
 
 
 def _ids(values: Sequence[Any]) -> str | None:
-    ids = [value for value in values if isinstance(value, str)]
+    # PostgreSQL takes neither NUL nor half a character, and an id has neither.
+    ids = [value for value in values if isinstance(value, str) and value.isascii() and value.isprintable()]
     return json.dumps(ids) if ids else None
 
 
 def ids_of(column: str | None) -> set[str]:
-    """The ids in `belongs_to` or `continues`."""
+    """The ids in `belongs_to` or `responses`."""
     return set() if column is None else {*json.loads(column)}
 
 
@@ -178,7 +173,7 @@ def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
                 break
             changes = []
             for row in rows:
-                facts = QueriedFacts.of_json(row.facts, row.request).columns
+                facts = QueriedFacts.of_json(row.facts, row.request)._asdict()
                 changes.append({"of": row.id, **{f"new_{name}": value for name, value in facts.items()}})
             connection.execute(change, changes)
         filled, after = filled + len(rows), rows[-1].id

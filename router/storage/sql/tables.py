@@ -264,13 +264,13 @@ _QUERIED: Final = (
     Column("is_forced", Boolean),
     Column("is_sticky", Boolean),
     Column("is_pinned", Boolean),
-    Column("is_named", Boolean),
+    Column("has_callers_id", Boolean),
     Column("is_of_agent", Boolean),
     Column("is_moved", Boolean),
     Column("budget_factor", Double),
     Column("task_until", Double),
     Column("belongs_to", Text, comment="JSON list of ids"),
-    Column("continues", Text, comment="JSON list of ids"),
+    Column("responses", Text, comment="JSON list of ids"),
 )
 QUERIED_FACTS: Final = tuple(column.name for column in _QUERIED)
 for _column in _QUERIED:

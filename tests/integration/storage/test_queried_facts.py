@@ -3,6 +3,7 @@ the columns are being filled.
 """
 
 import dataclasses
+import json
 from collections import Counter
 
 import numpy as np
@@ -39,7 +40,7 @@ STORED = [
     ({}, {"edge": {"failover": {"first": "d0", "failed": "d0"}}}),
     ({}, {"edge": {"failover": False}}),
     ({}, {"edge": {"tool_turn": {"first": "d1", "previous": "d1", "turn": 2}}}),
-    ({}, {"edge": {"previous_response_id": "d0", "quoted": ["d2", 7, None]}}),
+    ({}, {"edge": {"previous_response_id": "d0", "quoted": ["d2", 7, None, "d\0"]}}),
     ({}, {"edge": {"quoted": "d0", "previous_response_id": 5, "tool_turn": [], "budget_factor": "8"}}),
     ({"task": {**TASK, "until": "soon"}}, {"edge": ["agent"], "forced": "yes"}),
     ({"task": {**TASK, "until": 10**400}}, {"edge": {"budget_factor": 10**400, "named_id": "true"}}),
@@ -58,7 +59,7 @@ def world(make_world, database_url):
         world.now += 60.0
     world.learn()
     for number, (facts, request) in enumerate(STORED):
-        row = {"facts": canonical(facts), "request": canonical(request), "session": "s", **EMPTY}
+        row = {"facts": canonical(facts), "request": json.dumps(request), "session": "s", **EMPTY}
         world.write(update(decisions).where(decisions.c.id == f"d{number}").values(row))
     return world
 
@@ -119,13 +120,13 @@ def test_columns_are_those_of_the_json(world):
         rows = connection.execute(select(decisions).order_by(decisions.c.made_at)).mappings().all()
     for row in rows:
         expected = QueriedFacts.of_json(row["facts"], row["request"])
-        assert {name: row[name] for name in QUERIED_FACTS} == expected.columns
+        assert {name: row[name] for name in QUERIED_FACTS} == expected._asdict()
     facts = {row["id"]: QueriedFacts.of_row(row) for row in rows}
     assert [key for key in facts if facts[key].is_undrawn] == ["d1", "d2", "d3", "d4"]
     assert [key for key in facts if facts[key].is_moved] == ["d9", "d10", "d11"]
     assert facts["d6"].budget_factor == 8.0
     assert (facts["d7"].task_until, facts["d7"].is_of_agent, facts["d8"].is_of_agent) == (9.0, False, True)
-    assert facts["d14"].continues == '["d0", "d2"]'
+    assert facts["d14"].responses == '["d0", "d2"]'
     assert [facts[f"d{number}"] for number in (12, 15, 16, 17)] == [facts["d0"]] * 4
     world.write(update(decisions).where(decisions.c.id == "d5").values(EMPTY))
     assert fill(world.database, progress=lambda done, of: None) == 1
@@ -138,7 +139,7 @@ def test_a_decision_is_stored_with_its_columns(make_world, database_url):
     world.route()
     assert unfilled(world.database) == 0
     with world.database.read() as connection:
-        named = connection.execute(select(decisions.c.id).where(decisions.c.is_named)).scalars().all()
+        named = connection.execute(select(decisions.c.id).where(decisions.c.has_callers_id)).scalars().all()
     assert named == ["named"]
 
 

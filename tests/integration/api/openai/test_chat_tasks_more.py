@@ -101,7 +101,8 @@ def test_a_spent_budget_moves_loops_and_turns(chats, unit):
     assert [(one.turn_of, one.arm) for one in (moved, again)] == [(first.id, "small")] * 2
     assert (MovedTurn.of(moved.facts) is not None, MovedTurn.of(again.facts)) == (True, None)
     question = world.post([*FIRST, {"role": "user", "content": "And low tide?"}], headers=headers)
-    assert question.arm == "small"
+    assert question.pmf[question.arms.index("small")] > 0.95
+    assert question.arm == "small" or unit == "turn"  # in a draw, the other arm has its floor
     assert question.turn_of == (first.id if unit == "task" else None)
     assert router.verify().ok
 

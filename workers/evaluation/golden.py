@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.offline.advice import Ask
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.offline.warm import enter
@@ -20,7 +20,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import open_file
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.advise import RunOptions, Sources
@@ -34,6 +34,20 @@ LEASE_S, RENEW_S = 60.0, 15.0
 #: failed answers are asked again TRIES times in the first PART of a period
 PART, TRIES = 0.25, 6
 _KEPT_RUNS: Final = 30
+
+
+def read_golden(options: LearningSettings) -> list[runs.LabelledQuestion]:
+    """The distinct questions of `learning.golden`. Raises ConfigError if the file cannot be read or used."""
+    file = Path(str(options.golden))
+    try:
+        open_file(file).close()  # a pipe could be read only once
+        return runs.distinct(runs.read_questions(file, family="ours"))
+    except OSError as error:
+        message, remedy = f"{file} cannot be read: {error.strerror}", "give a file that this user can read"
+        raise ConfigError(message, field="learning.golden", remedy=remedy) from error
+    except InvalidInput as error:
+        message = f"{error.field}: {error.message}"
+        raise ConfigError(message, field="learning.golden", remedy=error.remedy) from error
 
 
 def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float]) -> None:
@@ -100,14 +114,7 @@ def _run(settings: Settings, *, ledger: Ledger, state: State) -> None:
     tried_for_s = PART * options.golden_s
     folder = Path(settings.data_dir) / "golden"
     sources = Sources(settings=settings, ask=Ask(), progress=no_progress, warn=log.warning)
-    questions = Path(str(options.golden))
-    try:
-        open_file(questions).close()  # a pipe could be read only once
-    except OSError as error:
-        remedy = "give a file that this user can read"
-        message = f"{questions} cannot be read: {error.strerror}"
-        raise ConfigError(message, field="learning.golden", remedy=remedy) from error
-    rows = runs.distinct(runs.read_questions(questions, family="ours"))
+    rows = read_golden(options)
     # Answers to the same questions in earlier runs have another version, so all are asked again.
     loaded = RunOptions(pipelines={}).arms_of(settings, learns=True).items()
     arms = {name: replace(arm, version=f"{arm.version} {period}") for name, arm in loaded}

@@ -19,7 +19,7 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.faults import faults_of
 from ragbandit.router.config.named_sections import section_of
-from ragbandit.router.config.settings import ServerSettings, Settings
+from ragbandit.router.config.settings import LearningSettings, ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.policies.settings_check import check_policy
@@ -98,10 +98,19 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
     check_judge(settings.judge, fetch=False)
     check_policy(settings)
     check_reward_check(settings.reward)
+    check_golden(settings.learning)
     requirements.check_packages(settings)
     encoder = _encoder(settings)
     encoder.check(weights=True)
     return encoder
+
+
+def check_golden(settings: LearningSettings) -> None:
+    """Raise ConfigError if the file of golden questions cannot be read or used."""
+    if settings.golden is not None:
+        from ragbandit.workers.evaluation.golden import read_golden
+
+        read_golden(settings)
 
 
 def _of_settings(settings: Settings) -> list[Finding]:

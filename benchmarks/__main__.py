@@ -1,12 +1,14 @@
 """`make bench`: speed, each figure with its baseline, in one go (a few minutes)."""
 
+import argparse
 import os
 
+argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__).parse_args()
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the service's own processes
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from benchmarks import replay_speed
+from benchmarks import replay_speed  # noqa: E402
 
 # First, while this process is small: Linux counts a parent's most memory as its children's.
 replay_speed.main()

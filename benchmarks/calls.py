@@ -6,6 +6,7 @@ The service has the hashing encoder and two arms of the class `model` in front o
 its routines, which run without a question too, are subtracted. Run as a module of its own, it is that service.
 """
 
+import argparse
 import json
 import os
 import runpy
@@ -201,6 +202,12 @@ def print_calls(found: list[Calls]) -> None:
 
 
 if __name__ == "__main__":
-    _Counter(Path(sys.argv[1])).start()
-    sys.argv = ["ragbandit", *sys.argv[2:]]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.calls", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("counts", type=Path, help="file to write the counts to")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="words of the ragbandit command that is counted")
+    asked = parser.parse_args()
+    _Counter(asked.counts).start()
+    sys.argv = ["ragbandit", *asked.command]
     runpy.run_module("ragbandit", run_name="__main__", alter_sys=True)

@@ -6,6 +6,7 @@ that thread's processor time, which a busy machine moves little. The questions a
 docs/decisions/own-encoder-forward.md states what follows from it.
 """
 
+import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ Pooling = Callable[[list[list[int]]], object]
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(prog="python -m benchmarks.encoder", description=__doc__).parse_args()
     folder = resolve(DEFAULT_ENCODER, setting="encoder.model", cache=None).folder
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     ids = [tokenizer.encode(question).ids for question in QUESTIONS]

@@ -92,7 +92,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 def main() -> int:
     """Run the tests under each setting, and print pytest's output. Returns 1 if a test failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.isa_matrix", description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], help="only settings whose names contain one of these words")
     parser.add_argument("files", nargs="*", default=FILES)
     asked, flags, failed = parser.parse_args(), processor_flags(), list[str]()

@@ -28,7 +28,7 @@ def _processor_ms(work: Callable[[], object]) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learn", description=__doc__)
     parser.add_argument("--encoder", default="hashing", help="encoder.model")
     encoder = parser.parse_args().encoder
     learned: list[float] = []

@@ -6,6 +6,7 @@ The report is read repeatedly. A run is missed if the interval of any report exc
 of always using the other arm on the same questions.
 """
 
+import argparse
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +117,7 @@ def made(world: World, *, count: int, seed: int) -> Run:
 
 def main() -> None:
     """Print the report of each service, after 64,000 questions, in a sentence."""
+    argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__).parse_args()
     for world in WORLDS:
         scope = ReportScope(label="main", since=0.0, until=64_000 * 60.0)
         log = made(world, count=64_000, seed=0).log

@@ -47,7 +47,7 @@ def _called(router: Router, *, count: int) -> list[float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.route", description=__doc__)
     parser.add_argument("--precision", default="auto", help="encoder.precision")
     precision = parser.parse_args().precision
     with tempfile.TemporaryDirectory() as folder:

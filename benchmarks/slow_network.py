@@ -1,7 +1,7 @@
-"""A relay from a port to a Unix socket that delays what passes, as a network does: PORT SOCKET MILLISECONDS."""
+"""A relay from a port to a Unix socket that delays what passes, as a network does."""
 
+import argparse
 import asyncio
-import sys
 from contextlib import suppress
 
 
@@ -22,4 +22,9 @@ async def _relay(port: int, socket: str, delay_s: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_relay(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]) / 1000))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.slow_network", description=__doc__)
+    parser.add_argument("port", type=int)
+    parser.add_argument("socket", help="path of the Unix socket")
+    parser.add_argument("milliseconds", type=float)
+    asked = parser.parse_args()
+    asyncio.run(_relay(asked.port, asked.socket, asked.milliseconds / 1000))

@@ -1,14 +1,12 @@
 """How good is a report's forecast, "about 420 to 2,100 rated questions in all"? 100 made worlds with known truth.
 
-    python -m benchmarks.coverage.forecasts [worlds]
-
 Two arms of random quality and cost answer two kinds of questions; the probabilities of the draw go from a half to those
 of a policy that has learned. The report against the second arm is read until its first verdict, for at most 8,000
 questions.
 """
 
+import argparse
 import re
-import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,7 +113,9 @@ def judged(looks: list[Comparison]) -> tuple[list[bool], int]:
 
 def main() -> None:
     """Print how often the truth is within a forecast, and how far the bar of progress falls."""
-    worlds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage.forecasts", description=__doc__)
+    parser.add_argument("worlds", type=int, nargs="?", default=100, help="number of worlds; default: 100")
+    worlds = parser.parse_args().worlds
     shares, without, falls = list[float](), list[float](), list[float]()
     for seed in range(worlds):
         looks = looked(made(seed), seed=seed)

@@ -1,8 +1,9 @@
 """`make screenshots`: pages of commands, a service with made-up traffic, a real browser, and pictures in docs/images.
 
-`python -m docs.screenshots FOLDER` writes every page in light, dark and 360 pixels wide there, for looking.
+With a folder, every page is written there in light, dark and 360 pixels wide, for looking.
 """
 
+import argparse
 import asyncio
 import contextlib
 import io
@@ -155,9 +156,11 @@ def _written(taken: bytes, *, file: Path) -> Path:
 
 def main() -> None:
     """Write the pages, fill a store, serve it, and take the pictures."""
+    parser = argparse.ArgumentParser(prog="python -m docs.screenshots", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=IMAGES, help="default: docs/images")
+    folder = parser.parse_args().folder
     if shutil.which("chromium") is None:
         raise SystemExit("there is no chromium here: apt-get install chromium")
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as made, served(data) as (url, router):
         fill(router)

@@ -33,6 +33,16 @@ IdempotencyKey = Annotated[
     ),
 ]
 
+BatchKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        description="Your own id of the batch. Items without an id of their own get the ids KEY-0, KEY-1 and so on, by "
+        "their places: the same batch sent again gets the same replies, another item at a place is a conflict.",
+        json_schema_extra=ID,
+    ),
+]
+
 
 def caller_of(request: Request) -> Caller:
     """The caller that the edge found by the API key; an anonymous caller if the edge has not checked keys."""

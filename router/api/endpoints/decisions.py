@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from ragbandit.client.replies import decisions as reply_types
 from ragbandit.router.api.dependencies import (
     PART,
+    BatchKey,
     IdempotencyKey,
     all_done,
     awaited,
@@ -33,6 +34,7 @@ from ragbandit.router.api.schemas.requests import (
     RouteBody,
     body_of,
     identity,
+    item_ids,
 )
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
@@ -111,14 +113,15 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
     summary="Choose arms for many questions",
     responses={200: described("A decision or an error for each item.", reply_types.RouteBatchReply)},
 )
-async def batch(body: RouteBatchBody, request: Request) -> Response:
+async def batch(body: RouteBatchBody, request: Request, idempotency_key: BatchKey = None) -> Response:
     """Draw an arm for each of up to `server.max_batch_items` questions (default 512).
 
     Each question is decided and stored, or refused, on its own. The reply has one entry per item, in order: a decision
     or an error. 503 if the service is too busy to read any of the questions.
     """
     check_count(body.items, most=router_of(request).settings.server.max_batch_items)
-    read = [await _item_query(request, item) for item in body.items]
+    keys = item_ids(body.items, key=idempotency_key, field="decision_id")
+    read = [await _item_query(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
     if headers_of(request).is_preview:
         return JsonReply({"items": await _previews(request, read)})
     reply: reply_types.RouteBatchReply = {"items": await _decided(request, read)}
@@ -178,9 +181,11 @@ async def _previews(
     return [replies.preview_json(one) if isinstance(one, Decision) else error_item(one) for one in entries]
 
 
-async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
+async def _item_query(
+    request: Request, item: Mapping[str, Any], *, key: str | None
+) -> "Query | Future[Query] | RagBanditError":
     try:
-        return await _query(request, body_of(RouteBody, item), key=None, run_by="caller")
+        return await _query(request, body_of(RouteBody, item), key=key, run_by="caller")
     except (InvalidInput, Forbidden, BudgetSpent) as error:
         return error
 

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from ragbandit.client.replies.decisions import BatchReply, LabelQueueReply, ReceiptReply
 from ragbandit.router.api.dependencies import (
+    BatchKey,
     IdempotencyKey,
     awaited_all,
     caller_of,
@@ -18,7 +19,7 @@ from ragbandit.router.api.dependencies import (
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import filled, label_json
-from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity, item_ids
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.api.security.rules import LABEL, Rule, roles
@@ -81,13 +82,14 @@ async def label_queue(
     summary="Judge many decisions",
     responses={202: described("A receipt or an error for each item.", BatchReply)},
 )
-async def batch(body: FeedbackBatchBody, request: Request) -> Response:
+async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: BatchKey = None) -> Response:
     """Store up to 1,000 judgements. Each is stored or refused on its own.
 
     The reply has one entry per item, in order: a receipt or an error.
     """
     check_count(body.items, most=MAX_BATCH)
-    checked = [_checked_item(request, item) for item in body.items]
+    keys = item_ids(body.items, key=idempotency_key, field="feedback_id")
+    checked = [_checked_item(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
     unknown = await strangers(request, (item.decision_id for item in checked if isinstance(item, Feedback)))
     items = [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in checked
@@ -115,9 +117,9 @@ async def stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | 
     return receipts
 
 
-def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:
+def _checked_item(request: Request, item: dict[str, Any], *, key: str | None) -> Feedback | RagBanditError:
     try:
-        return feedback_of(request, body_of(FeedbackBody, item), key=None)
+        return feedback_of(request, body_of(FeedbackBody, item), key=key)
     except RagBanditError as error:
         return error
 

@@ -7,8 +7,7 @@ What is read elsewhere says nothing about a question:
 
 - edge.py: whose request it is (the gate), its id and trace, and the form of its body. mcp.py copies the headers of an
   agent's request to the requests of its tools, so that the edge reads them there
-- routes.py: the parameters of an endpoint, as Idempotency-Key, and the type of a body. A batch has no such key, since
-  each of its items has an id
+- routes.py: the parameters of an endpoint, as Idempotency-Key, and the type of a body
 - endpoints/decisions.py: whether the caller chose the id of the request, which is then stored
 - anthropic/endpoints.py and openai/endpoints.py: what one dialect alone has, the version of Anthropic's interface, and
   whether Open WebUI shows the reply

@@ -6,7 +6,7 @@ Schema, so that a request that fits the OpenAPI document is never refused as inv
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -387,6 +387,18 @@ def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
     remedy = f"send the id once, as {field} or in the header, or the same in both"
     message = f"the header {KEY_HEADER} has {key!r:.80}, which is not the body's {field} {body_id!r:.80}"
     raise InvalidInput(message, field=KEY_HEADER, remedy=remedy)
+
+
+def item_ids(items: Sequence[Mapping[str, Any]], *, key: str | None, field: str) -> list[str | None]:
+    """Ids of the items of a batch that has the header Idempotency-Key: KEY-0, KEY-1 and so on.
+
+    None for an item with an id of its own in `field`, and for all items without the header. Raises InvalidInput if KEY
+    with the number of the last item is not a valid id.
+    """
+    if key is None:
+        return [None] * len(items)
+    questions.checked_id(f"{key}-{len(items) - 1}", field=KEY_HEADER)
+    return [f"{key}-{number}" if item.get(field) is None else None for number, item in enumerate(items)]
 
 
 def id_in_header(key: str | None) -> str | None:

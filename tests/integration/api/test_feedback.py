@@ -26,6 +26,17 @@ def test_feedback_with_two_ids(shared):
     assert shared.router.decision(key).feedback == ()
 
 
+def test_a_batch_with_a_key_is_stored_once(shared):
+    """A batch of judgements that is sent again with the same Idempotency-Key is stored once."""
+    key = routed(shared.http)["decision_id"]
+    items, headers = [{"decision_id": key, "rating": True}] * 2, {"Idempotency-Key": "evening-run"}
+    replies = [
+        shared.http.post("/v1/feedback/batch", json={"items": items}, headers=headers).json()["items"] for _ in range(2)
+    ]
+    assert [[item["duplicate"] for item in reply] for reply in replies] == [[False, False], [True, True]]
+    assert [item["feedback_id"] for item in replies[0]] == ["evening-run-0", "evening-run-1"]
+
+
 def test_names_of_imported_raters_are_refused(shared):
     """A caller cannot take the name of a rater of an imported file, which has a weight of its own and no cap."""
     body = {"decision_id": routed(shared.http)["decision_id"], "rating": True}

@@ -32,6 +32,30 @@ def test_batch(http, service):
     assert again[0]["decision_id"] == "d1"
 
 
+def test_a_batch_with_a_key_is_decided_once(shared):
+    """A batch that is sent again with its Idempotency-Key gets the same decisions; another question is a conflict."""
+    headers = {"Idempotency-Key": "morning-run"}
+    items = [{"question": QUESTION}, {"question": "Who wrote Emma?", "decision_id": "emma-1"}, {"question": QUESTION}]
+
+    def decided(items):
+        return shared.http.post("/v1/route/batch", json={"items": items}, headers=headers).json()["items"]
+
+    first, again = (decided(items) for _ in range(2))
+    assert [reply["decision_id"] for reply in first] == ["morning-run-0", "emma-1", "morning-run-2"]
+    assert [(reply["arm"], reply["pmf"]) for reply in first] == [(reply["arm"], reply["pmf"]) for reply in again]
+    changed = decided([*items[:2], {"question": "Who wrote Dune?"}])
+    assert [reply.get("error", {}).get("code") for reply in changed] == [None, None, "CONFLICT"]
+
+
+def test_a_key_of_a_batch_has_room_for_numbers(shared):
+    """A batch is refused as a whole if its Idempotency-Key with the number of an item is no valid id."""
+    for key in ("a key", "k" * 63):
+        response = shared.http.post(
+            "/v1/route/batch", json={"items": [{"question": QUESTION}]}, headers={"Idempotency-Key": key}
+        )
+        assert f"'{key}-0'" in refused(response, 422, "INVALID_INPUT", field="Idempotency-Key")["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [({}, "items"), ({"items": []}, "items"), ({"items": [{}] * 513}, "items"), ({"items": [3]}, "items.0")],

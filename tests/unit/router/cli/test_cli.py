@@ -113,7 +113,7 @@ def test_generator_that_no_worker_could_make_ends_the_command(whole, tmp_path, v
     ],
 )
 def test_golden_questions_that_cannot_be_asked_end_the_command(run, tmp_path, verb, content, fault):
-    """`validate` and `up` end with exit code 2 if the file of `learning.golden` is missing, empty or without answers."""
+    """`validate` and `up` end with exit code 2 if the golden questions are missing, empty or without answers."""
     if content is not None:
         (tmp_path / "golden.jsonl").write_text(content)
     done = run("arms: {a: {run_by: caller}, b: {run_by: caller}}\nlearning: {golden: golden.jsonl}", verb)

@@ -34,6 +34,7 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.texts.formats import decimal
 from ragbandit.shared.types import ArmName, Matrix, Query
 from ragbandit.workers.cli import app
 
@@ -264,7 +265,11 @@ class Life:
         """What is wrong, each beginning with its kind in `FAULTS`."""
         once, now = list(dict.fromkeys(self.claims)), [fix for fix in self.fixes if "--table" not in fix]
         known = [(one, self.truth[one[1:3]]) for one in once if one[1:3] in self.truth]
-        faults = [f"{one.fault(truth)}: {tuple(one)}, truth {truth:+.3f}" for one, truth in known if one.fault(truth)]
+        faults = [
+            f"{one.fault(truth)}: {tuple(one)}, truth {decimal(truth, sign='+')}"
+            for one, truth in known
+            if one.fault(truth)
+        ]
         pairs = combinations(once, 2)
         faults += [f"contradiction: {tuple(one)}, {tuple(other)}" for one, other in pairs if one.contradicts(other)]
         better = [one for one in once if one.verdict == "better" and one.first in ("served", "policy")]

@@ -42,6 +42,7 @@ from ragbandit.router.reporting.reading import ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.processes.this_process import cores
+from ragbandit.shared.texts.formats import decimal
 from ragbandit.shared.types import ArmName, DecisionId, Matrix, Query, Vector
 from ragbandit.workers.cli import app
 from ragbandit.workers.evaluation.holdback import usual_size
@@ -343,7 +344,7 @@ def _row(results: Sequence[tuple[Sequence[Mark], int | None]]) -> tuple[str, ...
     at = ranked[middle]
     to_small = sorted(_NEVER if end is None else end for _, end in results)[middle]
     return (
-        f"{np.mean([looks[-1].truth for looks in lives]):+.3f}",
+        decimal(float(np.mean([looks[-1].truth for looks in lives])), sign="+"),
         "not known" if at[0] == _NEVER else f"{at[0]:,} ({at[1]:,})",
         f"{known[0][0]:,}, {known[-1][0]:,}" if known else "-",
         f"{sum(any(mark.is_false for mark in looks) for looks in lives)} of {len(lives)}",

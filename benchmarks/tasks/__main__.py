@@ -37,6 +37,7 @@ from benchmarks.tasks.measures import LATER, UNITS, Measured, measured, served_a
 from benchmarks.tasks.served import Agreement
 from benchmarks.tasks.worlds import ARMS
 from ragbandit.shared.processes.this_process import cores
+from ragbandit.shared.texts.formats import decimal
 from ragbandit.shared.types import DecisionUnit
 
 
@@ -92,14 +93,17 @@ def _means_table(worlds: Sequence[Measured], *, units: Sequence[DecisionUnit]) -
             f"{np.mean([one.reward for one in means]):.3f}",
             _thousandths([one.first for one in means]),
             _thousandths([one.later for one in means]),
-            f"{1000 * min(one.first for one in means):+.0f}, {1000 * min(one.later for one in means):+.0f}",
+            ", ".join(
+                decimal(1000 * worst, 0, sign="+")
+                for worst in (min(one.first for one in means), min(one.later for one in means))
+            ),
             f"{np.mean([one.changes for one in means]):.0%}" if name in UNITS else "",
         )
     return table
 
 
 def _thousandths(values: Sequence[float]) -> str:
-    return f"{1000 * np.mean(values):+.1f} ± {1000 * _error(values):.1f}"
+    return f"{decimal(1000 * float(np.mean(values)), 1, sign='+')} ± {1000 * _error(values):.1f}"
 
 
 def _error(values: Sequence[float]) -> float:

@@ -14,6 +14,7 @@ from rich.table import Table
 from benchmarks.worlds.board import Board
 from benchmarks.worlds.measures import AFTER, CHEAPEST, READ, WHOLE, WORTH, Estimate, Measured, blocks_of, mean_of
 from benchmarks.worlds.passes import BEST, COLD, DEAREST
+from ragbandit.shared.texts.formats import decimal
 
 _KEYS: Final = tuple(map(str, READ))
 _BESIDE: Final = {COLD: "cold", BEST: "beside the best fixed arm", DEAREST: "beside the dearest arm"}
@@ -151,7 +152,7 @@ def _answers_table(board: Board) -> Table:
     for name, way, (right, error, steps) in ways:
         above = right - low - (steps - near) / ((far - near) or 1.0) * (high - low)
         spread = "" if error is None else f" ± {100.0 * error:.1f}"
-        shown.add_row(name, way, f"{100.0 * right:.1f}{spread}", f"{steps:.2f}", f"{100.0 * above:+.1f}")
+        shown.add_row(name, way, f"{100.0 * right:.1f}{spread}", f"{steps:.2f}", decimal(100.0 * above, 1, sign="+"))
     return shown
 
 

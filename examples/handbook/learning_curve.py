@@ -37,6 +37,7 @@ from ragbandit.router.offline.routers.passes import Learning, Places, Played, br
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.processes.this_process import cores
+from ragbandit.shared.texts.formats import decimal
 from ragbandit.shared.types import ArmName, Matrix, Vector
 
 SEEDS: Final = 20
@@ -304,7 +305,7 @@ def sentence(curve: Curve) -> str:
         f"{late[dear].steps:.1f}, always {curve.incumbent} {late[curve.incumbent].right:.0%} with "
         f"{late[curve.incumbent].steps:.1f}."
     )
-    over = f"{curve.ahead:+.3f} ± {curve.ahead_se:.3f} over questions"
+    over = f"{decimal(curve.ahead, sign='+')} ± {curve.ahead_se:.3f} over questions"
     compared = f"{end.reward:.3f} ({end.low:.3f} to {end.high:.3f} in {curve.seeds} orders)"
     fixed = f"{curve.always[best]:.3f} of always {best}, the best fixed pipeline"
     if curve.beyond_doubt:
@@ -320,7 +321,7 @@ def assessment(curves: Sequence[Curve]) -> Assessment:
     return Assessment(
         title=f"The demo's policy while it learns: mean of {first.seeds} orders of {first.questions} questions",
         sentence=sentence(first),
-        number=f"{first.ahead:+.3f}" if first.beyond_doubt else NOT_KNOWN,
+        number=decimal(first.ahead, sign="+") if first.beyond_doubt else NOT_KNOWN,
         about=f"reward a question, learning included, compared with always {first.best_fixed}",
         verdict="better" if first.beyond_doubt else NOT_KNOWN,
         curves=tuple(map(_learning_curve, curves)),

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ragbandit.examples.handbook.command import ARMS, Row
+from ragbandit.shared.texts.formats import decimal
 
 MEASURES: Final = ("reward", "quality", "steps")
 #: an interval must exclude 0 even this much wider: the headline is drawn from six of them
@@ -157,7 +158,8 @@ def _surely(leads: Mapping[str, Sequence[float | None]]) -> str:
         if sure:
             arm = min(sure, key=lambda arm: leads[arm][0] or 0.0)
             mean, low, high = leads[arm]
-            parts.append(f"{mean:+.3f} a question over always {arm} ({low:+.3f} to {high:+.3f})")
+            lead, lowest, highest = (decimal(value, sign="+") for value in (mean, low, high))
+            parts.append(f"{lead} a question over always {arm} ({lowest} to {highest})")
     return "; ".join(parts) or "nothing beyond doubt"
 
 

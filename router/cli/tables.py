@@ -100,7 +100,7 @@ def _cell(value: Any, *, key: str = "") -> str:
     elif isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, float):
-        text = f"{value:.4g}"
+        text = f"{value + 0.0:.4g}"  # no "-0"
     else:
         text = "" if value is None else str(value)
     return _excerpt(text, most=_LONGEST)

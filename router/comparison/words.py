@@ -9,6 +9,9 @@ from ragbandit.shared.texts.formats import decimal, money, number, percent
 #: verdict -> name of its colour in pages, and of its style on a terminal
 COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "worse": "bad", NOT_KNOWN: "busy"}
 STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
+#: a cost that grows to this many times or more is given in times, up to a most; below in percent
+_LEAST_TIMES: Final = 10
+_MOST_TIMES: Final = 1_000
 
 
 def sentence(comparison: Comparison) -> str:
@@ -55,7 +58,12 @@ def cost_words(comparison: Comparison) -> str:
         return ""
     if change == 0.0:
         return "same cost"
-    return f"{percent(round(abs(change), 2))} {'less' if change < 0.0 else 'more'} cost"
+    if change < 0.0:
+        return f"{'over 99 %' if -1.0 < change < -0.995 else percent(round(-change, 2))} less cost"
+    times = float(f"{1.0 + change:.2g}")
+    if times > _MOST_TIMES:
+        return f"more than {_MOST_TIMES:,} times the cost"
+    return f"{percent(round(change, 2))} more cost" if times < _LEAST_TIMES else f"{times:,.0f} times the cost"
 
 
 def cost_change(cost: Difference) -> float | None:

@@ -238,7 +238,7 @@ def _row(line: Line, *, measures: Sequence[str], comparison: Comparison | None) 
         reward, against = decimal(comparison.reward.first), words.difference(comparison.reward)
         if against != NOT_KNOWN:
             against = f"{comparison.verdict}: {against}"
-    cells = [f"{100.0 * line[name]:.1f}" for name in measures]
+    cells = [decimal(100.0 * line[name], 1) for name in measures]
     cells += [decimal(line[name], 2) for name in ("steps", "passages", "time", "seconds")]
     cells += [number(line[name]) for name in ("prompt_tokens", "completion_tokens", "dollars")]
     return (line["strategy"], reward, against, *cells, str(line["failed"]))

@@ -32,6 +32,9 @@ HEADS: Final[Mapping[str, tuple[str, float, int]]] = {
     "regret": ("regret", 1.0, 3),
 }
 
+#: largest share of the oracle's gain that is shown: above, the oracle gains almost nothing
+_MOST_SHARE: Final = 10.0
+
 
 def assessment(
     rows: Sequence[RouterRow],
@@ -52,7 +55,7 @@ def assessment(
     return Assessment(
         title=f"Routers on {counted(len(outcomes.table.rows), 'question')} with the outcome of every arm",
         sentence=f"{_answers(best, measure=measure)}; always {_answers(arm, measure=measure)}",
-        number=f"{gain:+.3f}",
+        number=decimal(gain, 3, sign="+"),
         about=f"reward a question, {best.name} minus the best fixed arm",
         frontier=tuple(_point(row, quality=measure, cost="cost") for row in shown),
         planes=tuple(_planes(shown, time_one=outcomes.time_one)),
@@ -121,8 +124,8 @@ def _alike(row: RouterRow, first: str, second: str) -> bool:
 
 
 def _answers(row: RouterRow, *, measure: str) -> str:
-    steps = f" with {row.all['steps'].mean:.2f} steps a question" if "steps" in row.all else ""
-    return f"{row.label}: {100.0 * row.all[measure].mean:.1f} % {HEADS[measure][0].removesuffix(' %')}{steps}"
+    steps = f" with {decimal(row.all['steps'].mean, 2)} steps a question" if "steps" in row.all else ""
+    return f"{row.label}: {decimal(100.0 * row.all[measure].mean, 1)} % {HEADS[measure][0].removesuffix(' %')}{steps}"
 
 
 def _point(row: RouterRow, *, quality: str, cost: str) -> FrontierPoint:
@@ -169,7 +172,7 @@ def _means_table(
         if above:
             share = row.oracle_share
             cells += [_pair(row.above_mixture, factor=100.0, digits=1, sign="+")]
-            cells += [NOTHING if share is None else f"{100.0 * share:.0f} %"]
+            cells += [NOTHING if share is None or abs(share) > _MOST_SHARE else f"{decimal(100.0 * share, 0)} %"]
         lines.append((row.label, *cells))
     return NumberTable(title=title, columns=("router", *heads), rows=tuple(lines))
 
@@ -211,7 +214,7 @@ def _chosen_table(rows: Sequence[RouterRow]) -> NumberTable:
 
 
 def _percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{100.0 * share:.1f}"
+    return NOTHING if share is None else decimal(100.0 * share, 1)
 
 
 def _cell(value: Estimate, *, name: str) -> str:
@@ -220,5 +223,5 @@ def _cell(value: Estimate, *, name: str) -> str:
 
 
 def _pair(value: Estimate, *, factor: float, digits: int, sign: str = "") -> str:
-    text = f"{factor * value.mean:{sign}.{digits}f}"
-    return text if value.error is None else f"{text} ± {factor * value.error:.{digits}f}"
+    text = decimal(factor * value.mean, digits, sign=sign)
+    return text if value.error is None else f"{text} ± {decimal(factor * value.error, digits)}"

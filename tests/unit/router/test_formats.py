@@ -1,22 +1,28 @@
 """How numbers, times and texts of others are written."""
 
+import re
 import unicodedata
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.shared.texts.formats import (
     NOTHING,
+    decimal,
     duration,
     iso_time,
     moment,
+    number,
     one_line,
     percent,
     printable,
     roughly,
     seconds_of,
 )
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_printable_text():
@@ -42,6 +48,30 @@ def test_one_line_is_harmless_for_terminals_and_xml(text):
 def test_shares_are_percentages_of_three_digits(share, text):
     """A share that is not 0 is not shown as 0."""
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(-0.0, "0"), (0.04124, "0.0412"), (-1234.4, "-1,234")])
+def test_numbers(value, text):
+    """Three significant digits, all digits of whole numbers, and no minus zero."""
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(-1e-14, "+0.0"), (-0.04, "+0.0"), (-0.06, "-0.1"), (1234.56, "+1,234.6")])
+def test_decimals(value, text):
+    """A number that is rounded to zero has no minus."""
+    assert decimal(value, 1, sign="+") == text
+
+
+def test_signed_numbers_are_written_by_one_function():
+    """Every number that is shown with its sign is written by `decimal`, since a format as `:+.1f` writes "-0.0"."""
+    signed = re.compile(r":\+[,.\d]*[efg%]\}")
+    places = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for folder in ("router", "workers", "strategies", "ragbandit/shared", "examples", "benchmarks", "docs")
+        for path in (ROOT / folder).rglob("*.py")
+        for match in signed.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert places == []
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,24 @@ def test_no_point_stands_beside_what_is_not_known():
     assert sentence(bounded) == "routing is better than always deep: +0.020 to +0.300 reward a question; quality better"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (0.5, 1.0, "50 % less cost"),
+        (0.001, 1.0, "over 99 % less cost"),
+        (0.0, 1.0, "100 % less cost"),
+        (9.0, 1.0, "800 % more cost"),
+        (636.41, 1.0, "640 times the cost"),
+        (1.0, 1e-12, "more than 1,000 times the cost"),
+    ],
+)
+def test_a_cost_over_almost_nothing_has_no_percentage(first, second, words):
+    """A cost that is many times the other one is given in times, and a cost above 0 is never 100 % less."""
+    low, high = sorted((0.99 * (first - second), 1.01 * (first - second)))
+    cost = Difference(estimate=first - second, low=low, high=high, first=first, second=second)
+    assert sentence(compared(0.1, 0.2, 0.3, cost=cost)).endswith(f"; {words}")
+
+
 def test_what_is_missing_is_a_range_and_a_time():
     """The largest end of a forecast is five times the smallest; what is too far away is not known."""
     comparison = compared(-0.1, 0.05, 0.2)  # half of .15 has to become .1: 2.25 times the ratings

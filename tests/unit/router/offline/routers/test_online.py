@@ -1,5 +1,7 @@
 """Measures of online routers: reward, regret and quality per dollar of passes, against numbers computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,9 @@ from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.routers.online import online_rows
 from ragbandit.router.offline.routers.passes import rows_of
 from ragbandit.router.offline.routers.play import Played
+from ragbandit.router.offline.routers.report import assessment
 from ragbandit.router.offline.routers.routing_table import RoutingTable
-from ragbandit.router.offline.routers.rows import baselines
+from ragbandit.router.offline.routers.rows import Estimate, baselines
 from ragbandit.shared.types import TableRow
 
 ARMS = ("small", "large")
@@ -38,6 +41,19 @@ def play(order, drawn):
     return Played(
         test=nothing, shares=np.empty((0, 2)), order=np.array(order), drawn=np.array(drawn), seconds=0.0, fault=None
     )
+
+
+def test_no_minus_zero(outcomes):
+    """A lead and a regret that are rounded to zero, and a gain of nothing, are printed without a minus."""
+    nothing = Estimate(mean=-1e-15, error=1e-15)
+    online = [
+        replace(row, above_best=nothing, regret=nothing)
+        for row in online_rows({"mba": {0: [play([0, 1], [0, 0])]}}, outcomes=outcomes)
+    ]
+    shown = assessment([*baselines(outcomes, at=None)], outcomes=outcomes, online=online, notes=(), full=True)
+    cells = {cell for row in shown.tables[0].rows for cell in row}
+    assert {"+0.0 ± 0.0", "0.0 ± 0.0"} <= cells
+    assert not [cell for cell in cells if "-0.0" in cell]
 
 
 def test_sums_of_a_pass(outcomes):

@@ -15,14 +15,13 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.checks import Verdict
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.queried_facts import unfilled
-from ragbandit.router.storage.sql.tables import QUERIED_FACTS, decisions
-from ragbandit.router.storage.totals import uncounted
+from ragbandit.router.storage.sql.tables import decisions
 from tests.support.audits import assert_compared
 from tests.support.command import run
+from tests.support.stored_facts import EMPTY, readings
 from tests.support.tar_files import unpack
 
 DATA = Path(__file__).parents[2] / "data"
@@ -112,18 +111,8 @@ def test_every_decision_of_a_released_store_is_explained(config):
 def test_columns_of_a_released_store_have_the_facts_of_its_json(config):
     """`migrate` has filled the columns; report, totals and audit are those that the JSON of the rows gives."""
     with opened(config) as router:
-        filled = read_by_all(router)
+        filled = readings(router, until=1e11)
         with router.database.write() as connection:
-            connection.execute(update(decisions).values(dict.fromkeys(QUERIED_FACTS)))
-        assert read_by_all(router) == filled
-        assert unfilled(router.database) == filled["decisions"]
-
-
-def read_by_all(router: Router) -> dict[str, object]:
-    label = router.settings.policy.label
-    log = read_log(router.database, ReportScope(label=label, since=0.0, until=1e11, reward=router.settings.reward))
-    with router.database.read() as connection:
-        totals = uncounted(connection, policy=label, weight=0.05, limit=1000)
-    verdict = router.verify(deep=True)
-    report = [log.arm.tolist(), log.pmf.tolist(), log.left_out, log.deciders]
-    return {"report": report, "totals": totals, "verdict": verdict, "decisions": verdict.decisions}
+            connection.execute(update(decisions).values(EMPTY))
+        assert readings(router, until=1e11) == filled
+        assert unfilled(router.database) == filled["verify"].decisions

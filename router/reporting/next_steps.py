@@ -6,13 +6,13 @@ code, and a judge or people who score the answers. Words in capitals stand for n
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting.paired_questions import PairedQuestions, read_questions
-from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.reading import Report, ReportScope, newest_since
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.texts.formats import counted, iso_time
 from ragbandit.shared.types import ArmName
@@ -21,7 +21,8 @@ from ragbandit.shared.types import ArmName
 AS_ASKED: Final = "as asked"
 #: if the end of a report differs from now by fewer than this number of seconds, its period ends now
 NOW_S: Final = 120.0
-#: largest number of questions that are looked at for one that can be asked again
+#: number of newest questions among which one is looked for that can be asked again, and size of the sample of the whole
+#: period if none of them can
 _LOOKED_AT: Final = 400
 
 
@@ -54,10 +55,12 @@ def deciding(database: Database, report: Report, scope: ReportScope, *, means: M
     arm = report.total.second.removeprefix("always ")
     if arm not in means.arms:
         return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
-    scope = replace(scope, most=_LOOKED_AT)
     options: dict[str, Any] = {"arms": means.arms, "by_model": means.judge == "judge", "reward": scope.reward}
-    questions = read_questions(database, scope, against=ArmName(arm), secret=b"", **options)
-    obstacle = _obstacle(questions)
+    for period in _periods(database, replace(scope, most=_LOOKED_AT)):
+        questions = read_questions(database, period, against=ArmName(arm), secret=b"", **options)
+        obstacle = _obstacle(questions)
+        if obstacle is None:
+            break
     if obstacle is not None:
         return NextStep(f"a verdict cannot be bought yet: {obstacle}", False)
     others = {question.arm for question in questions.askable}
@@ -72,6 +75,15 @@ def deciding(database: Database, report: Report, scope: ReportScope, *, means: M
         notes.append("people label the answers, since neither judge.generator nor reward.check scores them")
     text = f"decide now: `ragbandit report{given}` says how many questions a verdict takes, and for how much"
     return NextStep(text + (f" ({'; '.join(notes)})" if notes else ""), not needs_functions)
+
+
+def _periods(database: Database, scope: ReportScope) -> Iterator[ReportScope]:
+    """The part of the scope with its newest questions, which costs the same in a store of any size; then all of it."""
+    with database.read() as connection:
+        since = newest_since(connection, scope, count=scope.most)
+    if since is not None:
+        yield replace(scope, since=since)
+    yield scope
 
 
 def _obstacle(questions: PairedQuestions) -> str | None:

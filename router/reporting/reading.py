@@ -303,6 +303,12 @@ def count_questions(connection: Connection, condition: ColumnElement[bool]) -> i
     return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
 
 
+def newest_since(connection: Connection, scope: ReportScope, *, count: int) -> float | None:
+    """When the oldest of the newest `count` questions was asked; None if the scope has fewer."""
+    query = select(decisions.c.made_at).where(scope.condition).order_by(decisions.c.made_at.desc())
+    return connection.execute(query.offset(count - 1).limit(1)).scalar()
+
+
 def count_imported(connection: Connection, condition: ColumnElement[bool]) -> int:
     query = select(*IMPORTED_COLUMNS).where(condition, may_be(decisions.c.is_imported))
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:

@@ -1,9 +1,13 @@
 """A store that is large: rows are copied within the database, so that a million of them take seconds and not hours."""
 
-from collections.abc import Mapping
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
-from sqlalchemy import Table, select, text
+from sqlalchemy import Table, event, select, text
 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates
@@ -61,3 +65,48 @@ def _copy(
         found = connection.execute(select(table.c[key]).where(table.c[key] == row).limit(1)).first()
         assert found is not None, f"{table.name} has no row {row}"
         connection.execute(text(query), given)
+
+
+@contextmanager
+def steps_counted(database: Database) -> Iterator[Counter[str]]:
+    """The steps of SQLite's machine that readers take, by thread."""
+    counted, every = Counter[str](), 20
+
+    def listening(connection: Any, _record: Any) -> None:
+        def stepped() -> int:
+            counted[threading.current_thread().name] += every
+            return 0
+
+        connection.set_progress_handler(stepped, every)
+
+    event.listen(database.engine, "connect", listening)
+    database.close()  # the next connections count
+    yield counted
+    event.remove(database.engine, "connect", listening)
+    database.close()
+
+
+@contextmanager
+def rows_counted(database: Database) -> Iterator[Counter[str]]:
+    """The rows that PostgreSQL reads for the statements of readers: each is explained once more, and run for that."""
+    counted, explaining = Counter[str](), threading.local()
+
+    def ran(connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, _many: Any) -> None:
+        if getattr(explaining, "now", False) or not statement.lstrip().startswith(("SELECT", "WITH")):
+            return
+        explaining.now = True
+        plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar_one()
+        explaining.now = False
+        plan = json.loads(plan) if isinstance(plan, str) else plan
+        counted[threading.current_thread().name] += rows_of(plan[0]["Plan"])
+
+    event.listen(database.engine, "after_cursor_execute", ran)
+    yield counted
+    event.remove(database.engine, "after_cursor_execute", ran)
+
+
+def rows_of(plan: Mapping[str, Any]) -> int:
+    """Rows that the scans of a plan have read, those that they threw away as well."""
+    below = plan.get("Plans", [])
+    read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+    return sum(map(rows_of, below)) + (0 if below else int(read * plan["Actual Loops"]))

@@ -15,6 +15,7 @@ from ragbandit.router.storage import paired_labels
 from ragbandit.router.storage.begun_pairs import begun_pairs, keep_begun
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.paired_labels import label_item
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Cost, Query
 from ragbandit.strategies.base import Passage
@@ -25,6 +26,7 @@ from tests.conftest import on_sqlite
 from tests.integration.reporting import test_decide as decide
 from tests.integration.reporting.test_decide import ACTOR, SECRET, booked, made_small, prepared, run, scope, waiting
 from tests.support import command
+from tests.support.large_store import grow, steps_counted
 
 arms, world = decide.arms, decide.world
 REQUEST = PairedRequest(since=1.0, until=2.0, budget=1.0, actor="ui:ann", charged="ann")
@@ -346,6 +348,33 @@ def test_commands_read_the_same_questions(world):
     assert f"`ragbandit report {options} --rate`" in rating(made, means=means)
     step = deciding(world.database, made, own, means=means, now=made.until)
     assert f"`ragbandit report {options} --decide --module MODULE:NAME --judge labels`" in step.text
+
+
+@on_sqlite
+def test_the_next_step_reads_no_more_in_a_larger_store(world):
+    """To name the next command, a report looks at its newest questions; only if none can be asked again, at more."""
+
+    def cost_of_step(*, first, last):
+        grow(world.database, first=first, last=last, like=dict.fromkeys(("decisions", "outcomes"), "q-1"))
+        period = replace(scope(world), since=0.0)
+        made = report(world.database, period, policy=world.settings.policy, against="small")
+        with steps_counted(world.database) as steps:
+            step = deciding(world.database, made, period, means=Means.of(world.settings), now=made.until)
+        return step.text, sum(steps.values())
+
+    world.write(decisions.update().where(decisions.c.id == "q-1").values(arm="large", seed="0"))  # in every sample
+    text, small = cost_of_step(first=1, last=1_000)
+    assert "decide now" in text
+    text, large = cost_of_step(first=1_001, last=6_000)
+    assert "decide now" in text
+    assert 0 < large < 1.1 * small
+    newest = decisions.c.made_at > world.now - 2_000.0
+    world.write(decisions.update().where(newest).values(arm="small"))
+    text, _ = cost_of_step(first=6_001, last=6_001)
+    assert "decide now" in text
+    world.write(decisions.update().values(arm="small"))
+    text, _ = cost_of_step(first=6_002, last=6_002)
+    assert "every question of the period went to small" in text
 
 
 @on_sqlite

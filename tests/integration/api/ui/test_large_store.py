@@ -1,14 +1,10 @@
 """Pages in a large store: what they read does not grow with it."""
 
-import json
-import threading
 import time
-from collections import Counter
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import event, insert
+from sqlalchemy import insert
 
 from ragbandit.router.api.ui import operation
 from ragbandit.router.serving import overview
@@ -16,7 +12,7 @@ from ragbandit.router.serving.explanations import policy_map
 from ragbandit.router.storage.decisions import search as decision_search
 from ragbandit.router.storage.sql.tables import closures, counters
 from tests.integration.api.ui.conftest import answered
-from tests.support.large_store import grow
+from tests.support.large_store import grow, rows_counted, steps_counted
 
 #: threads that read for pages; the loops of a service read at the same time
 READERS = ("ragbandit-reads", "ragbandit-state")
@@ -61,51 +57,6 @@ def pages_of(service) -> dict[str, str]:
         "feedback": "/ui/feedback",
         "queues": "/ui/queues",
     }
-
-
-@contextmanager
-def steps_counted(database):
-    """The steps of SQLite's machine that readers take, by thread."""
-    counted, every = Counter(), 20
-
-    def listening(connection, _record):
-        def stepped() -> int:
-            counted[threading.current_thread().name] += every
-            return 0
-
-        connection.set_progress_handler(stepped, every)
-
-    event.listen(database.engine, "connect", listening)
-    database.close()  # the next connections count
-    yield counted
-    event.remove(database.engine, "connect", listening)
-    database.close()
-
-
-@contextmanager
-def rows_counted(database):
-    """The rows that PostgreSQL reads for the statements of readers: each is explained once more, and run for that."""
-    counted, explaining = Counter(), threading.local()
-
-    def ran(connection, _cursor, statement, parameters, _context, _many):
-        if getattr(explaining, "now", False) or not statement.lstrip().startswith(("SELECT", "WITH")):
-            return
-        explaining.now = True
-        plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar_one()
-        explaining.now = False
-        plan = json.loads(plan) if isinstance(plan, str) else plan
-        counted[threading.current_thread().name] += rows_of(plan[0]["Plan"])
-
-    event.listen(database.engine, "after_cursor_execute", ran)
-    yield counted
-    event.remove(database.engine, "after_cursor_execute", ran)
-
-
-def rows_of(plan) -> int:
-    """Rows that the scans of a plan have read, those that they threw away as well."""
-    below = plan.get("Plans", [])
-    read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
-    return sum(map(rows_of, below)) + (0 if below else int(read * plan["Actual Loops"]))
 
 
 def costs(service) -> dict[str, int]:

@@ -6,7 +6,14 @@ Services use the old ledger until they are started with the label of the new one
 from collections.abc import Callable, Mapping
 
 from ragbandit.router.learning.exclusions import carry_exclusions, next_label
-from ragbandit.router.storage.access.corrections import Changes, Correction, add_correction, changes_of, corrections_of
+from ragbandit.router.storage.access.corrections import (
+    Changes,
+    Correction,
+    add_correction,
+    changes_of,
+    check_names,
+    corrections_of,
+)
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.types import Json
@@ -25,11 +32,13 @@ def reprice(
     """Correct the dollars of outcomes. Returns facts about the change, and about the new ledger if there is one.
 
     learn: learns a new ledger of this label and returns facts (`learned_again`), if the ledger has learned such an
-    outcome; None if rewards do not depend on dollars. dry_run: change nothing. Raises InvalidInput if no outcome
-    changes, Conflict if prices are corrected elsewhere meanwhile, and NotReady as `learn`.
+    outcome; None if rewards do not depend on dollars. dry_run: change nothing. Raises InvalidInput for an
+    unknown name and if no outcome changes, Conflict if prices are corrected elsewhere meanwhile, NotReady as `learn`.
     """
     changes, earlier = changes_of(ledger.database, correction, label=ledger.label, now=now)
     facts = _facts(changes)
+    if not changes.outcomes:
+        check_names(ledger.database, correction, generators=changes.generators)
     if dry_run:
         return {**facts, "label": None}
     if not changes.outcomes:

@@ -4,7 +4,7 @@ A correction is an entry of the audit log. Its change of the sums of spending is
 counted apart with the dollars that no outcome explains, so the sums still follow from the outcomes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import audit_log, decisions, outcomes, updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Cost, JoinedDecision
 
 ACTION: Final = "price.correct"
@@ -49,12 +50,10 @@ class Correction:
     prices: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
     def covers(self, *, decision_id: str, arm: str, made_by: Mapping[str, Any], made_at: float) -> bool:
-        params = made_by.get("params")
-        names = made_by.get("generator"), params.get("generator") if isinstance(params, dict) else None
         return (
             self.decision in (None, decision_id)
             and self.arm in (None, arm)
-            and (self.generator is None or self.generator in names)
+            and (self.generator is None or self.generator in generators_of(made_by))
             and (self.since is None or made_at >= self.since)
             and (self.until is None or made_at < self.until)
         )
@@ -74,6 +73,13 @@ class Correction:
             reasoning=cost.reasoning_tokens,
         )
         return None if price is None else tokens.dollars(price)
+
+
+def generators_of(made_by: Mapping[str, Any]) -> set[str]:
+    """Names of the generator of an outcome: of the model, and in the settings."""
+    params = made_by.get("params")
+    names = made_by.get("generator"), params.get("generator") if isinstance(params, dict) else None
+    return {name for name in names if isinstance(name, str)}
 
 
 class Corrections:
@@ -123,6 +129,8 @@ class Changes:
     unpriced: int = 0
     #: changed outcomes whose reward is learned in the ledger
     learned: int = 0
+    #: generators of all outcomes of the arm or decision that is named, whether they are covered or not
+    generators: set[str] = field(default_factory=set)
 
 
 def changes_of(database: Database, new: Correction, *, label: str, now: float) -> tuple[Changes, Corrections]:
@@ -133,6 +141,7 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
     for row in _rows(database, new, label=label):
         made_by = json_object(row["made_by"])
         facts = {"decision_id": row["id"], "arm": row["arm"], "made_by": made_by, "made_at": row["made_at"]}
+        changes.generators |= generators_of(made_by)
         if not new.covers(**facts):
             continue
         before = earlier.cost(own_cost(row["cost"]), **facts)
@@ -148,6 +157,27 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
                 spenders = spenders_of(row["tenant"], key=row["api_key"])
                 change_dollars(changes.moves, spenders, before=before.dollars, after=dollars, now=row["made_at"])
     return changes, earlier
+
+
+def check_names(database: Database, new: Correction, *, generators: Collection[str]) -> None:
+    """Raise InvalidInput if no outcome has the decision, the arm or the generator of a correction that changes nothing.
+
+    generators: see `Changes.generators`
+    """
+    answered = select(decisions.c.arm).join(outcomes, outcomes.c.decision_id == decisions.c.id)
+    with database.read() as connection:
+        if new.decision is not None:
+            if connection.execute(answered.where(decisions.c.id == new.decision)).first() is None:
+                remedy = "give the id of a decision that was answered"
+                raise InvalidInput(f"no outcome of {new.decision!r:.80}", field="decision", remedy=remedy)
+        elif new.arm is not None:
+            arms = sorted(connection.execute(answered.distinct()).scalars())
+            if new.arm not in arms:
+                remedy = known_choices(arms, given=new.arm)
+                raise InvalidInput(f"no outcome of the arm {new.arm!r:.80}", field="arm", remedy=remedy)
+    if new.generator is not None and new.generator not in generators:
+        remedy = known_choices(sorted(generators), given=new.generator)
+        raise InvalidInput(f"no outcome of the generator {new.generator!r:.80}", field="generator", remedy=remedy)
 
 
 def _rows(database: Database, new: Correction, *, label: str) -> Iterator[RowMapping]:

@@ -149,7 +149,8 @@ def test_the_command(make_world, tmp_path, monkeypatch):
     for options, words in (
         ((), "--arm, --generator or --decision"),
         (("--arm", "x", "--dollars", "1"), "--dollars needs --decision"),
-        (("--arm", "x", "--factor", "2"), "no outcome gets other dollars"),
+        (("--arm", wrong[0].arm, "--factor", "1"), "no outcome gets other dollars"),
+        (("--arm", "x", "--factor", "2"), "no outcome of the arm 'x'"),
     ):
         refused = run("data", "reprice", *options, "--config", str(config))
         assert (refused.exit_code, words in refused.stderr) == (2, True), refused.stderr
@@ -158,6 +159,23 @@ def test_the_command(make_world, tmp_path, monkeypatch):
     assert (kept["outcomes"], kept["dollars_after"], kept["label"]) == (1, 0.25, None)
     done = run("data", "reprice", "--arm", wrong[0].arm, "--factor", "0.001", "--config", str(config))
     assert (done.exit_code, "policy.label to main_q1" in done.stderr) == (0, True), done.stderr
+
+
+def test_unknown_names_are_refused(make_world):
+    """A correction of an unknown decision, arm or generator is refused with the known names, also as a dry run."""
+    world = make_world()
+    dear, _ = fill(world, dollars=3.0)
+    for names, field, remedy in (
+        ({"generator": "other"}, "generator", "known: m"),
+        ({"generator": "x", "arm": dear}, "generator", "known: m"),
+        ({"arm": "nobody"}, "arm", dear),
+        ({"decision": "nobody"}, "decision", "give the id"),
+    ):
+        for dry_run in (True, False):
+            with pytest.raises(InvalidInput, match="no outcome of") as caught:
+                corrected(world, Correction(**names, factor=0.5), dry_run=dry_run)
+            assert caught.value.field == field
+            assert remedy in caught.value.remedy
 
 
 def test_dollars_without_an_outcome_are_taken_back(make_world, tmp_path, monkeypatch):

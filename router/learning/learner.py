@@ -27,6 +27,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
@@ -35,6 +36,8 @@ log = logging.getLogger("ragbandit.learner")
 DRAIN_S = 20.0
 #: the lease is renewed after this share of its duration
 RENEWED: Final = 0.2
+#: largest number of decisions or updates that a line of the log names
+MOST_NAMED: Final = 5
 
 
 class Learner:
@@ -56,6 +59,8 @@ class Learner:
         self.last_seq = 0
         #: number of updates that the policy refused to learn; they stay in the ledger
         self.refused = 0
+        #: decisions that were set apart, and updates that the policy refused, since the last log line about them
+        self._set_apart, self._refusals = list[str](), list[int]()
         self._policy: Policy | None = None
         self.screening = Screening(ledger, settings=settings.learning)
         self._corrections = Corrections()
@@ -133,14 +138,26 @@ class Learner:
         assert self._policy is not None
         for update in lessons(self.ledger, policy=self._policy, after=self.last_seq):
             self._apply(update)
+        self._log_faults()
 
     def _apply(self, update: Update) -> None:
         assert self._policy is not None
         if not apply(self._policy, update):
             self.refused += 1
-            details = {"action": "refused", "seq": update.seq}
-            log.error("the policy refused an update and continues without it", extra=details)
+            self._refusals.append(update.seq)
         self.last_seq = update.seq
+
+    def _log_faults(self) -> None:
+        """Log what could not be learned since the last call, in one line of each kind."""
+        if self._set_apart:
+            message = "%s cannot be learned; see `ragbandit feedback quarantined`"
+            extra = {"action": "quarantine", "decisions": self._set_apart[:MOST_NAMED]}
+            log.error(message, counted(len(self._set_apart), "decision"), extra=extra)
+        if self._refusals:
+            message = "the policy refused %s and continues without"
+            extra = {"action": "refused", "seqs": self._refusals[:MOST_NAMED]}
+            log.error(message, counted(len(self._refusals), "update"), extra=extra)
+        self._set_apart, self._refusals = [], []
 
     def drain(self, *, patience_s: float = 0.0, attended: bool = False) -> int:
         """Learn all decisions that are ready, for at most DRAIN_S.
@@ -181,6 +198,7 @@ class Learner:
                 self._policy = None
                 raise
             finally:
+                self._log_faults()
                 self.ledger.release(holder=self.holder)  # otherwise other learners would wait until the lease expires
                 self._renew_at = -math.inf
             return total
@@ -257,12 +275,7 @@ class Learner:
             self.catch_up()
             return False
         self._arms.mark_saved()
-        for closure in batch.closed:
-            if closure.state == "quarantined":
-                log.error(
-                    "a decision cannot be learned and is set apart; see `ragbandit feedback quarantined`",
-                    extra={"action": "quarantine", "decision": closure.decision_id},
-                )
+        self._set_apart += [closure.decision_id for closure in batch.closed if closure.state == "quarantined"]
         return True
 
     def _join(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:

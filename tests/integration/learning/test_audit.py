@@ -207,8 +207,11 @@ def test_snapshots_of_an_earlier_release_are_no_fault(world):
     assert any("an earlier release learned it" in note for note in verdict.notes)
 
 
-def test_refused_rows(make_world, monkeypatch):
-    """Rows that the policy refuses are skipped by learner, replay and verify alike, and counted by each."""
+def test_refused_rows(make_world, monkeypatch, caplog):
+    """Rows that the policy refuses are skipped by learner, replay and verify alike, and counted by each.
+
+    The learner logs one line for all that it refuses in a call.
+    """
     learn = MbaRag.learn
 
     def choosy(policy, update):
@@ -221,8 +224,11 @@ def test_refused_rows(make_world, monkeypatch):
     learner = world.learner()
     for _ in range(2):
         world.judged(5)
+        caplog.clear()
         assert learner.drain() == 5
         world.now += 1
+    refusals = [(record.getMessage(), record.seqs) for record in caplog.records if hasattr(record, "seqs")]
+    assert refusals == [("the policy refused 2 updates and continues without", [6, 9])]
     assert (learner.refused, learner.last_seq) == (3, 10)
     assert sum(learner.policy.seen.values()) == 7
     verdict = world.router.verify(deep=True)

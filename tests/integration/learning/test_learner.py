@@ -195,6 +195,17 @@ def test_poisoned_rows_are_alone(make_world, database_url):
     assert {row["decision_id"] for row in world.updates()} == {decision.id for decision in good}
 
 
+def test_decisions_without_text_are_one_line_of_the_log(make_world, caplog):
+    """Decisions that cannot be learned are logged in one line with their number and the first ids, not a line each."""
+    world = make_world(learning={"batch": 4})
+    ids = [decision.id for decision in world.judged(10)]
+    world.write(decisions.update().values(text=""))
+    assert world.learn() == 10
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.getMessage() == "10 decisions cannot be learned; see `ragbandit feedback quarantined`"
+    assert line.decisions == ids[:5]
+
+
 # ------------------------------------------------------------------------------------------------- leases
 
 

@@ -143,8 +143,15 @@ EXTRA_OF: Final = dict.fromkeys(
 ) | dict.fromkeys(("fsspec", "jinja2", "pyarrow"), "replay")
 
 
+#: module that hatch_build.py writes, so that a clone that was not installed has none
+_WRITTEN: Final = "ragbandit.client.client"
+
+
 def missing_module(error: ModuleNotFoundError) -> ConfigError | None:
-    """The error about a missing module; None if no extra in EXTRA_OF installs the module."""
+    """The error about a missing module; None if no extra in EXTRA_OF installs it and no build writes it."""
+    if error.name == _WRITTEN:
+        remedy = "install the clone: `pip install .`, or run `make docs` in it"
+        return ConfigError(f"the module {_WRITTEN}, which the build writes, is missing", remedy=remedy)
     name = (error.name or "").partition(".")[0]
     return missing_package(name, extra=EXTRA_OF[name]) if name in EXTRA_OF else None
 

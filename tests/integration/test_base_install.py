@@ -116,6 +116,32 @@ def test_a_base_install_decides_learns_and_reports(tmp_path):
         assert f"is missing (pip install '.[{extra}]'" in err, words
 
 
+CLONE = """
+import sys
+sys.modules["ragbandit.client.client"] = None  # makes its import fail with ModuleNotFoundError
+import ragbandit
+from ragbandit.workers.cli import app
+try:
+    ragbandit.Client
+except ragbandit.ConfigError as error:
+    print(error)
+app(["up"])
+"""
+
+
+def test_a_clone_without_the_written_client_names_the_remedy(tmp_path):
+    """In a clone that was not installed, library and commands name the module that the build writes, and the remedy."""
+    env = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)}
+    words = [sys.executable, "-W", "error", "-c", CLONE]
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    missing = (
+        "the module ragbandit.client.client, which the build writes, is missing (install the clone: `pip install .`"
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    for printed in (done.stdout, done.stderr):
+        assert missing in printed
+
+
 def test_the_modules_that_an_extra_brings_are_those_of_the_project():
     """Whatever `service` and `replay` install is named in messages by its extra, and so is nothing else."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -151,12 +151,12 @@ class Learner:
         """Log what could not be learned since the last call, in one line of each kind."""
         if self._set_apart:
             message = "%s cannot be learned; see `ragbandit feedback quarantined`"
-            extra = {"action": "quarantine", "decisions": self._set_apart[:MOST_NAMED]}
-            log.error(message, counted(len(self._set_apart), "decision"), extra=extra)
+            ids = {"action": "quarantine", "decisions": self._set_apart[:MOST_NAMED]}
+            log.error(message, counted(len(self._set_apart), "decision"), extra=ids)
         if self._refusals:
             message = "the policy refused %s and continues without"
-            extra = {"action": "refused", "seqs": self._refusals[:MOST_NAMED]}
-            log.error(message, counted(len(self._refusals), "update"), extra=extra)
+            numbers = {"action": "refused", "seqs": self._refusals[:MOST_NAMED]}
+            log.error(message, counted(len(self._refusals), "update"), extra=numbers)
         self._set_apart, self._refusals = [], []
 
     def drain(self, *, patience_s: float = 0.0, attended: bool = False) -> int:

@@ -134,9 +134,7 @@ def test_a_clone_without_the_written_client_names_the_remedy(tmp_path):
     env = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)}
     words = [sys.executable, "-W", "error", "-c", CLONE]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
-    missing = (
-        "the module ragbandit.client.client, which the build writes, is missing (install the clone: `pip install .`"
-    )
+    missing = "the module ragbandit.client.client, which the build writes, is missing (install the clone: `pip"
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     for printed in (done.stdout, done.stderr):
         assert missing in printed

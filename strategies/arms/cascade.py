@@ -1,6 +1,6 @@
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ from ragbandit.shared.types import Round
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.arm_parts.steps import mean_logprob, together
-from ragbandit.strategies.base import Completion, Generator, Passage, Prompt, Request, Retriever, seconds_until
+from ragbandit.strategies.base import Account, Completion, Generator, Passage, Request, Retriever, seconds_until
 from ragbandit.strategies.failures import error_text
 from ragbandit.strategies.generators.wrappers import GeneratorAround
 from ragbandit.strategies.registry import generates
@@ -66,12 +66,21 @@ class Check(Protocol):
     async def close(self) -> None: ...
 
 
-class JudgePart(Protocol):
-    generator: Generator
-    max_tokens: int
+class Graded(Protocol):
+    @property
+    def value(self) -> float:
+        """A score from 0 to 1."""
 
-    def ask(self, *, question: str, answer: str, sources: Sequence[Passage]) -> tuple[Prompt, Callable[[str], float]]:
-        """Returns (prompt, function that turns the reply into a score, 0 to 1). Both functions raise ArmFailed."""
+
+class Grader(Protocol):
+    """Scores answers with a model, as the class Judge of the workers."""
+
+    generator: Generator
+
+    async def score(
+        self, question: str, *, answer: str, sources: Sequence[Passage], bill: Account, generator: Generator | None
+    ) -> Graded:
+        """Score an answer. generator: asks the model within a run, whose cost is in `bill`, too. Raises ArmFailed."""
 
 
 class Part(NamedTuple):
@@ -101,7 +110,7 @@ class Cascade(ParamsArm[CascadeParams]):
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
         self._parts: Mapping[str, Part] = {}
         self._check: Check | None = None
-        self._judge: JudgePart | None = None
+        self._judge: Grader | None = None
 
     @property
     def part_names(self) -> Mapping[str, str | dict[str, Any]]:
@@ -135,7 +144,7 @@ class Cascade(ParamsArm[CascadeParams]):
                 resources += part.strategy.runs_on
         return resources
 
-    def bind(self, parts: Mapping[str, Part], *, check: Check | None = None, judge: JudgePart | None = None) -> None:
+    def bind(self, parts: Mapping[str, Part], *, check: Check | None = None, judge: Grader | None = None) -> None:
         """Set the arms (keys as in `part_names`), the check and the judge. Raises ConfigError."""
         self._parts = dict(parts)
         self._check, self._judge = check, judge
@@ -226,11 +235,12 @@ class Cascade(ParamsArm[CascadeParams]):
         mean = recorder.mean_of(text)
         return f"its mean log-probability is {mean:.3g}" if -math.inf < mean < params.logprob else None
 
-    async def _grade(self, judge: JudgePart, question: str, *, answer: str, run: Run) -> float:
-        prompt, score = judge.ask(question=question, answer=answer, sources=tuple(run.shown.values()))
+    async def _grade(self, judge: Grader, question: str, *, answer: str, run: Run) -> float:
+        sources = tuple(run.shown.values())
         with _sub_run(run, generator=judge.generator, retriever=run.retriever, stream=AnswerStream()) as sub_run:
-            done = await sub_run.complete(prompt, purpose="judge", max_tokens=judge.max_tokens)
-        return score(done.text)
+            within, bill = _WithinRun(sub_run), Account()  # the run counts the cost itself
+            grade = await judge.score(question, answer=answer, sources=sources, bill=bill, generator=within)
+        return grade.value
 
 
 async def _reason_if_below(scoring: Awaitable[float | None], *, threshold: float, what: str, run: Run) -> str | None:
@@ -252,6 +262,17 @@ class _NotesOnly(AnswerStream):
 
     def note(self, text: str) -> None:
         self._stream.note(text)
+
+
+class _WithinRun(GeneratorAround):
+    """Asks the run's model within the run: its budget and deadline hold, and its trace and cost have the call."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.generator)
+        self._run = run
+
+    async def complete(self, request: Request) -> Completion:
+        return await self._run.complete(request.prompt, purpose="judge", max_tokens=request.max_tokens)
 
 
 class _LogprobRecorder(GeneratorAround):

@@ -46,7 +46,8 @@ from ragbandit.workers.evaluation.assessment import assessment
 from ragbandit.workers.evaluation.command import show, write_records
 from ragbandit.workers.evaluation.paired import PairedRun, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
-from ragbandit.workers.evaluation.scoring import RubricScorer
+from ragbandit.workers.evaluation.scoring import JudgeScorer
+from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.setup.generators import make_generator
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
@@ -290,7 +291,7 @@ class Sources:
         arms = run.arms_of(settings, learns=learns)
         judge = None
         if chosen is not None and any(not row.answers for row in rows):
-            judge = RubricScorer(settings.judge, generator=make_generator(chosen))
+            judge = JudgeScorer(Judge(settings.judge, generator=make_generator(chosen)))
         file = run.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
         outcomes = file.with_name(f"{file.stem}.outcomes.jsonl")  # in the format of a log
         ask = replace(self.ask, confidence=shared_confidence(len(rows)))

@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import PickSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.policies.picking import pick_of
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.texts.formats import counted, number
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.base import Generator, Prompt
 from ragbandit.workers.evaluation.kept_replies import KeptReplies
@@ -79,7 +79,6 @@ async def ask_for_picks(
         finally:
             await model.generator.close()
     failed = sum("failed" in one for one in found.values())
-    tokens = f"{model.prompt_tokens:,} prompt tokens, {model.completion_tokens:,} written tokens"
-    cost = f"{counted(model.calls, 'call')}, {tokens}, {number(model.dollars)} dollars"
-    note = f"llm: {model.generator.name} picked the arms: {cost}; no usable pick for {counted(failed, 'question')}"
+    picked = f"llm: {model.generator.name} picked the arms: {model.summary}"
+    note = f"{picked}; no usable pick for {counted(failed, 'question')}"
     return Picks(by_question=found, seconds=replies.seconds / max(1, len(questions)), note=note, failed=failed)

@@ -7,7 +7,6 @@ from typing import Any, Self
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.texts.formats import counted, number
 from ragbandit.workers.evaluation.kept_replies import KeptReplies
 from ragbandit.workers.evaluation.results import MOST_NAMED, Answered, Measures, Qualities
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, in_parallel
@@ -64,9 +63,7 @@ class Quizzes:
 
     def remarks(self) -> list[str]:
         judge = self.judge
-        tokens = f"{judge.prompt_tokens:,} prompt tokens, {judge.completion_tokens:,} written tokens"
-        cost = f"{counted(judge.calls, 'call')}, {tokens}, {number(judge.dollars)} dollars"
-        lines = [f"judge {judge.generator.name}: {cost}; replies: {self._replies.file}"]
+        lines = [f"judge {judge.generator.name}: {judge.summary}; replies: {self._replies.file}"]
         lines += [f"not judged: {arm} {row}: {error}" for arm, row, error in self.unjudged[:MOST_NAMED]]
         if len(self.unjudged) > MOST_NAMED:
             lines.append(f"not judged: {len(self.unjudged) - MOST_NAMED} more, see --json")

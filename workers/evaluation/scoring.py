@@ -5,30 +5,22 @@ A scorer sees the question, the answer and its passages, and never the arm.
 """
 
 import asyncio
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings, RewardSettings
 from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.rows.conversion import body_hash
-from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
-from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.plugins import function_identity, import_class
-from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import Cost, Outcome
-from ragbandit.strategies.base import Account, Generator, Passage, Prompt, Request
-from ragbandit.strategies.generators.parts import plain_parts
+from ragbandit.shared.types import Outcome
+from ragbandit.strategies.base import Account
+from ragbandit.workers.judge.judge import Judge, JudgeFailed, NoVerdict, shown_passages
 from ragbandit.workers.judge.reward_check import CheckFailed, CheckProcess
-from ragbandit.workers.judge.rubric import rubric_hash
 from ragbandit.workers.setup.generators import generator_version, make_generator
-from ragbandit.workers.setup.judge_checks import JudgeOfArm, judge_template
 
 #: names of the configured scorers, and of the label queue
 JUDGE, CHECK, LABELS = "judge", "check", "labels"
-#: tokens that are expected of a reply with the scores and reasons of the rubric
-REPLY_TOKENS: Final = 100
 #: longest name of a scorer, see `PairedAnswer.rater`
 _LONGEST: Final = 64
 
@@ -54,53 +46,23 @@ class Scorer(Protocol):
     async def close(self) -> None: ...
 
 
-class RubricScorer:
+class JudgeScorer:
     """The judge's model with its rubric."""
 
-    def __init__(self, settings: JudgeSettings, *, generator: Generator, version: str = "") -> None:
-        """version: settings of the generator that influence its replies, see `generator_version`."""
-        self._judge, self._seconds = JudgeOfArm(settings, generator=generator), settings.seconds
-        self.name = f"judge {generator.name}"[:_LONGEST]
-        shown = [settings.passages, settings.passage_words, settings.text_chars, settings.max_tokens]
-        rubric = rubric_hash(judge_template(settings.templates))
-        self.identity = body_hash({"model": generator.name, "version": version, "rubric": rubric, "shown": shown})
-
-    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:
-        """About the tokens of a score; None if the answer gets none."""
-        try:
-            prompt, _ = self._asked(question, outcome)
-        except ArmFailed:
-            return None
-        return Tokens(read=sum(map(estimated_tokens, plain_parts(prompt))), written=REPLY_TOKENS, estimated=True)
-
-    def _asked(self, question: str, outcome: Outcome) -> tuple[Prompt, Callable[[str], float]]:
-        sources = [Passage(id=source.id, title=source.title, text=source.text) for source in outcome.sources]
-        return self._judge.ask(question=question, answer=outcome.answer or "", sources=sources)
+    def __init__(self, judge: Judge) -> None:
+        self.judge, self.identity = judge, judge.identity
+        self.name = f"judge {judge.generator.name}"[:_LONGEST]
 
     async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
+        sources = shown_passages(outcome)
         try:
-            prompt, score = self._asked(question, outcome)
-        except ArmFailed as error:
-            return Score(None, str(error))
-        lost = Account()
-        try:
-            deadline = time.monotonic() + self._seconds
-            request = Request(prompt=prompt, max_tokens=self._judge.max_tokens, deadline=deadline, lost=lost)
-            done = await self._judge.generator.complete(request)
-            bill.cost += Cost(dollars=done.dollars)
-            if done.finish == "deadline":
-                raise ArmFailed(f"the judge did not reply within {self._seconds:g} s")
-        except ArmFailed as error:
-            return Score(None, str(error), may_pass=True)
-        finally:
-            bill.cost += lost.cost
-        try:
-            return Score(score(done.text))
-        except ArmFailed as error:
-            return Score(None, str(error))
+            verdict = await self.judge.score(question, answer=outcome.answer or "", sources=sources, bill=bill)
+        except NoVerdict as error:
+            return Score(None, str(error), may_pass=isinstance(error, JudgeFailed))
+        return Score(verdict.value)
 
     async def close(self) -> None:
-        await self._judge.generator.close()
+        await self.judge.close()
 
 
 class CheckScorer:
@@ -148,7 +110,7 @@ def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | Non
         if generator is None:
             raise ConfigError("there is no judge", field="judge.generator", remedy=f"add this line: {JUDGE_LINE}")
         made = make_generator(generator, section="judge.generator")
-        return RubricScorer(judge, generator=made, version=generator_version(generator))
+        return JudgeScorer(Judge(judge, generator=made, version=generator_version(generator)))
     if chosen == CHECK:
         if reward.check is None:
             remedy = f"give --judge labels or MODULE:NAME, set reward.check, or add this line: {JUDGE_LINE}"

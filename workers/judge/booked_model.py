@@ -1,11 +1,30 @@
-"""A model that is asked outside of arms, with what its calls cost."""
+"""A call of a model outside of arms, and a model that is called so, with what its calls cost."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.texts.formats import counted, number
 from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Account, Completion, Generator, Prompt, Request
+
+
+async def complete_prompt(
+    generator: Generator, prompt: Prompt, *, seconds: float, max_tokens: int, bill: Account
+) -> Completion:
+    """Ask a model. Raises ArmFailed.
+
+    seconds, max_tokens: limits of the call. bill: gets the tokens and dollars, however the call ends.
+    """
+    deadline = time.monotonic() + seconds
+    done = await generator.complete(Request(prompt=prompt, max_tokens=max_tokens, deadline=deadline, lost=bill))
+    bill.cost += Cost(
+        llm_calls=1,
+        prompt_tokens=done.prompt_tokens,
+        completion_tokens=done.completion_tokens,
+        dollars=done.dollars,
+    )
+    return done
 
 
 @dataclass(kw_only=True)
@@ -19,31 +38,32 @@ class BookedModel:
     #: what to do if a reply does not end within the limits
     remedy: str
     calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    dollars: float = 0.0
+    bill: Account = field(default_factory=Account)
 
     async def ask(self, prompt: Prompt) -> str:
         """Returns the reply. Raises ArmFailed."""
-        lost, deadline = Account(), time.monotonic() + self.seconds
         self.calls += 1
-        try:
-            request = Request(prompt=prompt, max_tokens=self.max_tokens, deadline=deadline, lost=lost)
-            done = await self.generator.complete(request)
-            self._book(done)
-        finally:
-            self._book(lost.cost)
+        done = await complete_prompt(
+            self.generator, prompt, seconds=self.seconds, max_tokens=self.max_tokens, bill=self.bill
+        )
         if done.finish != "stop":
             limit = f"{self.seconds:g} s" if done.finish == "deadline" else f"{self.max_tokens} tokens"
             raise ArmFailed(f"the model's reply did not end within {limit}", remedy=self.remedy)
         return done.text
 
-    def _book(self, call: Completion | Cost) -> None:
-        self.prompt_tokens += call.prompt_tokens
-        self.completion_tokens += call.completion_tokens
-        self.dollars += call.dollars
+    @property
+    def dollars(self) -> float:
+        return self.bill.cost.dollars
 
     @property
     def facts(self) -> dict[str, str | int | float]:
-        tokens = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
-        return {"model": self.generator.name, "calls": self.calls, **tokens, "dollars": self.dollars}
+        cost = self.bill.cost
+        tokens = {"prompt_tokens": cost.prompt_tokens, "completion_tokens": cost.completion_tokens}
+        return {"model": self.generator.name, "calls": self.calls, **tokens, "dollars": cost.dollars}
+
+    @property
+    def summary(self) -> str:
+        """Calls, tokens and dollars in words."""
+        cost = self.bill.cost
+        tokens = f"{cost.prompt_tokens:,} prompt tokens, {cost.completion_tokens:,} written tokens"
+        return f"{counted(self.calls, 'call')}, {tokens}, {number(cost.dollars)} dollars"

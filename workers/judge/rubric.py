@@ -5,13 +5,13 @@ unpredictable mark, each of their lines begins with a bar, and control words of 
 the structure of the prompt, but cannot make a judge ignore instructions. `addresses_judge` finds some obvious attempts.
 """
 
-import hmac
 import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from secrets import token_hex
 from statistics import fmean
 from typing import Final
 
@@ -19,7 +19,7 @@ from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.json_lines import each_key_once
 from ragbandit.strategies.base import Generator, Passage, Prompt
 from ragbandit.strategies.failures import PromptTooLong
-from ragbandit.strategies.prompting.prompts import Template, fit
+from ragbandit.strategies.prompting.prompts import Template, fit, load_templates
 
 CRITERIA: Final[Mapping[str, str]] = {
     "supported": "what the ANSWER states follows from the PASSAGES. 1: all of it. 0.5: the main point, not all of the "
@@ -115,10 +115,15 @@ class Score:
     reason: str
 
 
-def mark_of(decision_id: str, *, attempt: int, secret: bytes) -> str:
-    """The mark between the parts of a prompt. It differs by decision and attempt; `secret` makes it unpredictable."""
-    text = f"ragbandit rubric:{attempt}:{decision_id}".encode("utf-8", "replace")
-    return f"#{hmac.new(secret, text, sha256).hexdigest()[:12]}#"
+def rubric_template(overrides: Mapping[str, str]) -> Template:
+    """The rubric's prompt. overrides: `judge.templates`."""
+    names, field = ["rubric"], "judge.templates"
+    return load_templates(names, overrides=overrides, field=field, package="ragbandit.workers.judge")["rubric"]
+
+
+def new_mark() -> str:
+    """The mark between the parts of a prompt. Each prompt has its own, which no text can predict."""
+    return f"#{token_hex(6)}#"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

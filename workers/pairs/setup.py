@@ -29,7 +29,8 @@ from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
-from ragbandit.workers.evaluation.scoring import REPLY_TOKENS, CheckScorer, LabelQueue, RubricScorer, Scorer, scorer_of
+from ragbandit.workers.evaluation.scoring import CheckScorer, JudgeScorer, LabelQueue, Scorer, scorer_of
+from ragbandit.workers.judge.judge import REPLY_TOKENS, Judge, shown_passages
 from ragbandit.workers.pairs.asking import StoredQuestions, version_of
 from ragbandit.workers.pairs.decision import PairedDecision
 from ragbandit.workers.pairs.prices import Prices, assumption, dollars_of
@@ -85,7 +86,7 @@ def prepared(
     secret = shared_secret(ledger.database, name=DRAWS, now=time.time())
     runnable = {*settings.worker_arms, *pipelines}
     _check_runnable(against, runnable=runnable)
-    by_model = isinstance(scorer, RubricScorer)
+    by_model = isinstance(scorer, JudgeScorer)
     which: dict[str, Any] = {"against": ArmName(against), "arms": runnable, "by_model": by_model}
     questions = read_questions(ledger.database, scope, reward=settings.reward, secret=secret, **which)
     _check_askable(questions)
@@ -186,8 +187,8 @@ def _prices(
         if dollars and name not in questions.prices and all(one.arm != name for one in paid):
             assumed.append(assumption(name))
     score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=store.database)
-    if score is None and isinstance(scorer, RubricScorer):
-        generator, tokens = settings.judge.generator, _judged_tokens(questions, scorer=scorer, store=store)
+    if score is None and isinstance(scorer, JudgeScorer):
+        generator, tokens = settings.judge.generator, _judged_tokens(questions, judge=scorer.judge, store=store)
         score = statistics.fmean([dollars_of(generator, one) for one in tokens] or [dollars_of(generator)])
         assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
     prices = Prices(arms=known, score=score or 0.0, assumed=assumed)
@@ -197,14 +198,15 @@ def _prices(
     return prices
 
 
-def _judged_tokens(questions: PairedQuestions, *, scorer: RubricScorer, store: DecisionStore) -> list[Tokens]:
+def _judged_tokens(questions: PairedQuestions, *, judge: Judge, store: DecisionStore) -> list[Tokens]:
     """Tokens of the scores of stored answers, of the first _SAMPLE questions that can be asked."""
     tokens = list[Tokens | None]()
     for question in questions.askable[:_SAMPLE]:
         with contextlib.suppress(NotFound):  # erased meanwhile
             record = store.record(question.id)
             if record.outcome is not None and not is_blank(record.outcome.answer):
-                tokens.append(scorer.tokens(record.decision.query.text, record.outcome))
+                answer, sources = record.outcome.answer or "", shown_passages(record.outcome)
+                tokens.append(judge.tokens(record.decision.query.text, answer=answer, sources=sources))
     return [one for one in tokens if one is not None]
 
 

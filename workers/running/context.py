@@ -44,7 +44,7 @@ THREADS: Final = 16
 Reply = TypeVar("Reply")
 
 
-class Scorer(Protocol):
+class ActiveScorer(Protocol):
     """What scores answers, by claims of a queue of its own."""
 
     queue: ScoreQueue
@@ -72,7 +72,7 @@ class Context:
     #: watch of the event loop that runs the arms; None if there is none
     watch: LoopWatch | None = None
     #: what scores answers in this process
-    scorers: list[Scorer] = field(default_factory=list)
+    scorers: list[ActiveScorer] = field(default_factory=list)
     #: sends pieces of unfinished answers to Redis; None except in workers of the queue `answer`
     streams: StreamWriter | None = None
     #: threads in which runs wait for the database and Redis; not those of the loop, which functions of arms may hold

@@ -2,11 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
+from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.storage.access.shared_secrets import drawn_for
@@ -17,11 +18,11 @@ from ragbandit.router.telemetry.routines import insist
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
 from ragbandit.strategies.base import Account
-from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious, Verdict, spent_of
+from ragbandit.workers.judge.judge import AddressesJudge, JudgeFailed, NoVerdict, Verdict
 from ragbandit.workers.judge.reward_check import CheckFailed
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.runs import ActiveRun
-from ragbandit.workers.scoring.scorers import Checking, Judging, Scorer
+from ragbandit.workers.scoring.scorers import Checking, Judging, QueueScorer
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -31,7 +32,15 @@ KEEP_S: Final = 60.0
 LOOK_AGAIN_S: Final = 3600.0
 
 
-def next_score(context: Context, scorer: Scorer | None) -> Callable[[], None] | None:
+class AnswerScore(NamedTuple):
+    #: from 0 to 1
+    value: float
+    #: stored with the feedback
+    facts: Mapping[str, Json]
+    spent: Spent = Spent()
+
+
+def next_score(context: Context, scorer: QueueScorer | None) -> Callable[[], None] | None:
     """Claim the answer that has been due longest. Returns the function that scores it; None if no answer is due."""
     if scorer is None or scorer.paused:
         return None
@@ -51,7 +60,7 @@ def check_answers(context: Context, checking: Checking) -> None:
         work()
 
 
-def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) -> None:
+def score(context: Context, scorer: QueueScorer, *, job: ScoreJob, run: ActiveRun) -> None:
     """Score a decision that this process has claimed. Raises StoreError; the decision is then tried again."""
     with scorer.active.ending(run):
         try:
@@ -69,19 +78,19 @@ def score(context: Context, scorer: Scorer, *, job: ScoreJob, run: ActiveRun) ->
         if isinstance(scorer, Judging) and not context.rules.lets_read(record.decision.query, model="judge"):
             scorer.queue.withhold(job)
             return
-        verdict: Verdict | None
+        scored: AnswerScore | None
         if outcome.answer is None or not outcome.answer.strip():
-            verdict = Verdict(value=0.0, facts={"no_answer": outcome.stop_reason}, spent=Spent())
+            scored = AnswerScore(0.0, {"no_answer": outcome.stop_reason})
         elif isinstance(scorer, Judging):
-            verdict = _judged(context, scorer, job, record=record, outcome=outcome)
+            scored = _judged(context, scorer, job, record=record, outcome=outcome)
         else:
             assert isinstance(scorer, Checking)
-            verdict = _checked(scorer, job, record=record, outcome=outcome, now=context.deadlines.now())
-        if verdict is not None:
-            _keep(context, scorer, job, record=record, verdict=verdict)
+            scored = _checked(scorer, job, record=record, outcome=outcome, now=context.deadlines.now())
+        if scored is not None:
+            _keep(context, scorer, job, record=record, scored=scored)
 
 
-def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRecord, verdict: Verdict) -> None:
+def _keep(context: Context, scorer: QueueScorer, job: ScoreJob, *, record: DecisionRecord, scored: AnswerScore) -> None:
     """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
@@ -91,14 +100,14 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRe
         id=feedback_id(scorer.queue.kind, job.decision_id, rule=scorer.rule),
         decision_id=job.decision_id,
         kind="rating",
-        value=verdict.value,
+        value=scored.value,
         source=scorer.source,
         received_at=time.time(),
         rater=scorer.rater,
-        facts={**scorer.facts, **shared, **verdict.facts},
+        facts={**scorer.facts, **shared, **scored.facts},
     )
     arm = record.decision.arm if isinstance(scorer, Judging) else None
-    keep = partial(scorer.queue.keep, job, feedback=feedback, spent=verdict.spent, arm=arm)
+    keep = partial(scorer.queue.keep, job, feedback=feedback, spent=scored.spent, arm=arm)
     if insist(keep, seconds=KEEP_S, ending=context.ending) is not None:
         log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
@@ -106,8 +115,8 @@ def _keep(context: Context, scorer: Scorer, job: ScoreJob, *, record: DecisionRe
 
 def _judged(
     context: Context, judging: Judging, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome
-) -> Verdict | None:
-    """The judge's verdict, with its cost booked. None if this attempt fails; the failure is stored."""
+) -> AnswerScore | None:
+    """The judge's score, with its cost booked. None if this attempt fails; the failure is stored."""
     query, queue = record.decision.query, judging.queue
     database = context.store.database
     now = context.deadlines.now()
@@ -119,41 +128,54 @@ def _judged(
         return None
     assert context.loop is not None
     retry_s = judging.judge.settings.retry_s
-    lost = Account()
-    work = judging.judge.verdict(record.decision, outcome=outcome, attempt=job.attempt, lost=lost)
-    verdict, spent = None, Spent()
+    bill, began, scored = Account(), time.monotonic(), None
+    work = judging.verdict(query.text, outcome=outcome, attempt=job.attempt, bill=bill)
     try:
-        verdict = context.loop.run(work, timeout_s=judging.longest_s)
+        verdict, origin = context.loop.run(work, timeout_s=judging.longest_s)
         judging.worked()
-        spent = verdict.spent
-    except Suspicious:
+        scored = _with_facts(verdict, origin=origin, spent=_spent(bill), seconds=time.monotonic() - began)
+    except AddressesJudge:
         _log(judging, job, "a text of the answer or its passages addresses the judge; it is not judged")
         queue.withhold(job, suspicious=record.decision.arm)
-    except (ServerFailed, TimeoutError) as error:
+    except (JudgeFailed, TimeoutError) as error:
         judging.failed(error)
-        spent = error.spent if isinstance(error, ServerFailed) else spent_of(lost.cost)
-        queue.put_back(job, due_at=context.deadlines.now(), spent=spent, pause_s=retry_s)
+        queue.put_back(job, due_at=context.deadlines.now(), spent=_spent(bill), pause_s=retry_s)
     except NoVerdict as error:
         judging.worked()
-        spent = error.spent
-        result = queue.fail(job, spent=spent, now=context.deadlines.now(), pause_s=retry_s)
+        result = queue.fail(job, spent=_spent(bill), now=context.deadlines.now(), pause_s=retry_s)
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(judging, job, f"no score{given_up}", reason=str(error), attempt=job.attempt)
     except CancelledError:
-        spent = spent_of(lost.cost)
-        queue.put_back(job, due_at=context.deadlines.now(), spent=spent)
+        queue.put_back(job, due_at=context.deadlines.now(), spent=_spent(bill))
         if not context.ending.is_set():
             raise
     spenders = spenders_of(query.tenant, key=query.api_key)
-    booked = partial(book, database, spenders, dollars=spent.dollars, now=database.clock.now())
+    booked = partial(book, database, spenders, dollars=_spent(bill).dollars, now=database.clock.now())
     insist(booked, seconds=KEEP_S, ending=context.ending)
-    return verdict
+    return scored
+
+
+def _spent(bill: Account) -> Spent:
+    cost = bill.cost
+    return Spent(prompt_tokens=cost.prompt_tokens, completion_tokens=cost.completion_tokens, dollars=cost.dollars)
+
+
+def _with_facts(verdict: Verdict, *, origin: str | None, spent: Spent, seconds: float) -> AnswerScore:
+    facts: dict[str, Json] = {
+        "scores": {name: score.score for name, score in verdict.scores.items()},
+        "reasons": {name: score.reason for name, score in verdict.scores.items()},
+        "passages": verdict.passages,
+        "passages_from": origin,
+        **asdict(spent),
+        "seconds": round(seconds, 3),
+    }
+    return AnswerScore(verdict.value, facts, spent)
 
 
 def _checked(
     checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome, now: float
-) -> Verdict | None:
-    """The check's score as a verdict; None if the check fails or returns no score, which is stored."""
+) -> AnswerScore | None:
+    """The check's score; None if the check fails or returns no score, which is stored."""
     question, began = record.decision.query.text, time.monotonic()
     try:
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
@@ -164,7 +186,7 @@ def _checked(
     if value is None:
         checking.queue.withhold(job)
         return None
-    return Verdict(value=value, facts={"seconds": round(time.monotonic() - began, 3)}, spent=Spent())
+    return AnswerScore(value, {"seconds": round(time.monotonic() - began, 3)})
 
 
 def feedback_id(kind: str, decision_id: DecisionId, *, rule: str) -> FeedbackId:
@@ -172,7 +194,7 @@ def feedback_id(kind: str, decision_id: DecisionId, *, rule: str) -> FeedbackId:
     return FeedbackId(f"{kind}-" + sha256(f"{rule}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
 
 
-def _log_refusal(scorer: Scorer, refused: Refused) -> None:
+def _log_refusal(scorer: QueueScorer, refused: Refused) -> None:
     extra = {"action": scorer.queue.kind, "decision": refused.decision_id}
     if refused.why == "budget":
         log.info("the day's budget for judging is spent; what waits is judged tomorrow (UTC)", extra=extra)
@@ -182,5 +204,5 @@ def _log_refusal(scorer: Scorer, refused: Refused) -> None:
         log.warning("an answer waited too long for a score, and gets none", extra=extra)
 
 
-def _log(scorer: Scorer, job: ScoreJob, message: str, **details: object) -> None:
+def _log(scorer: QueueScorer, job: ScoreJob, message: str, **details: object) -> None:
     log.warning(message, extra={"action": scorer.queue.kind, "decision": job.decision_id, **details})

@@ -1,9 +1,6 @@
 """Loads the judge of a worker process, with its model, its retriever and its budget."""
 
-import time
-
 from ragbandit.router.config.settings import DEFAULT, Settings
-from ragbandit.router.storage.access.shared_secrets import shared_secret
 from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Retriever
@@ -12,7 +9,7 @@ from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.scoring.scorers import Judging
 from ragbandit.workers.setup.generators import concurrency_of, model_name, names_in_use
-from ragbandit.workers.setup.judge_checks import check_room, judge_template
+from ragbandit.workers.setup.judge_checks import check_room
 from ragbandit.workers.setup.retrievers import open_retriever
 
 
@@ -22,25 +19,17 @@ def load_judge(context: Context) -> tuple[Judging, int]:
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
-    template = judge_template(chosen.templates)
     arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
     model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
-    check_room(settings.judge, template=template, generator=model)
-    judge = Judge(
-        chosen,
-        generator=model,
-        template=template,
-        retriever=_judge_retriever(settings),
-        model=model_name(chosen.generator),
-        secret=shared_secret(store.database, name="judge", now=time.time()),
-    )
+    check_room(chosen, generator=model)
     budget = DayBudget(
         judgements=chosen.judgements_per_day, tokens=chosen.tokens_per_day, dollars=chosen.dollars_per_day
     )
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
     queue.new_budget(now=context.deadlines.now())
-    judging = Judging(judge, queue=queue)
+    judge, retriever = Judge(chosen, generator=model), _judge_retriever(settings)
+    judging = Judging(judge, queue=queue, model=model_name(chosen.generator), retriever=retriever)
     context.scorers.append(judging)
     context.open_loop()
     return judging, at_once

@@ -10,16 +10,22 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.scores import CHECK_ATTEMPTS, CHECK_EXPIRE_S
 from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.telemetry.routines import StoreOutage
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.outbound import back_off
-from ragbandit.shared.types import FeedbackSource, Json
-from ragbandit.workers.judge.judge import Judge
+from ragbandit.shared.texts.redaction import without_secrets
+from ragbandit.shared.types import FeedbackSource, Json, Outcome
+from ragbandit.strategies.base import Account, Passage, Retriever
+from ragbandit.strategies.retrievers.hybrid import NoRetriever
+from ragbandit.workers.judge.judge import Judge, JudgeFailed, Verdict, shown_passages
 from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.running.runs import ActiveRuns
 
 LONGEST_RATER: Final = 64
 
 
-class Scorer:
+class QueueScorer:
+    """What scores the answers of a queue."""
+
     def __init__(
         self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
     ) -> None:
@@ -43,7 +49,7 @@ class Scorer:
         """Close what has connections."""
 
 
-class Checking(Scorer):
+class Checking(QueueScorer):
     def __init__(self, settings: RewardSettings, *, store: DecisionStore) -> None:
         check = str(settings.check)
         queue = ScoreQueue(store, kind="check", attempts=CHECK_ATTEMPTS, expire_s=CHECK_EXPIRE_S)
@@ -51,11 +57,13 @@ class Checking(Scorer):
         self.process = CheckProcess(settings)
 
 
-class Judging(Scorer):
-    def __init__(self, judge: Judge, *, queue: ScoreQueue) -> None:
-        stored: dict[str, Json] = {"model": judge.rater, "rubric": judge.rubric}
-        super().__init__(queue, source="judge", rater=judge.rater, rule=judge.rubric, facts=stored)
+class Judging(QueueScorer):
+    def __init__(self, judge: Judge, *, queue: ScoreQueue, model: str, retriever: Retriever) -> None:
+        """model: name of the judge's model in the settings. retriever: finds passages for answers that have none."""
+        stored: dict[str, Json] = {"model": model, "rubric": judge.rubric}
+        super().__init__(queue, source="judge", rater=model, rule=judge.rubric, facts=stored)
         self.judge = judge
+        self._retriever = retriever
         #: time limit of one judgement, seconds; `judge.seconds` limits only the call of the judge's model
         self.longest_s = judge.settings.seconds + 5.0
         self._lock = threading.Lock()
@@ -69,7 +77,34 @@ class Judging(Scorer):
         )
 
     async def close(self) -> None:
+        await self._retriever.close()
         await self.judge.close()
+
+    async def verdict(
+        self, question: str, *, outcome: Outcome, attempt: int, bill: Account
+    ) -> tuple[Verdict, str | None]:
+        """Judge an answer. Returns (verdict, origin of the passages that the judge was shown). Raises NoVerdict.
+
+        The origin is "arm", "search", or None without passages. attempt: from 1.
+        bill: gets the cost, also of a verdict that is cancelled
+        """
+        passages, origin = shown_passages(outcome), "arm"
+        if not passages:
+            passages, origin = await self._searched(question), "search"
+        answer, again = outcome.answer or "", attempt > 1
+        verdict = await self.judge.score(question, answer=answer, sources=passages, bill=bill, again=again)
+        return verdict, origin if verdict.passages else None
+
+    async def _searched(self, question: str) -> tuple[Passage, ...]:
+        """The result of a search, if the settings want one. Raises JudgeFailed."""
+        settings = self.judge.settings
+        if not settings.passages or not settings.search or isinstance(self._retriever, NoRetriever):
+            return ()
+        try:
+            hits = await self._retriever.search(question, k=settings.passages)
+        except ArmFailed as error:
+            raise JudgeFailed(without_secrets(str(error))) from error
+        return tuple(hit.passage for hit in hits)
 
     @property
     def paused(self) -> bool:

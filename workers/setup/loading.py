@@ -18,9 +18,9 @@ from ragbandit.strategies.outcome import made_by
 from ragbandit.strategies.registry import check_needs, generates, retrieves
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.strategies.run import Strategy
+from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.setup import generators
-from ragbandit.workers.setup.judge_checks import JudgeOfArm
 from ragbandit.workers.setup.rerankers import check_reranker
 from ragbandit.workers.setup.retrievers import open_retriever
 
@@ -96,7 +96,7 @@ class ArmLoader:
             check.start()
         chosen = self._settings.judge.generator
         if cascade.judged and chosen is not None:
-            judge = JudgeOfArm(self._settings.judge, generator=self.generator(chosen, section="judge.generator"))
+            judge = Judge(self._settings.judge, generator=self.generator(chosen, section="judge.generator"))
         cascade.bind(parts, check=check, judge=judge)
         bound.add(name)
 

@@ -56,11 +56,10 @@ class Bench:
         self.jobs = MemoryJobs()
         self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
         self.judging, self.at_once = load_judge(self.context)
-        made = self.judging.judge
         if generator is not None:
-            made.generator = generator
+            self.judging.judge.generator = generator
         if not own_retriever:
-            made._retriever = MemoryRetriever(PASSAGES)
+            self.judging._retriever = MemoryRetriever(PASSAGES)
 
     def judge(self):
         """Do the next job of the judge, if one is due."""
@@ -205,7 +204,7 @@ def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database, more, s
             "arms": {"ours": {"class": "single_step", "retriever": "wiki"}, "no_retrieval": {}} | more,
         }
     )
-    retriever = Bench(database, generator=None, settings=settings, own_retriever=True).judging.judge._retriever
+    retriever = Bench(database, generator=None, settings=settings, own_retriever=True).judging._retriever
     (hit,) = search_once(retriever, query=searched, k=5)
     assert hit.passage.text == searched
 

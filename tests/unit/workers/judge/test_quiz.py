@@ -68,7 +68,7 @@ def test_a_blank_text_counts_nothing_and_costs_nothing():
     """An empty answer of an arm is 0 without asking the judge."""
     score, judge = score_of("1: 张三", text=" \n")
     assert score == ZERO
-    assert (judge.calls, judge.prompt_tokens) == (0, 0)
+    assert (judge.calls, judge.bill.cost.prompt_tokens) == (0, 0)
 
 
 @pytest.mark.parametrize(("text", "why"), [("文字", "fails at call 1"), ("字 " * 5000, "room for")])
@@ -83,8 +83,8 @@ def test_a_reply_that_is_cut_is_a_failure_and_is_booked():
     judge = judge_of(["1: 张 " * 100])
     with pytest.raises(ArmFailed, match="64 tokens"):
         asyncio.run(quizzed("文字", quiz=QUIZ, judge=judge, ask=judge.ask, cut=str.split))
-    assert (judge.calls, judge.completion_tokens) == (1, 64)
-    assert judge.prompt_tokens > 0
+    assert (judge.calls, judge.bill.cost.completion_tokens) == (1, 64)
+    assert judge.bill.cost.prompt_tokens > 0
 
 
 @pytest.mark.parametrize(

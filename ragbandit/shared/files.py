@@ -7,10 +7,13 @@ import importlib.util
 import io
 import logging
 import os
+import select
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -24,6 +27,9 @@ _PREFIX = ".new-"
 
 #: largest file of settings, facts or a prompt that is read whole, bytes
 MOST_BYTES: Final = 64 << 20
+#: how long a named pipe may be without a writer, and time between two looks, seconds
+PIPE_S: Final = 10.0
+_LOOK_S: Final = 0.02
 #: other kind of path -> its name
 _KINDS: Final = {
     stat.S_IFIFO: "a pipe",
@@ -59,6 +65,35 @@ def _check_regular(descriptor: int, *, path: str | Path) -> None:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
+def pipe_data(path: Path) -> Iterator[bytes]:
+    """Yield the data of a pipe that a user named. Raises OSError if no program opens it for writing within PIPE_S.
+
+    The pipe of `/dev/stdin` or `<(...)` always has a writer, whose data are waited for.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # or opening would wait for a writer
+    with open(descriptor, "rb", buffering=0) as pipe:
+        yield _first_data(pipe, path=path)
+        os.set_blocking(descriptor, True)
+        yield from iter(partial(pipe.read, 1 << 20), b"")
+
+
+def _first_data(pipe: io.FileIO, *, path: Path) -> bytes:
+    """The data at the beginning of a pipe; b"" if its writer has sent none yet, or has ended without any."""
+    ended, give_up = select.poll(), time.monotonic() + PIPE_S
+    ended.register(pipe, 0)  # reports only the end of a writer
+    while True:
+        has_ended = bool(ended.poll(0))
+        data = pipe.read(1 << 20)
+        if data is None:  # there is a writer
+            return b""
+        if data or has_ended:
+            return data
+        if time.monotonic() > give_up:
+            message = f"it is a pipe, and no program has opened it for writing within {PIPE_S:g} s"
+            raise OSError(errno.EPIPE, message, str(path))
+        time.sleep(_LOOK_S)
 
 
 def read_file(path: Path, *, most: int = MOST_BYTES) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import open_file, whole_file
+from ragbandit.shared.files import open_file, pipe_data, whole_file
 
 _GZIP = b"\x1f\x8b"
 #: longest line, bytes
@@ -75,14 +75,14 @@ def rereadable(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, path.name)
         try:
-            with path.open("rb") as pipe, copy.open("wb") as file:
-                while data := pipe.read(1 << 20):
+            with copy.open("wb") as file:
+                for data in pipe_data(path):
                     file.write(data)
                     if file.tell() > _MOST_PIPED_BYTES:
                         message = f"the pipe sends more than {_MOST_PIPED_BYTES >> 20} MB"
                         raise InvalidInput(message, field=str(path), remedy=remedy)
         except OSError as error:
-            message = f"the pipe cannot be copied: {error.strerror}"
+            message = f"it cannot be read: {error.strerror}"
             raise InvalidInput(message, field=str(path), remedy=remedy) from error
         try:
             yield copy

@@ -99,6 +99,34 @@ def test_a_pipe_of_data_is_read_from_its_first_row(tmp_path, pipe):
     writer.join(20)
 
 
+@pytest.mark.parametrize("reader", STREAMED)
+def test_a_pipe_without_a_writer_is_refused(pipe, reader, monkeypatch):
+    """A named pipe that no program opens for writing is refused after some seconds, with its path and a remedy."""
+    monkeypatch.setattr("ragbandit.shared.files.PIPE_S", 0.1)
+    error = refusal(STREAMED[reader][0], pipe)
+    assert "no program has opened it for writing within 0.1 s" in error.message
+    assert (error.field, bool(error.remedy)) == (str(pipe), True)
+
+
+def test_a_writer_may_take_its_time(pipe, monkeypatch):
+    """A pipe that a program has opened for writing is waited for, however late its data come."""
+    monkeypatch.setattr("ragbandit.shared.files.PIPE_S", 0.0)
+    descriptor = os.open(pipe, os.O_RDWR)  # does not wait for a reader
+
+    def write():
+        os.write(descriptor, b'{"id": "p1", "text": "a passage"}')
+        os.close(descriptor)
+
+    threading.Timer(0.1, write).start()
+    assert [passage.id for passage in read_corpus(pipe)] == ["p1"]
+
+
+def test_a_writer_without_data_is_an_empty_file(pipe):
+    """A pipe whose writer ends without sending anything is refused at once as a file without rows."""
+    threading.Thread(target=lambda: pipe.open("w").close(), daemon=True).start()
+    assert "no rows" in refusal(read_table, pipe).message
+
+
 def test_a_file_is_read_within_its_cap(tmp_path):
     """A file may have as many bytes as its cap and no more, whatever size the system reports."""
     file = tmp_path / "file"

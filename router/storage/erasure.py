@@ -35,7 +35,7 @@ from ragbandit.shared.types import ERASED, IMPORTED, PICK, Json, facts_without_t
 
 #: decisions per transaction
 BATCH: Final = 500
-#: before rows of `waiting`, see `rows/waiting.py`
+#: before rows of `waiting`, see LOCK_ORDER in `rows/waiting.py`
 _LOCK_OUTCOMES: Final = "SELECT decision_id FROM outcomes WHERE decision_id IN ? ORDER BY decision_id FOR UPDATE"
 
 
@@ -130,6 +130,7 @@ def _ids(database: Database, query: Select[Any]) -> list[str]:
 
 
 def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now: float) -> None:
+    """Erase these decisions in one transaction, which locks rows in LOCK_ORDER."""
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
         chosen = select(*decisions.c["id", "policy", "run_by", "arms", "facts", "fault", "request"])
@@ -140,9 +141,10 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
         send(connection, _LOCK_OUTCOMES, [*ids])
         _close(connection, rows, moves=moves, now=now)
+        _blank_rows(connection, rows, features=features)
+        erase_chats(connection, ids)
         for kind in get_args(ScoreKind):
             drop_jobs(connection, ids, kind=kind, moves=moves)
-        _blank_rows(connection, rows, features=features)
 
 
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> None:
@@ -165,7 +167,6 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
     ids = [row["id"] for row in rows]
-    erase_chats(connection, ids)
     _overwrite(connection, decisions, {row["id"]: _blank_decision(row, features=features) for row in rows})
     texts = dict.fromkeys(("answer", "trace", "sources", "reply", "call"))
     blank = outcomes.update().where(outcomes.c.decision_id.in_(ids))

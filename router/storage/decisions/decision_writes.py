@@ -52,7 +52,7 @@ class _OutdatedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class _Places:
     """The ledgers and the turns of new decisions: functions that return what `send` has asked."""
 
     #: see `labels_in_use`
@@ -61,7 +61,7 @@ class Places:
     turns: Mapping[str, Rows]
 
     @classmethod
-    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "Places":
+    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "_Places":
         """Ask; call this after the decisions were inserted."""
         labels = labels_in_use(connection, label=label)
         tenants = {decision.query.tenant for decision in group if decision.run_by == "worker"}
@@ -126,7 +126,7 @@ class DecisionWrites:
         insert_rows(connection, decisions, [self.row(successor)])
         if successor.turn_of is not None:
             tasks.move_task(connection, successor)
-        places = Places.of(connection, [successor], label=label)
+        places = _Places.of(connection, [successor], label=label)
         reserved = {successor.id: self.estimate(successor)}
         _queue(connection, [successor], places=places, moves=moves, in_front=True, reserved=reserved)
 
@@ -150,10 +150,10 @@ def _insert(
     label: PolicyLabel,
     base: PolicyLabel,
     revision: int | None,
-) -> tuple[list[bool], Places]:
-    """Returns (whether each decision is new, what `Places.of` asked). Raises _OutdatedError."""
+) -> tuple[list[bool], _Places]:
+    """Returns (whether each decision is new, what `_Places.of` asked). Raises _OutdatedError."""
     inserted = send_new(connection, decisions, rows, key="id")
-    places = Places.of(connection, group, label=label)
+    places = _Places.of(connection, group, label=label)
     # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
     stored = None if revision is None else send(connection, _REVISION, base)
     if stored is not None and _revision_in(stored()) != revision:
@@ -172,7 +172,7 @@ def _queue(
     connection: Connection,
     new: Sequence[Decision],
     *,
-    places: Places,
+    places: _Places,
     moves: Moves,
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),

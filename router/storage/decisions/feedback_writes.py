@@ -1,4 +1,4 @@
-"""Stores a group of feedback. Rows are locked in a fixed order: `waiting` by id, `feedback` by id, counters last."""
+"""Stores a group of feedback. Rows are locked in LOCK_ORDER of `rows/waiting.py`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -17,7 +17,8 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, jobs, outcomes, units, waiting
 from ragbandit.shared.types import Decision, TaskTurn
 
-#: tables in the order in which a transaction that stores decisions, outcomes or feedback locks their stored rows
+#: tables in the order in which a transaction that stores decisions, outcomes or feedback, ends tasks or erases locks
+#: their stored rows
 LOCK_ORDER: Final = ("decisions", "units", "outcomes", "waiting", "feedback", "jobs", "counters")
 #: condition for a column: ids of decisions and turns, and the decisions of these turns. Takes the ids twice
 WITH_FIRSTS: Final = "IN (? UNION ALL SELECT turn_of FROM decisions WHERE id IN ?)"

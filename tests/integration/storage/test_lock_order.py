@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from sqlalchemy import delete
 
+from ragbandit.router.storage.decisions.continuing import task_key
 from ragbandit.router.storage.decisions.outcome_writes import LOCK_DECISIONS, LOCK_OUTCOMES
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.rows import waiting
 from ragbandit.router.storage.rows.waiting import LOCK_ORDER
+from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import run
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import TooManyRequests
@@ -28,10 +31,17 @@ _BLOCKED = "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_d
 
 
 def turn(key, *, first=None, number=1, limits=()):
-    """A turn of the task `u-FIRST`. From the second on it brings results of the first one's calls."""
+    """A turn of the task in the session `s-FIRST`. From the second on it brings results of the first one's calls."""
     made = decision(key, first=first, turn=number if first else 0, said=f"said {key}", at=NOW)
-    fact = TaskTurn(unit=f"u-{first or key}", turn=number, until=NOW + 3600.0)
-    return replace(made, facts={TaskTurn.key: fact.stored}, query=replace(made.query, limits=limits))
+    query = replace(made.query, limits=limits, session=f"s-{first or key}")
+    fact = TaskTurn(unit=task_key(query), turn=number, until=NOW + 3600.0)
+    return replace(made, facts={TaskTurn.key: fact.stored}, query=query)
+
+
+def further_turn(key, *, number):
+    """A turn of the task of "a" that brings no results."""
+    made = turn(key, first="a", number=number)
+    return replace(made, query=replace(made.query, request=decision(key).query.request))
 
 
 @pytest.fixture
@@ -42,8 +52,7 @@ def store(postgres_url):
     for key in ("a", "b"):
         made.add_decisions([turn(key)])
         made.add_outcome(outcome(key, f"call {key}"))
-    second = replace(turn("a2", first="a", number=2), query=decision("a2").query)
-    made.add_decisions([second])
+    made.add_decisions([further_turn("a2", number=2)])
     yield made
     database.close()
 
@@ -67,6 +76,16 @@ def outcomes_of_both(store):
     assert store.add_outcomes([outcome("a2", answer="sun"), outcome("c")]) == [True, True]
 
 
+def outcome_with_successor(store):
+    """The second turn fails, and another arm answers it."""
+    failed = replace(outcome("a2"), status="failed", error="HTTP 503")
+    assert store.add_outcome(failed, successor=further_turn("a4", number=3))
+
+
+def end_of_session(store):
+    assert store.end_session("s-a", tenant="default", now=NOW) == 1
+
+
 def rating(store):
     feedback = Feedback(id="f1", decision_id="a", kind="rating", value=1.0, source="human", received_at=NOW)
     (receipt,) = store.add_feedback([feedback])
@@ -77,6 +96,14 @@ def erasure(store):
     assert erase(store.database, Selection(decision="a"), features=False, actor="cli:ann", now=NOW).decisions
 
 
+def erasure_of_closed(store):
+    """A closed decision has no row in `waiting`; a person has rated it, and its answer waits for a label."""
+    rating(store)
+    with store.database.write() as connection:
+        connection.execute(delete(tables.waiting))
+    erasure(store)
+
+
 @pytest.mark.parametrize(
     ("write", "held", "free"),
     [
@@ -85,6 +112,9 @@ def erasure(store):
         (refused_turn, "outcomes WHERE decision_id = 'b'", "waiting WHERE decision_id = 'a'"),
         (outcome_of_turn, "outcomes WHERE decision_id = 'a'", "waiting WHERE decision_id = 'a'"),
         (outcomes_of_both, "waiting WHERE decision_id = 'a'", "waiting WHERE decision_id = 'c'"),
+        (outcome_with_successor, "decisions WHERE id = 'a'", "units WHERE first = 'a'"),
+        (outcome_with_successor, "units WHERE first = 'a'", "outcomes WHERE decision_id = 'a'"),
+        (end_of_session, "units WHERE first = 'a'", "waiting WHERE decision_id = 'a'"),
         (erasure, "outcomes WHERE decision_id = 'a'", "waiting WHERE decision_id = 'a'"),
     ],
 )
@@ -115,24 +145,34 @@ def locks(statements):
     ("write", "expected"),
     [
         (new_turn, ["units", "outcomes", "waiting"]),
-        (outcome_of_turn, ["decisions", "outcomes", "waiting"]),
-        (outcomes_of_both, ["decisions", "outcomes", "waiting"]),
+        (outcome_of_turn, ["decisions", "outcomes", "waiting", "jobs"]),
+        (outcomes_of_both, ["decisions", "outcomes", "waiting", "jobs"]),
+        (outcome_with_successor, ["decisions", "units", "outcomes", "waiting", "jobs"]),
+        (end_of_session, ["units", "waiting"]),
         (rating, ["waiting"]),
+        (erasure, ["decisions", "units", "outcomes", "waiting", "feedback", "jobs"]),
+        (erasure_of_closed, ["decisions", "units", "outcomes", "waiting", "feedback", "jobs"]),
     ],
 )
 def test_statements_lock_in_the_order_that_is_written_down(store, monkeypatch, write, expected):
     """The statements that PostgreSQL gets lock stored rows in LOCK_ORDER, and rows of counters last."""
-    sent, execute = [], psycopg.Cursor.execute
+    sent = []
+    for name in ("execute", "executemany"):
+        monkeypatch.setattr(psycopg.Cursor, name, recording(getattr(psycopg.Cursor, name), sent))
+    write(store)
+    begins = [place for place, statement in enumerate(sent) if statement == "BEGIN"]
+    transactions = [sent[begin:end] for begin, end in zip(begins, [*begins[1:], len(sent)], strict=True)]
+    locked = [tables for tables in map(locks, transactions) if tables]
+    assert locked == [sorted(tables, key=LOCK_ORDER.index) for tables in locked]
+    assert [table for table in locked[-1] if table != "counters"] == expected
 
+
+def recording(method, sent):
     def recorded(cursor, statement, *more, **options):
         sent.append(str(statement))
-        return execute(cursor, statement, *more, **options)
+        return method(cursor, statement, *more, **options)
 
-    monkeypatch.setattr(psycopg.Cursor, "execute", recorded)
-    write(store)
-    locked = locks(sent[sent.index("BEGIN", 1) :] if sent.count("BEGIN") > 1 else sent)  # only the last transaction
-    assert locked == sorted(locked, key=LOCK_ORDER.index)
-    assert [table for table in locked if table not in ("jobs", "counters")] == expected
+    return recorded
 
 
 @pytest.mark.parametrize("statement", [LOCK_DECISIONS, LOCK_OUTCOMES, waiting._LOCKED_WITH_FIRSTS])

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 from sqlalchemy import RowMapping, and_, func, select
@@ -33,9 +33,10 @@ from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFac
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.types import ArmName, DecisionId, Query, RequestFacts, TaskTurn
+from ragbandit.shared.types import ArmName, DecisionId, Query, RequestFacts
 
-#: reasons why a question cannot be asked again
+#: reasons why a question cannot be asked again; the first takes the other arm's name
+NOT_OFFERED: Final = "{} was not on offer: rules of the tenant or of the request"
 NO_TEXT: Final = "its text was erased or not stored"
 NOT_STORED: Final = "tools, images, a format or earlier turns that are not stored"
 A_TASK: Final = "a task, which a single question cannot repeat"
@@ -121,7 +122,7 @@ def read_questions(
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
-        *decisions.c["id", "arm", "arms", "propensity", "facts", "request", "tenant", "api_key", "context"],
+        *decisions.c["id", "arm", "arms", "propensity", "request", "tenant", "api_key", "context"],
         *FACT_COLUMNS,
         func.length(decisions.c.text).label("length"),
         scope.is_open.label("is_open"),
@@ -135,16 +136,17 @@ def read_questions(
         query = query.where(scope.condition, in_sample(whole, most=scope.most))
         with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
             for row in result.mappings():
-                offered, facts, request = json.loads(row["arms"]), *map(object_or_empty, (row["facts"], row["request"]))
-                queried = QueriedFacts.of_row(row)
-                if queried.is_imported or reason_to_leave_out(row, facts=queried, arms=offered) is not None:
+                offered, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
+                if facts.is_imported or reason_to_leave_out(row, facts=facts, arms=offered) is not None:
                     continue
                 count += 1
-                obstacle = _obstacle(row, facts=facts, request=request, against=against, arms=arms)
+                edge = cast(RequestFacts, object_at(object_or_empty(row["request"]), "edge"))
+                obstacle = NOT_OFFERED.format(against) if against not in offered else None
+                obstacle = obstacle or _obstacle(row, facts=facts, edge=edge, arms=arms)
                 paid.add(row, is_repeatable=obstacle is None)
                 if row["arm"] != against:
                     obstacle = obstacle or _forbidden(
-                        row, request=request, against=against, rules=scope.rules, by_model=by_model
+                        row, edge=edge, against=against, rules=scope.rules, by_model=by_model
                     )
                     differing.append(_question(row, reward=reward, secret=secret, obstacle=obstacle))
     differing.sort(key=lambda question: (question.draw, question.id))
@@ -215,7 +217,7 @@ def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacl
 
 
 def _forbidden(
-    row: RowMapping, *, request: Mapping[str, Any], against: str, rules: RuleBook | None, by_model: bool
+    row: RowMapping, *, edge: RequestFacts, against: str, rules: RuleBook | None, by_model: bool
 ) -> str | None:
     """Why the rules of now do not let both arms answer the question again, or the judge read it; None if they do."""
     if not rules:
@@ -225,7 +227,7 @@ def _forbidden(
         tenant=row["tenant"],
         api_key=row["api_key"],
         context=object_or_empty(row["context"]),
-        request=cast(RequestFacts, object_at(request, "edge")),
+        request=edge,
     )
     for arm in (against, row["arm"]):
         if not rules.permits(query, arm=arm):
@@ -233,23 +235,13 @@ def _forbidden(
     return None if not by_model or rules.lets_read(query, model="judge") else "the rules do not let the judge read it"
 
 
-def _obstacle(
-    row: RowMapping,
-    *,
-    facts: Mapping[str, Any],
-    request: Mapping[str, Any],
-    against: ArmName,
-    arms: Collection[str] | None,
-) -> str | None:
-    """Why the question cannot be asked again; None if it can be. facts, request: parsed columns of `row`."""
-    if against not in json.loads(row["arms"]):
-        return f"{against} was not on offer: rules of the tenant or of the request"
+def _obstacle(row: RowMapping, *, facts: QueriedFacts, edge: RequestFacts, arms: Collection[str] | None) -> str | None:
+    """Why the question cannot be asked again, if the other arm was on offer; None if it can be."""
     if not row["length"]:
         return NO_TEXT
-    edge = object_at(request, "edge")
     if any(edge.get(name) for name in _NOT_REPEATABLE):
         return NOT_STORED
-    if TaskTurn.of(facts) is not None:
+    if facts.task_until is not None:
         return A_TASK
     if arms is not None and row["arm"] not in arms:
         return f"{row['arm']} {NOT_HERE}"

@@ -34,8 +34,8 @@ from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.rules import Rules
+from ragbandit.router.serving.deciding.steps.tasks import open_turn
 from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, EarlierTurn, earlier_turn
-from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import (
     DERIVED,
@@ -155,7 +155,7 @@ class ChatExchange:
         query = await paced(request, self._continuing(earlier))
         brings_results = earlier is not None and earlier.arm is not None
         if brings_results and budget_factor(query) >= MOST_FACTOR and not asked_for.forced:
-            query = _open_turn(query, arms=asked_for.arms)
+            query = open_turn(query, arms=asked_for.arms)
         rewrites = not headers_of(request).is_preview
         made = router.conversations.submit(self.question.turns, query=query, rewrites=rewrites)
         if isinstance(made, Query):
@@ -257,13 +257,6 @@ class ChatExchange:
             if not has_begun:
                 raise error from None
             yield b"".join(reply.failure(_error_in_stream(error, has_content=reply.has_begun)))
-
-
-def _open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
-    """A turn with results that may leave the arm of their calls. arms: those that the caller may use; None: all."""
-    (arm,) = turn.arms or ("",)
-    link: Any = turn.request[TOOL_TURN]
-    return replace(turn, arms=arms, forced=False, request={**turn.request, TOOL_TURN: {**link, CALLED_BY: arm}})
 
 
 def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:

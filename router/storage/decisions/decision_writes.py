@@ -52,8 +52,8 @@ class _OutdatedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
-    """The ledgers and the turns of new decisions: functions that return what `send` has asked."""
+class _Queues:
+    """Where new decisions wait, ledgers and the answer queue: functions that return what `send` has asked."""
 
     #: see `labels_in_use`
     labels: Callable[[], set[str]]
@@ -61,7 +61,7 @@ class _Places:
     turns: Mapping[str, Rows]
 
     @classmethod
-    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "_Places":
+    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "_Queues":
         """Ask; call this after the decisions were inserted."""
         labels = labels_in_use(connection, label=label)
         tenants = {decision.query.tenant for decision in group if decision.run_by == "worker"}
@@ -99,11 +99,11 @@ class DecisionWrites:
                 over = self.reservations.admit(connection, group, estimates=estimates)
                 rest = [decision for decision in group if decision.id not in over] if over else group
                 rows = list(map(self.row, rest))
-                are_new, places = _insert(connection, rest, rows=rows, label=label, base=base, revision=revision)
+                are_new, queues = _insert(connection, rest, rows=rows, label=label, base=base, revision=revision)
                 new = list(compress(rest, are_new))
                 refused = over | _refuse(connection, new)
                 begun = [decision for decision in new if decision.id not in refused]
-                _queue(connection, begun, places=places, moves=moves, claims=claims, reserved=estimates)
+                _queue(connection, begun, queues=queues, moves=moves, claims=claims, reserved=estimates)
                 stored = stored_decisions(connection, map(_ID, compress(rest, map(not_, are_new))))
         except _OutdatedError:
             message, remedy = "the kill switch or a version of the policy has changed", "send the request again"
@@ -126,9 +126,9 @@ class DecisionWrites:
         insert_rows(connection, decisions, [self.row(successor)])
         if successor.turn_of is not None:
             tasks.move_task(connection, successor)
-        places = _Places.of(connection, [successor], label=label)
+        queues = _Queues.of(connection, [successor], label=label)
         reserved = {successor.id: self.estimate(successor)}
-        _queue(connection, [successor], places=places, moves=moves, in_front=True, reserved=reserved)
+        _queue(connection, [successor], queues=queues, moves=moves, in_front=True, reserved=reserved)
 
     def row(self, decision: Decision) -> dict[str, Any]:
         """The row of `decisions`, without texts if they are not stored."""
@@ -150,29 +150,29 @@ def _insert(
     label: PolicyLabel,
     base: PolicyLabel,
     revision: int | None,
-) -> tuple[list[bool], _Places]:
-    """Returns (whether each decision is new, what `_Places.of` asked). Raises _OutdatedError."""
+) -> tuple[list[bool], _Queues]:
+    """Returns (whether each decision is new, what `_Queues.of` has asked). Raises _OutdatedError."""
     inserted = send_new(connection, decisions, rows, key="id")
-    places = _Places.of(connection, group, label=label)
+    queues = _Queues.of(connection, group, label=label)
     # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
     stored = None if revision is None else send(connection, _REVISION, base)
     if stored is not None and _revision_in(stored()) != revision:
         raise _OutdatedError
-    return inserted(), places
+    return inserted(), queues
 
 
 def _refuse(connection: Connection, new: Sequence[Decision]) -> dict[DecisionId, RagBanditError]:
     """The new decisions whose answer another turn has continued, or whose task another request has begun or ended."""
     tasks.lock_tasks(connection, new)
     refused = take_answers(connection, new)
-    return refused | tasks.take_places(connection, [decision for decision in new if decision.id not in refused])
+    return refused | tasks.store_tasks(connection, [decision for decision in new if decision.id not in refused])
 
 
 def _queue(
     connection: Connection,
     new: Sequence[Decision],
     *,
-    places: _Places,
+    queues: _Queues,
     moves: Moves,
     in_front: bool = False,
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
@@ -183,7 +183,7 @@ def _queue(
         return
     drawn = [decision for decision in new if decision.turn_of is None]
     moves.add("decided", len(drawn))
-    in_use = sorted(places.labels())
+    in_use = sorted(queues.labels())
     rows = [waiting_row(decision, label=label) for decision in drawn for label in in_use]
     insert_rows(connection, waiting, rows)
     moves.waiting(rows)
@@ -191,7 +191,7 @@ def _queue(
     for_workers = [decision for decision in new if decision.run_by == "worker"]
     if for_workers:
         answers.enqueue(
-            connection, for_workers, turns=places.turns, in_front=in_front, claims=claims, reserved=reserved
+            connection, for_workers, turns=queues.turns, in_front=in_front, claims=claims, reserved=reserved
         )
 
 

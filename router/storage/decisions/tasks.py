@@ -35,7 +35,7 @@ _LOCK: Final = "SELECT key FROM units WHERE {} ORDER BY key FOR UPDATE"
 _LOCK_BY_KEY, _LOCK_BY_FIRST = _LOCK.format("key IN ?"), _LOCK.format("first IN ?")
 
 
-def take_places(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
+def store_tasks(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
     """Store the tasks of new decisions, and count new turns. Deletes decisions whose task another request has begun
     meanwhile; returns decision -> Conflict with the field TAKEN.
     """
@@ -69,7 +69,7 @@ def take_places(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
 
 
 def lock_tasks(connection: Connection, new: Iterable[Decision]) -> None:
-    """Lock the tasks of new turns, and of chats that continue an answer, before `take_answers` and `take_places`; see
+    """Lock the tasks of new turns, and of chats that continue an answer, before `take_answers` and `store_tasks`; see
     `rows/waiting.py` for the order of locks.
     """
     keys = set[str]()

@@ -24,7 +24,17 @@ from ragbandit.router.storage.decisions.tasks import ENDED, end_tasks
 from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MOST_FACTOR, ArmName, Decision, DecisionId, Json, MovedTurn, StickyTurn, TaskTurn
+from ragbandit.shared.types import (
+    MOST_FACTOR,
+    ArmName,
+    Decision,
+    DecisionId,
+    Json,
+    MovedTurn,
+    Query,
+    StickyTurn,
+    TaskTurn,
+)
 
 _LIFE: Final = re.compile(r"(\d{1,6})([smh])")
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -59,7 +69,7 @@ class Tasks(Step):
         if keyed:
             tasks = newest_tasks(self.database, {key for _, key in keyed})
             for question, key in keyed:
-                self._place(question, key=key, task=tasks.get(key), now=batch.now)
+                self._assign(question, key=key, task=tasks.get(key), now=batch.now)
 
     def _key(self, question: Question) -> str | None:
         """The key of the question's task; None if its unit is one turn."""
@@ -73,7 +83,7 @@ class Tasks(Step):
         cached = cache_life(question.query.conversation.fields)
         return min(LONGEST_S, max(self._settings.idle_s, cached, longest_run))
 
-    def _place(self, question: Question, *, key: str, task: OpenTask | None, now: float) -> None:
+    def _assign(self, question: Question, *, key: str, task: OpenTask | None, now: float) -> None:
         brings_results = question.turn_of is not None
         if task is not None and task.turns == ENDED:  # perhaps by a process whose clock is ahead of this one's
             task = None
@@ -119,6 +129,13 @@ class Tasks(Step):
                 yield f"The turn left the arm of the turns before: {moved.reason}."
         elif stay is not None:
             yield f"The turn stayed on {decision.arm}, which decision {stay.first} drew. It is no draw of its own."
+
+
+def open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
+    """A turn with results that may leave the arm of their calls. arms: those that the caller may use; None: all."""
+    (arm,) = turn.arms or ("",)
+    link: Any = turn.request[TOOL_TURN]
+    return replace(turn, arms=arms, forced=False, request={**turn.request, TOOL_TURN: {**link, CALLED_BY: arm}})
 
 
 def _keep(question: Question, *, arm: ArmName) -> None:

@@ -41,6 +41,7 @@ from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receip
 from tests.support.certificates import share_certificates
 from tests.support.examples import made_decision
 from tests.support.other_processor import OtherProcessor, shared_processor, with_torch
+from tests.support.repeatable_ids import repeat_ids
 from tests.support.schemas import share_schema_checks
 from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer
@@ -95,6 +96,12 @@ if memory := _memory():
 def pytest_collection() -> None:
     """Importing all modules makes little garbage, and looking for it again and again takes seconds."""
     gc.disable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Before its fixtures, some of which route questions."""
+    repeat_ids(item.nodeid)
 
 
 def pytest_collection_finish() -> None:

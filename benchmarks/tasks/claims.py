@@ -17,7 +17,7 @@ from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.replay import MemoryPart, Plan, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.plan import Description
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
-from ragbandit.router.reporting.report import arm_of, report_of
+from ragbandit.router.reporting.report import report_of
 from ragbandit.shared.types import Vector
 
 #: tasks after which a report is made
@@ -70,7 +70,8 @@ def _of_report(rows: Rows, *, settings: Settings) -> Iterator[tuple[str, Mark]]:
     for found in report_of(
         report_rows(rows, settings=settings).part(slice(None, None, -1)), scope, policy=settings.policy
     ).arms:
-        arm = arm_of(found)
+        assert found.second_arm is not None
+        arm = found.second_arm
         truth = float((rows.served - rows.always[:, ARMS.index(arm)]).mean())
         yield f"report, routing against always {arm}", _mark(rows, found, truth)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ragbandit.shared.texts.formats import roughly
+from ragbandit.shared.types import ArmName
 
 Verdict = Literal["better", "worse", "as good", "not known yet"]
 Design = Literal["paired outcomes", "logged draws", "live traffic", "asked again"]
@@ -103,7 +104,9 @@ class Comparison:
     first: str
     """The way that is judged, such as "routing", "mba" or a version of the policy."""
     second: str
-    """The way that it is compared with, such as "always single_step"."""
+    """The way that it is compared with, in words, such as "always single_step"."""
+    second_arm: ArmName | None = None
+    """The arm that the second way always takes; null if the second way is a policy."""
     design: Design
     """Where the evidence comes from; it decides how the intervals are computed."""
     questions: int
@@ -151,6 +154,7 @@ def compare(
     outlook: float | None = None,
     unsteady: str | None = None,
     bounded: int = 0,
+    second_arm: ArmName | None = None,
 ) -> Comparison:
     """Make a comparison with its verdict.
 
@@ -160,7 +164,7 @@ def compare(
     outlook: how many times the rated questions so far a verdict takes; None to compute it from the interval
     unsteady: why it is not known how long a verdict takes, although there is an outlook: something else than the policy
         decides. Then two ways that hardly differ are not "as good" either
-    bounded: see `Comparison`
+    bounded, second_arm: see `Comparison`
     """
     quality = Difference() if quality is None else quality
     if quality.effective_rows < needed:  # a mean of a few answers is no finding
@@ -193,6 +197,7 @@ def compare(
     return Comparison(
         first=first,
         second=second,
+        second_arm=second_arm,
         design=design,
         questions=questions,
         rated=rated,

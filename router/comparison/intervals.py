@@ -14,7 +14,7 @@ import numpy as np
 
 from ragbandit.router.comparison import Comparison, Difference, compare
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import ArmName, Matrix, Vector
 
 #: (low, high), in units of reward
 Interval = tuple[float, float]
@@ -186,9 +186,20 @@ Parts = Mapping[str, Vector]
 
 
 def paired(
-    first: str, second: str, *, ours: Parts, theirs: Parts, span: float, unit: str = "cost", confidence: float = 0.95
+    first: str,
+    second: str,
+    *,
+    second_arm: ArmName,
+    ours: Parts,
+    theirs: Parts,
+    span: float,
+    unit: str = "cost",
+    confidence: float = 0.95,
 ) -> Comparison:
-    """Compare two ways whose outcomes are known for the same n questions. span: most reward minus least reward."""
+    """Compare two ways whose outcomes are known for the same n questions. span: most reward minus least reward.
+
+    second, second_arm: see `Comparison`
+    """
     differences = dict[str, Any]()
     for part in PARTS:
         values = np.concatenate([ours[part], theirs[part], [0.0]])
@@ -197,6 +208,7 @@ def paired(
         differences[part] = replace(gap, first=float(ours[part].mean()), second=float(theirs[part].mean()))
     count = len(ours["reward"])
     common: dict[str, Any] = {"questions": count, "rated": count, "unit": unit, "confidence": confidence}
+    common["second_arm"] = second_arm
     return compare(first, second, design="paired outcomes", needed=FEWEST_EFFECTIVE, **differences, **common)
 
 

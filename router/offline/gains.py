@@ -31,7 +31,6 @@ from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
 CONFIDENCE: Final = 0.95
 #: name of the policy after learning in comparisons
 ROUTING: Final = "learned routing"
-ALWAYS: Final = "always "
 _PARTIAL: Final = "the log has the probability of the drawn arm only: log the probability of every arm"
 
 
@@ -100,7 +99,7 @@ def on_outcomes(
         asked = ~np.isnan(outcomes.values["reward"][:, column])
         ours = {part: way[asked] for part, way in routed.items()}
         theirs = {part: matrix[asked, column] for part, matrix in outcomes.values.items()}
-        gains.append(paired(ROUTING, f"{ALWAYS}{arm}", ours=ours, theirs=theirs, **common))
+        gains.append(paired(ROUTING, f"always {arm}", second_arm=arm, ours=ours, theirs=theirs, **common))
     queries = outcomes.queries
     confusion = None
     if outcomes.rows[0].reward.has_parts:  # else no quality is known, and so no right answer
@@ -140,7 +139,7 @@ def on_draws(
         return result.faults
     is_partial = bool(np.count_nonzero(drawn.log.partial))  # type: ignore[arg-type] # None counts as 0
     gains = [
-        _mirrored(one, second=f"{ALWAYS}{arm}", unit=cost_unit_of(reward), is_partial=is_partial)
+        _mirrored(one, arm=arm, unit=cost_unit_of(reward), is_partial=is_partial)
         for arm, one in zip(drawn.log.arms, comparisons(result), strict=True)
     ]
     untried = {}
@@ -164,7 +163,7 @@ def log_of(rows: Sequence[Logged], *, source: str) -> MemoryLog:
     return memory_log(rows, mixed_arms=True, name=source).read()
 
 
-def _mirrored(comparison: Comparison, *, second: str, unit: str, is_partial: bool) -> Comparison:
+def _mirrored(comparison: Comparison, *, arm: ArmName, unit: str, is_partial: bool) -> Comparison:
     """Routing compared with an arm, from replay's comparison of the arm with routing.
 
     is_partial: whether the log has the probability of the drawn arm only: a choice per question has no estimate then.
@@ -179,14 +178,15 @@ def _mirrored(comparison: Comparison, *, second: str, unit: str, is_partial: boo
         differences[part] = mirrored
     blocked = _PARTIAL if is_partial else comparison.missing if comparison.progress == 0.0 else None
     common = {name: getattr(comparison, name) for name in ("design", "questions", "rated", "confidence")}
-    return compare(ROUTING, second, unit=unit, blocked=blocked, needed=FEWEST_EFFECTIVE, **differences, **common)
+    common |= {"second_arm": arm, "unit": unit, "blocked": blocked, "needed": FEWEST_EFFECTIVE}
+    return compare(ROUTING, f"always {arm}", **differences, **common)
 
 
 def _ordered(comparisons: Sequence[Comparison], *, judged: Sequence[ArmName]) -> dict[str, Any]:
     """The fields `best`, `comparisons` (the best of the judged arms first) and `frontier`."""
 
     def place(comparison: Comparison) -> tuple[bool, float]:
-        return comparison.second.removeprefix(ALWAYS) not in judged, -(comparison.reward.second or 0.0)
+        return comparison.second_arm not in judged, -(comparison.reward.second or 0.0)
 
     ordered = tuple(sorted(comparisons, key=place))
     known = [one for one in ordered if not one.quality.tells_nothing]
@@ -197,5 +197,5 @@ def _ordered(comparisons: Sequence[Comparison], *, judged: Sequence[ArmName]) ->
         for name, quality, cost, kind in ways
         if quality is not None and cost is not None
     ]
-    best = ordered[0].second.removeprefix(ALWAYS)
+    best = ordered[0].second_arm
     return {"best": best, "comparisons": ordered, "frontier": tuple(frontier)}

@@ -15,7 +15,6 @@ from ragbandit.router.reporting.paired_questions import PairedQuestions, read_qu
 from ragbandit.router.reporting.reading import Report, ReportScope, newest_since
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.texts.formats import counted, iso_time
-from ragbandit.shared.types import ArmName
 
 #: `Report.why` of an arm that the reader chose
 AS_ASKED: Final = "as asked"
@@ -50,14 +49,14 @@ class NextStep(NamedTuple):
 
 def deciding(database: Database, report: Report, scope: ReportScope, *, means: Means, now: float) -> NextStep | None:
     """How to buy the verdict; None if the period compares nothing. Raises StoreError."""
-    if report.total is None or scope.reward is None:
+    arm = report.compared_arm
+    if arm is None or scope.reward is None:
         return None
-    arm = report.total.second.removeprefix("always ")
     if arm not in means.arms:
         return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
     options: dict[str, Any] = {"arms": means.arms, "by_model": means.judge == "judge", "reward": scope.reward}
     for period in _periods(database, replace(scope, most=_LOOKED_AT)):
-        questions = read_questions(database, period, against=ArmName(arm), secret=b"", **options)
+        questions = read_questions(database, period, against=arm, secret=b"", **options)
         obstacle = _obstacle(questions)
         if obstacle is None:
             break
@@ -102,9 +101,9 @@ def _obstacle(questions: PairedQuestions) -> str | None:
 
 def rating(report: Report, *, means: Means | None = None, now: float | None = None) -> str | None:
     """Which answers to rate for a verdict, and the command, if `means` are given; None if this is not known."""
-    if report.to_rate is None or report.total is None:
+    arm = report.compared_arm
+    if report.to_rate is None or arm is None:
         return None
-    arm = report.total.second.removeprefix("always ")
     these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
     text = f"rate {these} of {arm}: then it is probably known"
     if means is None:
@@ -119,8 +118,8 @@ def options_of(report: Report, *, means: Means, now: float) -> str:
     if abs(now - report.until) >= NOW_S:
         options = [part for name in ("since", "until") for part in (f"--{name}", _time(getattr(report, name)))]
     options += [] if report.tenant is None else ["--tenant", report.tenant]
-    if report.total is not None and report.why == AS_ASKED:
-        options += ["--against", report.total.second.removeprefix("always ")]
+    if report.compared_arm is not None and report.why == AS_ASKED:
+        options += ["--against", report.compared_arm]
     options += [] if means.label is None else ["--label", means.label]
     return _joined(options)
 

@@ -165,6 +165,7 @@ def paired_comparison(
     comparison = compare(
         ROUTING,
         f"always {against}",
+        second_arm=against,
         design="asked again",
         questions=questions.questions,
         rated=len(asked),

@@ -44,6 +44,7 @@ from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
     WHOLE,
     AppliedRules,
+    ArmName,
     CandidateNote,
     Matrix,
     Vector,
@@ -140,6 +141,11 @@ class Report:
     """Notes on how to read the numbers, and on what they leave out."""
     learning: str | None = None
     """The state of learning, its reason, and what to do; null if it is unknown."""
+
+    @property
+    def compared_arm(self) -> ArmName | None:
+        """The arm that routing is compared with; None if nothing can be compared."""
+        return None if self.total is None else self.total.second_arm
 
 
 _PAGE: Final = 2000

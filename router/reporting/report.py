@@ -29,7 +29,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import NOTHING, money, number, percent
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import ArmName, Matrix, Vector
 
 #: name of what was served in comparisons
 ROUTING: Final = "routing"
@@ -64,9 +64,10 @@ def report(
     uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
     result = report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
-    if result.total is None or scope.reward is None:
+    arm = result.compared_arm
+    if result.total is None or arm is None or scope.reward is None:
         return result
-    arm, weight = arm_of(result.total), scope.reward.weight
+    weight = scope.reward.weight
     before = before_start(database, result.total, label=scope.label, weight=weight)
     result = result if before is None else words.with_before(result, before)
     if result.to_rate is not None:
@@ -106,6 +107,7 @@ def report_of(
     if chosen is not None and alarm is None:
         comparable = log.part(log.comparable(chosen))
         curve = _curve(comparable, arms[chosen], scores=pairs[chosen].scores, arm=chosen)
+    used = np.bincount(log.arm, minlength=len(log.arms))
     week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
     weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
     result = Report(
@@ -121,7 +123,9 @@ def report_of(
         total=None if chosen is None else arms[chosen],
         to_rate=None if chosen is None or unsteady or alarm else _to_rate(log, pairs[chosen], arm=chosen),
         curve=curve,
-        arms=tuple(sorted(arms, key=lambda one: (-(log.arm == log.arms.index(arm_of(one))).sum(), one.second))),
+        arms=tuple(
+            arms[place] for place in sorted(range(len(arms)), key=lambda place: (-used[place], log.arms[place]))
+        ),
         tenants=groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
         prices=groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
         weeks=groups.of(week, names=weeks, against=chosen),
@@ -130,10 +134,6 @@ def report_of(
     )
     notes = tuple(_notes(result, log, policy=policy))
     return replace(result, sentence=words.sentence(result, now=scope.until if now is None else now), notes=notes)
-
-
-def arm_of(comparison: Comparison) -> str:
-    return comparison.second.removeprefix("always ")
 
 
 def cost_unit_of(log: ReportRows) -> Unit:
@@ -168,7 +168,7 @@ def _arm_to_compare(
 
 
 def _fix(arms: Sequence[Comparison]) -> str | None:
-    ends = [(one.reward.high, arm_of(one)) for one in arms if one.reward.high is not None]
+    ends = [(one.reward.high, one.second_arm) for one in arms if one.reward.high is not None]
     end, arm = min(ends, default=(math.inf, ""))
     questions = max((one.questions for one in arms), default=0)
     if end >= WORTH or questions < FEWEST_TO_FIX:
@@ -213,6 +213,7 @@ class _Groups:
             log,
             names=names,
             second=arm,
+            second_arm=ArmName(log.arms[against]),
             unit=self.unit,
             seconds=self.seconds,
             blocked=self.alarm,
@@ -275,6 +276,7 @@ def compared_ways(
     names: tuple[str, str],
     second: Matrix,
     first: Matrix | None = None,
+    second_arm: ArmName | None = None,
     unit: Unit,
     seconds: float,
     blocked: str | None,
@@ -282,7 +284,8 @@ def compared_ways(
 ) -> ComparedWays:
     """Compare two ways of choosing arms in these rows.
 
-    first, second: see `compared`. seconds: age of the oldest row. blocked: why the rows are not evidence.
+    first, second: see `compared`. second_arm: see `Comparison`. seconds: age of the oldest row.
+    blocked: why the rows are not evidence.
     unsteady: why it is not known how long a verdict takes
     """
     ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
@@ -305,6 +308,7 @@ def compared_ways(
     ends = (-math.inf, cost.first or 0.0) if first is None else (-(cost.second or 0.0), math.inf)
     comparison = compare(
         *names,
+        second_arm=second_arm,
         design="live traffic",
         questions=round(len(log.arm) * log.scale),
         bounded=round(int((~priced).sum()) * log.scale),
@@ -365,10 +369,9 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
             "probabilities"
         )
         if report.total.bounded:
-            arm = arm_of(report.total)
             yield (
-                f"{report.total.bounded:,} of these questions offered {arm}, but could not draw it: its reward there "
-                "lies between its bounds, and costs are compared without them"
+                f"{report.total.bounded:,} of these questions offered {report.compared_arm}, but could not draw it: "
+                "its reward there lies between its bounds, and costs are compared without them"
             )
     if report.left_out:
         parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))

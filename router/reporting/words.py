@@ -53,8 +53,7 @@ def _asked(total: Comparison) -> str:
     questions = counted(total.questions, "question")
     if total.bounded in (0, total.questions):
         return questions
-    arm = total.second.removeprefix("always ")
-    return f"{total.questions - total.bounded:,} of {questions}, which could draw {arm},"
+    return f"{total.questions - total.bounded:,} of {questions}, which could draw {total.second_arm},"
 
 
 def _spent(total: Comparison, unit: Unit, *, is_sample: bool = False) -> str:

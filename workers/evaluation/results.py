@@ -171,7 +171,9 @@ def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings
     for arm, ours in ways.items() if len(ways) > 1 else ():
         best = max((other for other in ways if other != arm), key=means.__getitem__)
         span, unit = reward.maximum - reward.minimum, cost_unit_of(reward)
-        comparisons[arm] = paired(arm, best, ours=ours, theirs=ways[best], span=span, unit=unit)
+        comparisons[arm] = paired(
+            arm, best, second_arm=ArmName(best), ours=ours, theirs=ways[best], span=span, unit=unit
+        )
     return comparisons
 
 

@@ -13,7 +13,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
 from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, PairedQuestions, read_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import arm_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judge_days import mean_dollars
@@ -124,10 +123,10 @@ def prepared(
 
 
 def _arm_of(report: Report) -> str:
-    if report.total is None:
+    if report.compared_arm is None:
         remedy = "give a longer period, or another tenant"
         raise InvalidInput("no question of the period compares two arms", field="since", remedy=remedy)
-    return arm_of(report.total)
+    return report.compared_arm
 
 
 def _room(database: Database, *, versions: Mapping[ArmName, str]) -> int:

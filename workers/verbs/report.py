@@ -20,7 +20,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import arm_of, report as report_in_store
+from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.explanations.policy_map import policy_map
@@ -115,9 +115,9 @@ def report(
 
 
 def _queued(database: Database, result: Report, *, scope: ReportScope, now: float) -> str:
-    if result.to_rate is None or result.total is None:
+    arm = result.compared_arm
+    if result.to_rate is None or arm is None:
         return "no answers were put on the page Labels: a verdict is known, or not known how many ratings it takes"
-    arm = arm_of(result.total)
     count = queue_unrated(database, scope, arm=arm, count=result.to_rate, now=now)
     return f"{counted(count, 'answer')} of {arm} {'waits' if count == 1 else 'wait'} on the page Labels"
 

@@ -24,7 +24,7 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.paired_requests import BEGIN_S, GO_ON_S
 from ragbandit.router.reporting.reading import Report, ReportScope
-from ragbandit.router.reporting.report import arm_of, report
+from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.readiness import RouterState
@@ -220,9 +220,9 @@ async def rate(request: Request) -> Response:
     """Put the answers whose ratings the shown verdict lacks on the page Labels."""
     form, router = await form_of(request, "time"), router_of(request)
     result = (await _newest_report(request, _time_of(form["time"]))).report
-    if result.to_rate is not None and result.total is not None:
+    if result.to_rate is not None and result.compared_arm is not None:
         scope = ReportScope(label=router.ledger.label, since=result.since, until=result.until)
-        options: dict[str, Any] = {"arm": arm_of(result.total), "count": result.to_rate, "now": time.time()}
+        options: dict[str, Any] = {"arm": result.compared_arm, "count": result.to_rate, "now": time.time()}
         await reads_of(request).run(partial(queue_unrated, router.database, scope, **options))
     return onward("/ui/labels")
 

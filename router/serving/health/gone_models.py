@@ -9,17 +9,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
 from ragbandit.router.serving.health.agreement import Sign, agree
-from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.serving.health.refusal_log import RefusalLog
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
-from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import ArmName, Json
 
@@ -45,18 +44,16 @@ class GoneModels:
         self.retired: dict[ArmName, Mapping[str, Any]] = {}
         #: arm -> the failures since its last success that are a sign
         self._signs: dict[ArmName, dict[Sign, Failure]] = {}
-        self._number, self._began = 0, float("inf")
+        self._began = float("inf")
+        settings = {str(arm): settings for arm, (_, settings) in self._known.items()}
+        self._log = RefusalLog(database, action=_ACTION, prefix=KIND, settings=settings, ended_by=CHANGE)
 
     def read(self) -> None:
         """Read the new entries of the audit log. Raises StoreError."""
-        query = select(audit_log).where(audit_log.c.number > self._number, audit_log.c.action.in_([_ACTION, CHANGE]))
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(audit_log.c.number)).all()
-        for row in rows:
-            arm, facts, self._number = ArmName(row.target.removeprefix(KIND)), object_or_empty(row.facts), row.number
-            self.retired.pop(arm, None)
-            if row.action == _ACTION and arm in self._known and facts.get("settings") == self._known[arm][1]:
-                self.retired[arm] = facts
+        for name, facts in self._log.read_new():
+            self.retired.pop(ArmName(name), None)
+            if facts is not None:
+                self.retired[ArmName(name)] = facts
 
     def note(self, rows: Sequence[Row[Any]], *, now: float) -> None:
         """Retire arms by new outcomes, newest first, of decisions since the first call. Raises StoreError."""
@@ -82,9 +79,6 @@ class GoneModels:
                 self._retire(arm, status=(named or list(signs.values()))[-1].status, now=now)
 
     def _retire(self, arm: ArmName, *, status: int | None, now: float) -> None:
-        model, settings = self._known[arm]
-        facts = {"model": model, "status": status, "settings": settings}
-        with self._database.write() as connection:
-            record(connection, actor="service", action=_ACTION, target=f"{KIND}{arm}", facts=facts, now=now)
+        facts = self._log.write(arm, facts={"model": self._known[arm][0], "status": status}, now=now)
         log.error("the model of an arm is gone: the arm is not offered", extra={"arm": arm, **facts})
         self.read()

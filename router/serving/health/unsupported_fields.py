@@ -10,15 +10,11 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sqlalchemy import select
-
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.serving.health.agreement import Sign, agree
-from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.serving.health.refusal_log import RefusalLog
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import object_or_empty
-from ragbandit.router.storage.sql.tables import audit_log
 
 log = logging.getLogger("ragbandit.health")
 
@@ -45,7 +41,7 @@ class UnsupportedFields:
         self._signs: dict[str, dict[str, dict[Sign, float]]] = {name: {} for name in generators}
         #: (generator, field) of each refusal since the last exchange
         self._changed: dict[tuple[str, str], None] = {}
-        self._number = 0
+        self._log = RefusalLog(database, action=_ACTION, prefix=_KIND, settings=self._settings)
 
     def of(self, generator: str, *, now: float) -> frozenset[str]:
         """The parameters that this generator's requests leave out."""
@@ -85,23 +81,15 @@ class UnsupportedFields:
             signs = [one for one, at in self._signs[generator].get(field, {}).items() if at > now - REMEMBERED_S]
         if not signs or field in self.of(generator, now=now) or not agree(signs, database=self._database, now=now):
             return
-        facts = {"field": field, "settings": self._settings[generator], "until": now + REMEMBERED_S}
-        with self._database.write() as connection:
-            record(connection, actor="service", action=_ACTION, target=_KIND + generator, facts=facts, now=now)
+        facts = self._log.write(generator, facts={"field": field, "until": now + REMEMBERED_S}, now=now)
         self._leave_out(generator, field, until=now + REMEMBERED_S, now=now)
         log.warning("a server does not support a parameter: it is left out", extra={"generator": generator, **facts})
 
     def read(self, *, now: float) -> dict[tuple[str, str], float]:
         """Read new entries. Returns (generator, parameter) -> time until which it is left out. Raises StoreError."""
-        query = select(*audit_log.c["number", "target", "facts"]).where(audit_log.c.number > self._number)
-        query = query.where(audit_log.c.action == _ACTION, audit_log.c.made_at > now - REMEMBERED_S)
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(audit_log.c.number)).all()
-        for row in rows:
-            facts, generator, self._number = object_or_empty(row.facts), row.target.removeprefix(_KIND), row.number
-            field, until = facts.get("field"), facts.get("until")
-            is_same = generator in self._settings and facts.get("settings") == self._settings[generator]
-            if is_same and isinstance(field, str) and isinstance(until, int | float):
+        for generator, facts in self._log.read_new(since=now - REMEMBERED_S):
+            field, until = (None, None) if facts is None else (facts.get("field"), facts.get("until"))
+            if isinstance(field, str) and isinstance(until, int | float):
                 self._leave_out(generator, field, until=until, now=now)
         with self._lock:
             left_out = ((name, field, until) for name, fields in self._until.items() for field, until in fields.items())

@@ -30,7 +30,7 @@ from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support import command
-from tests.support.forked import Forked
+from tests.support.forked import OTHER_HOST, Forked
 
 ROOT = Path(__file__).parents[2]
 PASSAGES = [
@@ -106,10 +106,20 @@ def client_of_up(up, *, port, folder):
 
 
 class System:
-    """Processes by name; any of them can be killed and started again. queues: those that have a worker."""
+    """Processes by name; any of them can be killed and started again. queues: those that have a worker. elsewhere:
+    names of processes on another host, whose clock is 90 s ahead.
+    """
 
-    def __init__(self, folder: Path, *, apis: int = 1, queues: Sequence[str] = ("answer", "learn"), **more) -> None:
-        self.folder, self.queues = folder, queues
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        apis: int = 1,
+        queues: Sequence[str] = ("answer", "learn"),
+        elsewhere: Sequence[str] = (),
+        **more,
+    ) -> None:
+        self.folder, self.queues, self.elsewhere = folder, queues, elsewhere
         self.ports = {f"api-{n}": free_port() for n in range(1, apis + 1)}
         tree = {
             "data_dir": str(folder / "data"),
@@ -140,7 +150,8 @@ class System:
         if name in self.ports:
             environ["RAGBANDIT_SERVER__PORT"] = str(self.ports[name])
         command = [*arguments, "--config", str(self.config)]
-        self.processes[name] = Forked(command, environment=environ, log=self.folder / f"{name}.log")
+        first, log = OTHER_HOST if name in self.elsewhere else "", self.folder / f"{name}.log"
+        self.processes[name] = Forked(command, environment=environ, log=log, first=first)
 
     def kill(self, name: str) -> None:
         process = self.processes[name]

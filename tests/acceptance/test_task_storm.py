@@ -149,10 +149,12 @@ class Tasks:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_kill_nine_while_tasks_run(tmp_path, request, database):
-    """The API, the answer worker and the learner are killed in turn, on SQLite, and with two gateways on PostgreSQL."""
+    """The API, the answer worker and the learner are killed in turn, on SQLite and on PostgreSQL. PostgreSQL has two
+    gateways, the second one on another host whose clock is ahead.
+    """
     chance, models, more = random.Random(5), PaidModels(), {}
     if database == "postgresql":
-        more = {"apis": 2, "database_url": request.getfixturevalue("postgres_url")}
+        more = {"apis": 2, "elsewhere": ["api-2"], "database_url": request.getfixturevalue("postgres_url")}
     with models.server, running_systems(tmp_path) as make, ThreadPoolExecutor(4) as pool:
         system = make(**models.settings(), **more)
         tasks = Tasks(system)
@@ -174,6 +176,8 @@ def test_kill_nine_while_tasks_run(tmp_path, request, database):
         assert state.counters.balanced
         assert (state.counters.decided, state.counters.quarantined) == (len(tasks.judged), 0)
         assert_whole(system, tasks, models)
+        has_other_host = "the clock of other-host is" in system.ragbandit("status").output
+        assert has_other_host == (database == "postgresql")
         verdict = json.loads(system.ragbandit("verify", "--deep", "--json").stdout)
         assert verdict["ok"], verdict["notes"]
 

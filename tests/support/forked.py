@@ -16,6 +16,19 @@ FORKS.set_forkserver_preload(
     ["ragbandit.workers.cli", "ragbandit.workers.verbs.service", "ragbandit.router.api.app", __name__]
 )
 
+#: code for `Forked.first`: the process is on another host, which nobody here can look at, and whose clock is ahead
+OTHER_HOST = """
+import socket, time
+from ragbandit.router.storage.sql import deadlines, store_clock
+from ragbandit.shared.processes import steady_clock, this_process
+right = time.time
+time.time = lambda: right() + 90.0
+for clock in (deadlines.DeadlineClock, steady_clock.SteadyClock, store_clock.StoreClock):
+    clock.__init__.__kwdefaults__["wall"] = time.time
+socket.gethostname = lambda: "other-host"
+this_process._pid_space = lambda: "other-host"
+"""
+
 
 class Forked(ForkServerProcess):
     """`ragbandit ARGUMENTS` with this environment, used like subprocess.Popen; its output goes to the end of a file.

@@ -2,9 +2,9 @@
 
 It blanks the question, its context, the answer, the trace, error messages, unknown stop reasons, labels, raters, a
 judge's reasons, answers of paired comparisons, ids of other systems, and on request the features. Only the facts in
-`facts_without_texts` stay. A waiting decision is closed, so it is neither learned nor answered. To complete an
-interrupted erasure, repeat it. An erased decision has `types.ERASED` in its facts, so that `verify` can distinguish it
-from a damaged one.
+`facts_without_texts` and the columns of QueriedFacts stay. A waiting decision is closed, so it is neither learned nor
+answered. To complete an interrupted erasure, repeat it. An erased decision has `types.ERASED` in its facts, so that
+`verify` can distinguish it from a damaged one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.paired_answers import erase_answers
 from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_messages
 from ragbandit.router.storage.rows.outcome_rows import erased_reason
+from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.rows.waiting import take_out
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new, send
@@ -133,7 +134,7 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
     """Erase these decisions in one transaction, which locks rows in LOCK_ORDER."""
     with counting(database) as (connection, moves):
         overwrite_freed(connection)
-        chosen = select(*decisions.c["id", "policy", "run_by", "arms", "facts", "fault", "request"])
+        chosen = select(*decisions.c["id", "policy", "run_by", "arms", "facts", "fault", "request"], *FACT_COLUMNS)
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.
         locked = chosen.where(decisions.c.id.in_(ids)).order_by(decisions.c.id).with_for_update(key_share=True)
         rows = connection.execute(locked).mappings().all()
@@ -202,6 +203,7 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     if IMPORTED in facts:
         kept[IMPORTED] = facts[IMPORTED]
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(kept), "session": None}
+    blank |= QueriedFacts.of_row(row)._asdict()  # the JSON of a row without these columns loses facts now
     blank["request"] = without_messages(row["request"], keep=(*LINKS, PICK))
     blank["fault"] = None if row["fault"] is None else ERASED
     if features:

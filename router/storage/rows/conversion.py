@@ -9,14 +9,14 @@ from functools import lru_cache, partial
 from itertools import compress
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined] # typeshed lacks the first
 from operator import attrgetter, is_not
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import RowMapping, Table
 
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
-from ragbandit.router.storage.sql.json_columns import json_object, object_or_empty
+from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.model_servers.failures import FAILOVER
@@ -34,6 +34,7 @@ from ragbandit.shared.types import (
     Feedback,
     Message,
     Query,
+    RequestFacts,
     Reward,
     RunBy,
     SnapshotInfo,
@@ -229,7 +230,7 @@ def without_messages(request: str | None, *, keep: Collection[str]) -> str | Non
     """Drop texts of users from the column `request`. The `forced` flag, the aim, FAILOVER and the keys `keep` stay."""
     values = object_or_empty(request)
     parts = {name: values[name] for name in ("aim", "forced") if values.get(name)}
-    edge = {name: value for name, value in values.get("edge", {}).items() if name in (*keep, FAILOVER)}
+    edge = {name: value for name, value in object_at(values, "edge").items() if name in (*keep, FAILOVER)}
     if edge:
         parts["edge"] = edge
     return canonical(parts) if parts else None
@@ -330,7 +331,7 @@ def decision_value(row: Row) -> Decision:
         unit=request.get("unit"),
         messages=tuple(Message(role=role, text=text) for role, text in request.get("messages", ())),
         asked=request.get("asked"),
-        request=request.get("edge", {}),
+        request=cast(RequestFacts, object_at(request, "edge")),
         cost_weight=price_value(row["price"]),
         aim=request.get("aim", {}),
     )

@@ -2,6 +2,8 @@
 the columns are being filled.
 """
 
+from contextlib import closing
+
 import pytest
 from sqlalchemy import select, update
 
@@ -9,7 +11,10 @@ from ragbandit.router.storage.decisions.chains import followers
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.rows import queried_facts
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts, fill, unfilled
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import decisions
+from tests.conftest import on_sqlite
 from tests.support.stored_facts import EMPTY, STORED, assert_filled, readings, row_of_former_release
 
 
@@ -96,3 +101,36 @@ def test_erasure_of_a_filled_row_leaves_its_links(world):
     erase(world.database, Selection(decision="d14"), features=False, actor="cli:me", now=world.now)
     with world.database.read() as connection:
         assert followers(connection, decisions.c.id == "d0", chains=True) == before
+
+
+def test_erasure_leaves_the_facts_of_a_row_that_is_not_filled(world, monkeypatch):
+    """Erasure gives a row its columns before it blanks the JSON, so it does not matter whether `migrate` came first."""
+    monkeypatch.setattr(queried_facts, "BATCH", 4)
+    with world.database.read() as connection:
+        rows = connection.execute(select(*decisions.c["id", "facts", "request"])).all()
+    facts = {row.id: QueriedFacts.of_json(row.facts, row.request)._asdict() for row in rows}
+    with pytest.raises(KeyboardInterrupt):
+        fill(world.database, progress=stop_at(8))
+    erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=world.now)
+    assert unfilled(world.database) == 0
+    with world.database.read() as connection:
+        erased = {row["id"]: row for row in connection.execute(select(decisions)).mappings()}
+    assert {key: {name: row[name] for name in facts[key]} for key, row in erased.items()} == facts
+    assert {row["text"] for row in erased.values()} == {""}
+
+
+@on_sqlite
+def test_copies_of_a_half_filled_store_are_filled(world, tmp_path, empty_postgres_url, monkeypatch):
+    """A backup, and a move to PostgreSQL, copy rows with and without columns; the copy is filled like the original."""
+    monkeypatch.setattr(queried_facts, "BATCH", 4)
+    with pytest.raises(KeyboardInterrupt):
+        fill(world.database, progress=stop_at(8))
+    world.database.copy_sqlite(file := tmp_path / "backup.db")
+    backup = f"sqlite:///{file}"
+    with closing(Database(backup, read_only=True)) as source, closing(Database(empty_postgres_url)) as target:
+        move(source, target, progress=lambda done, of: None)
+    for url in (backup, empty_postgres_url):
+        with closing(Database(url)) as copy:
+            assert unfilled(copy) == len(STORED) - 8
+            assert fill(copy, progress=lambda done, of: None) == len(STORED) - 8
+            assert_filled(copy)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import QueueError, RagBanditError
-from ragbandit.shared.texts.formats import did_you_mean, duration, moment, number, percent
+from ragbandit.shared.texts.formats import counted, did_you_mean, duration, moment, number, percent
 from ragbandit.shared.types import IMPORTED
 
 if TYPE_CHECKING:
@@ -227,16 +227,23 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
         yield Finding("warning", "policy", what, "check that a learner runs; nothing else to do")
     if state.learning is not None and state.learning.state == "drifting":
         yield Finding("warning", "drift", state.learning.sentence, state.learning.remedy)
-    for count, about, what, remedy in (
-        (state.missing_outcome, "outcomes", "decisions have feedback and no outcome: unlearned", "report each outcome"),
-        (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback quarantined` says why"),
-        (counts.unseen, "learner", "decisions have no place in this ledger", "start its learner, or retire it"),
-        (today.get("given_up"), "judge", "answers could not be judged today", "see its log"),
-        (today.get("skipped"), "judge", "answers were not judged today: too many waited", "see docs/judge.md"),
-        (today.get("suspicious"), "judge", "answers have texts that address the judge", "see docs/judge.md"),
+    quarantined = "`ragbandit feedback quarantined` says why"
+    for count, about, noun, what, remedy in (
+        (
+            state.missing_outcome,
+            "outcomes",
+            "decision",
+            "with feedback and no outcome: unlearned",
+            "report each outcome",
+        ),
+        (counts.quarantined, "learner", "decision", "could not be learned", quarantined),
+        (counts.unseen, "learner", "decision", "without a place in this ledger", "start its learner, or retire it"),
+        (today.get("given_up"), "judge", "answer", "could not be judged today", "see its log"),
+        (today.get("skipped"), "judge", "answer", "not judged today: too many waited", "see docs/judge.md"),
+        (today.get("suspicious"), "judge", "answer", "with texts that address the judge", "see docs/judge.md"),
     ):
         if count:
-            yield Finding("warning", about, f"{count:g} {what}", remedy)
+            yield Finding("warning", about, f"{counted(count, noun)} {what}", remedy)
     yield from _suspicious(state.judge.arms)
 
 
@@ -403,21 +410,23 @@ def _failing(database: "Database", settings: "Settings", now: float) -> Iterator
                 counts[arm, failure.kind].append(is_handed_over)
     for (arm, inability), count in unable.items():
         if count:
-            what = f"{count} questions in the last hour were more than its model can do ({inability}): others took over"
+            asked = f"{counted(count, 'question')} in the last hour"
+            what = f"{asked} with more than its model can do ({inability}): others took over"
             is_context = inability == "context"
             setting = "context_tokens" if is_context else "supports, or leave the parameter out by its fields"
             yield Finding("warning", f"arms.{arm}", what, f"set its generator's {setting}")
     for (arm, stop_reason), count in harmful.items():
         remedy = "let its code pass on asyncio.CancelledError, and await with a timeout"
-        what = f"{count} answers in the last hour ran on after budget.seconds and ignored their cancellation"
+        what = f"{counted(count, 'answer')} in the last hour ran on after budget.seconds and ignored their cancellation"
         if stop_reason == DIED:
             what, remedy = (
-                f"{count} answers in the last hour ended the processes that ran them",
+                f"{counted(count, 'answer')} in the last hour ended the processes that ran them",
                 "see the workers' logs",
             )
         yield Finding("problem", f"arms.{arm}", what, remedy)
     for (arm, kind), handed_over in counts.items():
-        what = f"{len(handed_over)} answers failed in the last hour ({kind}); another arm took over {sum(handed_over)}"
+        failed = f"{counted(len(handed_over), 'answer')} failed in the last hour ({kind})"
+        what = f"{failed}; another arm took over {sum(handed_over)}"
         denied = kind == "denied"
         remedy = "correct its generator's key, quota, model or address" if denied else "see its server's log"
         yield Finding("problem" if denied else "warning", f"arms.{arm}", what, remedy)

@@ -117,7 +117,7 @@ def worker_metrics(state: RouterState) -> Iterator[Metric]:
         text = "1 for the state of an arm: steady, learning, held back, stuck or drifting."
         states = {(name, arm.state): 1.0 for name, arm in ledger.learning.arms.items()}
         yield gauge("ragbandit_arm_learning", text, states, labels=["arm", "state"])
-        text = "1 for the state of the policy: a state of an arm, or starved."
+        text = "1 for the own state of the policy, whatever decides in its place: a state of an arm, or starved."
         yield gauge("ragbandit_learning", text, {(ledger.learning.own_state,): 1.0}, labels=["state"])
     if state.workers is not None:
         counts = Counts(

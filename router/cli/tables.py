@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragbandit.router.cli.console import console, print_json
-from ragbandit.shared.texts.formats import moment, printable
+from ragbandit.shared.texts.formats import moment, number, printable
 
 #: longest text that is printed uncut, characters
 _LONGEST: Final = 1000
@@ -100,7 +100,7 @@ def _cell(value: Any, *, key: str = "") -> str:
     elif isinstance(value, bool):
         text = "yes" if value else "no"
     elif isinstance(value, float):
-        text = f"{value + 0.0:.4g}"  # no "-0"
+        text = number(value, 4)
     else:
         text = "" if value is None else str(value)
     return _excerpt(text, most=_LONGEST)

@@ -125,7 +125,7 @@ def log_material(
             blind.append(at)
         elif needs_features:
             message = "has no question, and its features are missing or another encoder's"
-            remedy = "log the questions or the features of the configured encoder, or leave the row out"
+            remedy = "log the question as `text`, or the features of the configured encoder, or leave the row out"
             raise InvalidInput(message, field=f"{source}:{row.line} text", remedy=remedy)
     texts = [material[at].decision.query.text for at in blind]
     encoded = embedded(texts, encoder=encoder, progress=progress) if texts else ()

@@ -87,7 +87,7 @@ def _cards(advice: Advice, details: Mapping[str, Any]) -> Iterator[tuple[str, st
         asked, of = details["answered"] + details["unjudged"], details["of"]
         yield "asked", f"{asked:,} of {counted(of, 'question')}: {details['ended']}" if asked < of else "all questions"
     if details.get("dollars"):
-        yield "new answers cost", money(details["dollars"], "dollars")
+        yield "answers cost", money(details["dollars"], "dollars")
     if details.get("unjudged"):
         yield "not judged", f"{counted(details['unjudged'], 'question')}, since the judge gave no score"
     if "added" in details:

@@ -174,6 +174,20 @@ def test_twice_adds_nothing_and_a_longer_table_the_rest(learned):
     assert audited()[0].ok
 
 
+def test_what_answers_cost_includes_earlier_runs(tmp_path, monkeypatch):
+    """The cost of the answers is that of all of them, stored ones too, and is not called that of new answers."""
+    monkeypatch.chdir(tmp_path)
+    generator = 'generator: {name: scripted, script: {"": "yes"}, token_prices: {input: 1.0, output: 1.0}}'
+    arms = "arms: {quick: {class: no_retrieval}, other: {class: no_retrieval}}"
+    (tmp_path / "config.yaml").write_text(f"encoder: {{model: hashing, dimension: 16}}\n{arms}\n{generator}\n")
+    write_json(tmp_path / "q.jsonl", [{"question": f"question {number}?", "answers": ["yes"]} for number in range(12)])
+    lines = [
+        [line for line in advise("q.jsonl", "--budget", "1").splitlines() if "answers cost: " in line] for _ in range(2)
+    ]
+    assert lines[0] == lines[1] != []
+    assert "; answers cost: $" in lines[0][0]
+
+
 def test_a_log_is_learned_with_its_own_probabilities(folder):
     """Rows of another store keep their propensities and get the configured weight; a wrong log is not learned."""
     rng = random.Random(5)

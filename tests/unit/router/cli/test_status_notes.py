@@ -6,6 +6,7 @@ import pytest
 
 from ragbandit.router.api.findings import of_ledger
 from ragbandit.router.cli.inspection import _facts, _judge
+from ragbandit.router.cli.tables import show
 from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis, Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm
@@ -44,6 +45,12 @@ def test_counts_say_what_they_mean():
     assert list(of_ledger(replace(WELL, judge=judged(a=(93, 7), b=(96, 4), few=(1, 9))))) == []
 
 
+def test_facts_have_no_exponents(capsys):
+    """Small and large numbers of facts are printed without an exponent, and zero without a minus."""
+    show({"dollars": 1.8e-05, "spent": 123_456.7, "lead": -0.0}, as_json=False)
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["0.000018", "123,457", "0"]
+
+
 def test_the_shares_of_withheld_answers_are_told_by_arm():
     """Arms with answers that address the judge have their share of 7 days; without any the line has none."""
     shown = _judge(replace(WELL, judge=judged(a=(88, 12), b=(97, 3), c=(50, 0))))
@@ -54,19 +61,19 @@ def test_the_shares_of_withheld_answers_are_told_by_arm():
 @pytest.mark.parametrize(
     ("found", "rebuilding", "words"),
     [
-        (replace(WELL, missing_outcome=3), False, ("3 decisions have feedback", "report each outcome")),
+        (replace(WELL, missing_outcome=3), False, ("3 decisions with feedback", "report each outcome")),
         (replace(WELL, lag_s=75.4), False, ("feedback has waited for", "check that a learner runs")),
         (replace(WELL, lag_s=9e4, backlog=7200, caught_up_s=240.0), False, ("7,200 decisions", "caught up in 4 min")),
         (replace(WELL, counters=replace(COUNTERS, decided=10)), False, ("do not add up", "ragbandit verify")),
         (
             replace(WELL, counters=replace(COUNTERS, decided=10, quarantined=1)),
             False,
-            ("1 decisions could not be learned", "ragbandit feedback quarantined"),
+            ("1 decision could not be learned", "ragbandit feedback quarantined"),
         ),
-        (replace(WELL, counters=replace(COUNTERS, decided=13, unseen=4)), False, ("4 decisions have no place",)),
+        (replace(WELL, counters=replace(COUNTERS, decided=13, unseen=4)), False, ("4 decisions without a place",)),
         (replace(WELL, judge=JudgeState(today={"given_up": 2})), False, ("2 answers could not be judged", "log")),
-        (replace(WELL, judge=JudgeState(today={"skipped": 3})), False, ("3 answers were not judged", "judge.md")),
-        (replace(WELL, judge=JudgeState(today={"suspicious": 1})), False, ("1 answers have texts", "judge.md")),
+        (replace(WELL, judge=JudgeState(today={"skipped": 3})), False, ("3 answers not judged", "judge.md")),
+        (replace(WELL, judge=JudgeState(today={"suspicious": 1})), False, ("1 answer with texts", "judge.md")),
         (replace(WELL, judge=judged(a=(88, 12), b=(88, 12))), False, ("judge: 12 % of the answers of a", "judge.md")),
         (replace(WELL, judge=judged(a=(99, 1), b=(93, 7))), False, ("7 % of the answers of b", "as few as 1 %")),
         (

@@ -63,7 +63,7 @@ NOT_RUN = {
         "trains policies: tests/integration/test_papers.py runs the commands with tiny models",
     ),
     "policy train": "trains a language model: tests/integration/policies",
-    "policy restart single_step --label": "needs a ledger that a service begins: tests/integration/learning/test_arm_changes.py",
+    "policy restart single_step --label": "needs a service that begins the ledger: tests/integration/learning",
     "policy promote": "waits for evidence: tests/integration/cli/test_policy_cli.py",
     "policy rollback": "needs a promoted version: tests/integration/cli/test_policy_cli.py",
     "report --since 7d --decide": "asks arms: tests/integration/reporting/test_decide.py",

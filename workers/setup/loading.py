@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.arms.cascade import Cascade, Check, Part
 from ragbandit.strategies.base import Generator, Prompt, Retriever
@@ -172,13 +173,20 @@ def check_generators(settings: Settings, *, fetch: bool) -> None:
             generators.check_generator(settings.named_generators[name], fetch=fetch)
 
 
-def check_rerankers(settings: Settings) -> None:
-    """Raise ConfigError if workers could not use a reranker. Loads no model and connects to nothing."""
+def check_retrievers(settings: Settings) -> None:
+    """Raise ConfigError if workers could not import your retriever, or use a reranker.
+
+    Loads no model and calls no function of yours.
+    """
     for name in generators.names_in_use(settings)[1]:
-        rerank = settings.named_retrievers[name].rerank
+        retriever = settings.named_retrievers[name]
+        halves = ("first", "second") if retriever.name == "hybrid" else ("name",)
         with errors_of(section_of("retriever", name), kind="retriever"):
-            if rerank is not None:
-                check_reranker(rerank)
+            for part in halves:
+                if ":" in getattr(retriever, part):
+                    import_class(getattr(retriever, part), where=f"retriever.{part}")
+            if retriever.rerank is not None:
+                check_reranker(retriever.rerank)
 
 
 def check_indexes(settings: Settings) -> None:

@@ -28,7 +28,7 @@ from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_arms, names_in_use, needs_workers
 from ragbandit.workers.setup.judge_checks import check_judge
-from ragbandit.workers.setup.loading import check_generators, check_rerankers
+from ragbandit.workers.setup.loading import check_generators, check_retrievers
 
 CONNECT_S: Final = 2.0
 
@@ -94,7 +94,7 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
     """Raise ConfigError if no service can start with these settings. Connects to nothing. Returns the encoder."""
     check_arms(settings)
     check_generators(settings, fetch=False)
-    check_rerankers(settings)
+    check_retrievers(settings)
     check_judge(settings.judge, fetch=False)
     check_policy(settings)
     check_reward_check(settings.reward)

@@ -122,6 +122,25 @@ def test_golden_questions_that_cannot_be_asked_end_the_command(run, tmp_path, ve
     assert not (tmp_path / ".ragbandit").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('retriever: {name: "no_such_module:make"}', "retriever.name: 'no_such_module:make' cannot be imported"),
+        ('retriever: {name: "json:make"}', "retriever.name: 'json:make' cannot be imported"),
+        ('retriever: {name: hybrid, second: "no_such_module:make"}', "retriever.second: 'no_such_module:make'"),
+        (
+            'retrievers: {w: {name: "no_such_module:make"}}\narms: {a: {class: single_step, retriever: w}}',
+            "retrievers.w.name: 'no_such_module:make' cannot be imported",
+        ),
+    ],
+)
+def test_an_own_retriever_that_cannot_be_imported_is_refused(run, text, named):
+    """`validate` imports the functions that make your retrievers, of every section that an arm uses."""
+    done = run(f'generator: {{name: scripted, script: {{"": "x"}}}}\n{text}', "validate", "--settings-only")
+    assert done.exit_code == 2
+    assert named in done.output
+
+
 def test_validate_prints_every_setting(run):
     """`validate --json` prints every setting with its value and where it came from."""
     done = run("policy: {name: fixed, params: {arm: multi_step}}", "validate", "--json")

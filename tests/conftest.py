@@ -100,7 +100,7 @@ def pytest_collection() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Before its fixtures, some of which route questions."""
+    """Ids repeat from the test's fixtures on, since some of these route questions."""
     repeat_ids(item.nodeid)
 
 

@@ -30,4 +30,4 @@ def repeat_ids(name: str) -> None:
     seed = os.environ.get("TEST_SEED", "")
     _ids.random = random.Random(None if seed == "random" else f"{seed} {name}")
     _ids.ms = itertools.count(_BEGIN_MS)
-    questions.uuid_utils = types.SimpleNamespace(uuid7=_uuid7)  # type: ignore[attr-defined]
+    questions.uuid_utils = types.SimpleNamespace(uuid7=_uuid7)

@@ -125,9 +125,10 @@ def feedback(
 ) -> None:
     """Judge a decision: a label, a rating, a reward or an event. With --session, judge a task and end it."""
     if (decision_id is None) == (session is None):
-        raise InvalidInput(
-            "a decision or a session is judged", field="session", remedy="give a decision id or --session"
+        fault = (
+            "a decision id and --session are both given" if session else "neither a decision id nor --session is given"
         )
+        raise InvalidInput(fault, field="session", remedy="give one of them: the decision or the task to judge")
     solved = {"solved": True, "unsolved": False}
     if session is not None and label and label[0] in solved and len(label) == 1:
         rating, source, label = str(solved[label[0]]), source or "code", None

@@ -230,13 +230,13 @@ def _without_texts(decision: Decision, *, schema: Collection[str]) -> Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcomes:
-    """Mean outcomes by question and arm, of the questions that every complete arm answered."""
+    """Mean outcomes by question and arm, of the questions that each of the arms `complete` answered."""
 
     arms: tuple[ArmName, ...]
     complete: tuple[ArmName, ...]  #: arms that answered these questions; routing chooses between these
     #: "reward", "quality" and "cost", each of shape (questions, arms), NaN where an arm did not answer
     values: Mapping[str, Matrix]
-    #: a row for each question and complete arm, in order of questions, as a uniform draw would log it
+    #: a row for each question and each arm of `complete`, in order of questions, as a uniform draw would log it
     rows: Sequence[Logged]
 
     @property

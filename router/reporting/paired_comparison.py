@@ -197,7 +197,11 @@ def _difference(
     setting: RewardSettings,
     is_reward: bool,
 ) -> Difference:
-    """The tighter ends of both samples: the bounds hold for every number of drawn questions at once."""
+    """The tighter of the bounds by two samples, see `whole` of `paired_sample`.
+
+    Both samples are beginnings of one random order, and the bounds of `mean_difference` hold for all beginnings at once
+    with one probability of error. So both hold together.
+    """
     both = [
         mean_difference(paired_sample(questions, pairs, setting=setting, is_reward=is_reward, whole=whole))
         for whole in (False, True)
@@ -219,7 +223,7 @@ def _missing(result: PairedComparison, *, sample: Sample) -> str:
     counts = np.unique(np.linspace(asked + 1, sample.drawn_from, _FORECASTS).astype(np.intp)).tolist()
     enough = next((n for n in counts if expected_half_width(n, sample=sample) <= needed), None)
     if enough is None:
-        return "more than these questions will tell: the difference is close to zero, or too much cannot be asked"
+        return "more than these questions can show: the difference is close to zero, or too much cannot be asked"
     more, each = float(enough - asked), result.dollars / asked
     price = f", about {money(float(f'{each * more:.2g}'), 'dollars')}" if each else ""
     return f"{roughly(more)} more {'question' if more < 1.5 else 'questions'} that both answer{price}"

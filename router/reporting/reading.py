@@ -223,7 +223,7 @@ class ReportRows:
     reward: Vector | None = None
     #: number of rows that a labelled answer represents (`drawn_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
-    #: the probabilities that `ReportScope.version` would have had, among arms with a probability at the draw
+    #: probabilities that `ReportScope.version` gives the arms that could be drawn, shape (n, K); None without a version
     candidate: Matrix | None = None
     #: what decided the newest questions until the end of the period, the newest first
     deciders: Sequence[Decider] = ()

@@ -1,1 +1,1 @@
-"""Serving: the Router, the decision service, validation, micro-batching, the circuit breaker, recovery."""
+"""Serving: the Router, the decision service and its steps, checks of questions, batches, failover, health of arms."""

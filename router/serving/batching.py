@@ -30,8 +30,10 @@ CLOSE_S: Final = 10.0
 #: seconds between two looks of a closed queue at its feeder, which notifies nobody when it ends
 _FEEDER_POLL_S: Final = 0.05
 _CLOSED: Final = "the service is shutting down"
-#: longest wait for the next items of callers that just got results: share of the last batch's duration, and seconds
-GATHER_SHARE, MAX_GATHER_S = 0.05, 0.003
+#: how long a batch waits for the next items of callers that just got results: a share of the last batch's duration
+GATHER_SHARE: Final = 0.05
+#: longest such wait, seconds
+MAX_GATHER_S: Final = 0.003
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -73,7 +73,7 @@ class Erased:
     decisions: int
     #: number of these decisions that still waited in a ledger
     waiting: int
-    #: number of other decisions in the sessions of these; clients may have sent the erased words in them again
+    #: number of other decisions in the same sessions, whose questions may repeat the erased words
     may_repeat: int = 0
 
 

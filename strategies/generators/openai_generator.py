@@ -403,10 +403,8 @@ class PartialReply(ModelReply):
     def __init__(self, request: Request, *, dropped: str = "", max_media: int = MAX_MEDIA) -> None:
         super().__init__(uses_functions="functions" in sent_by_client(request).fields, max_media=max_media)
         self.request, self.dropped = request, dropped
-        if (
-            "logprobs" in request.want or request.prompt.prefix
-        ):  # tokens belong to the text, or it goes on from a prefix
-            self.tagged.stop()
+        if "logprobs" in request.want or request.prompt.prefix:
+            self.tagged.stop()  # logprobs are of the whole text, and a text after a prefix has no tag at its start
         self._has_reader = request.sink is not None or request.delta_sink is not None
         self.was_sent = False
         self.ignored: list[str] = []  #: fields of the chat that the server did not get

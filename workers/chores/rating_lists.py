@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-#: smallest number of bytes that are decoded at once, and largest number of characters of a rating
+#: smallest number of bytes that are decoded at once
 STEP: Final = 1 << 16
+#: largest number of characters of a rating
 MOST_CHARACTERS: Final = 1 << 20
 _FAULT: Final = "the reply is not JSON with a list of ratings"
 _SPACE: Final = re.compile(r"[ \t\r\n]+")

@@ -260,7 +260,7 @@ def _plays(
     options: RouterOptions,
     progress: Progress,
 ) -> dict[str, dict[int, list[Played]]]:
-    """Policy -> seed -> play of each fold. Plays of the file are not repeated, except of policies that need picks."""
+    """Policy -> seed -> play of each fold. Plays of the file are used, except those of policies that ask a model."""
     here = {name for name, policy in instances.items() if "text" in policy.needs}  # a model uses all cores
     again = {name for name, policy in instances.items() if "pick" in policy.needs}
     facts = {name: policy.state()[1] for name, policy in instances.items()}

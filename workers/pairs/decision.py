@@ -86,7 +86,7 @@ class Plan:
         if self.left:
             whole = f"all {self.left:,} others, {each} (new answers and scores; stored ones are used again)"
             price = f" for about {_rounded(self.dollars_each * self.left)}" if self.dollars_each else ""
-            lines.append(f"{whole}{price}, would tell the difference to about ±{self.least_half_width:.2g}")
+            lines.append(f"{whole}{price}, would give the difference to within about ±{self.least_half_width:.2g}")
         if self.left and self.assumed:
             lines.append(f"some dollars are assumed, since none are known yet: {'; '.join(self.assumed)}")
         if self.room is not None and self.left:

@@ -1,1 +1,1 @@
-"""What runs in a worker process: consumers, jobs, threads, and the supervisor."""
+"""What a worker process runs: answers of arms, learning, and the event loop that they share."""

@@ -36,7 +36,10 @@ def report(
     against: Annotated[str | None, typer.Option(metavar="ARM", help="default: holdback's arm or incumbent")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="write the report as one HTML file")] = None,
     decide: Annotated[
-        bool, typer.Option("--decide", help="ask both ways the same stored questions; alone, only say what it costs")
+        bool,
+        typer.Option(
+            "--decide", help="ask both ways the same stored questions; without --budget, only print the price"
+        ),
     ] = False,
     budget: Annotated[float | None, typer.Option(min=0.0, help="dollars that --decide may spend")] = None,
     module: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="functions of your arms, by name")] = None,

@@ -73,7 +73,7 @@ _SUM: Final = re.compile(r"(\d{1,9}) \+ (\d{1,9}) > (\d{1,9})")
 _DIFFERENCE: Final = re.compile(r"\d{1,9} > (\d{1,9}) - (\d{1,9})")
 #: OpenAI's and vLLM's "(8000 in the messages, 1000 in the completion)"
 _IN_MESSAGES: Final = re.compile(r"(\d{1,9}) (?:tokens )?(?:in|from) the (?:input )?(?:messages|prompt)", re.IGNORECASE)
-#: (tokens of the prompt, the model's maximum), in either order
+#: patterns with two numbers, and their order: tokens of the prompt, and the most that the model takes
 _NUMBERS: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), order)
     for pattern, order in (

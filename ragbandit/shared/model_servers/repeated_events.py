@@ -27,14 +27,17 @@ class EventPattern:
 
     @classmethod
     def of(cls, line: bytes, value: Any) -> "EventPattern | None":
-        """The pattern of an event; None if it has no text, or several. line: with its end. value: what it contains."""
+        """The pattern of an event; None if it has no text, or several.
+
+        line: its bytes, with the line end. value: its parsed JSON
+        """
         found = list(_TEXT.finditer(line))
         if len(found) != 1 or not found[0][1]:
             return None
         return cls(value, head=line[: found[0].start(1)], tail=line[found[0].end(1) :])
 
     def repeated(self, lines: Sequence[bytes], *, at: int) -> "Repeated | None":
-        """The events like this one from `lines[at]` on, each with an empty line after it; None without one."""
+        """The events like this one from `lines[at]` on, each with an empty line after it; None without such events."""
         head, tail, parse, texts, first = self._head, self._tail, json_values.parser(), list[str](), at
         begin, end = len(head), len(tail)
         with suppress(ValueError):  # half a character, or another text that only a patient parser reads

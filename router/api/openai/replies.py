@@ -1,4 +1,4 @@
-"""Replies of OpenAI's interface, and errors in its shape: {"error": {"message", "type", "param", "code"}}."""
+"""Replies of OpenAI's interface: chat completions, whole and streamed, and the list of models."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NotRequired

@@ -36,11 +36,13 @@ _GUESSED: Final = tuple(
     name for form in FORMS["forms"] for names in form.get("fields", {}).values() for name in names.split()
 )
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
+#: maximum number of records in a file, and of traces
 _MOST_RECORDS: Final = 1_000_000
-_MOST: Final = 500_000  #: fields about people, and fields that rows never have
+_MOST: Final = 500_000
+#: fields about people, which rows have only if the caller asks for them
 PERSONAL: Final = frozenset({"user", "metadata"})
+#: fields that rows never have
 _UNWRITTEN: Final = frozenset({"trace", "parent", "kind"})
-#: maximum number of traces in a file
 
 
 @dataclass(kw_only=True)

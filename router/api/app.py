@@ -25,13 +25,13 @@ from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.api.routes import Endpoint, Endpoints, served
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
-from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.api.security.rules import DOCUMENTATION, Rule
 from ragbandit.router.api.ui import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS
+from ragbandit.router.operation.budgets import Budgets
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching import SERVE_S

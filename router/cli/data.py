@@ -15,7 +15,6 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy import func, select
 
-from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
@@ -30,6 +29,7 @@ from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.offline.traffic.facts import Fact, fact_of, model_facts, sentences
 from ragbandit.router.offline.traffic.questions import QuestionLog
+from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from ragbandit.router.api.openai.responses import ID_PREFIX
-from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
@@ -28,6 +27,7 @@ from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.router.offline.traffic.rating_words import amount_of, best_of, level_of
 from ragbandit.router.queue.notifier import Notifier
+from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api import findings as checks
 from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
-from ragbandit.router.api.security.budget_words import budget_lines
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
@@ -21,6 +19,8 @@ from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
+from ragbandit.router.operation import findings as checks
+from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.rollouts.overview import settings_of

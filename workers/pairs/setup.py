@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from ragbandit.router.api.security.budgets import check_budgets
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
 from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, PairedQuestions, read_questions
 from ragbandit.router.reporting.reading import Report, ReportScope

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from ragbandit.router.api.security.budgets import stopped_until
 from ragbandit.router.config.settings import DEFAULT
+from ragbandit.router.operation.budgets import stopped_until
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome

@@ -9,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from ragbandit.router.api.security.budgets import stopped_until
+from ragbandit.router.operation.budgets import stopped_until
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
@@ -16,6 +15,7 @@ from ragbandit.router.cli.tables import show
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.exclusions import learned_again
 from ragbandit.router.learning.repricing import reprice as corrected
+from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.storage.access.corrections import Correction, credit as take_back
 from ragbandit.router.storage.access.spending import MOST_DOLLARS, Spender, spent
 from ragbandit.shared.errors import InvalidInput

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ragbandit.router.api.findings import ping
 from ragbandit.router.cli.console import console, errors
 from ragbandit.router.cli.options import ConfigOption, HostOption, PortOption, listen_on
 from ragbandit.router.cli.progress import bars
@@ -18,6 +17,7 @@ from ragbandit.router.cli.store import NewStoreOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO
+from ragbandit.router.operation.findings import ping
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.presence import card_of, keep_present

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import typer
 from rich.markup import escape
 
-from ragbandit.router.api.findings import Finding, month_report, of_disk, of_report, of_settings, of_store, ping, tried
 from ragbandit.router.cli.console import console, errors, print_json, say_error
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.config import loading as configuration
@@ -22,6 +21,16 @@ from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import LearningSettings, ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import FREE, price_words
+from ragbandit.router.operation.findings import (
+    Finding,
+    month_report,
+    of_disk,
+    of_report,
+    of_settings,
+    of_store,
+    ping,
+    tried,
+)
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError

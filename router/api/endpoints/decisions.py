@@ -37,10 +37,10 @@ from ragbandit.router.api.schemas.requests import (
     item_ids,
 )
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
-from ragbandit.router.api.security.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of, unit_of
 from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, Rule, roles
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.operation.budgets import Budgets, BudgetSpent
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.deciding.steps.needs import BOUNDS

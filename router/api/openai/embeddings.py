@@ -21,8 +21,8 @@ from ragbandit.router.api.packed_bodies import Malformed
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
 from ragbandit.router.api.schemas.responses import JsonReply
-from ragbandit.router.api.security.budgets import Budgets
 from ragbandit.router.config.named_sections import errors_of
+from ragbandit.router.operation.budgets import Budgets
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.storage.access.spending import Reserved, settle
 from ragbandit.router.storage.sql.database import Database

@@ -103,24 +103,14 @@ STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
 
 #: header that callers may send in place of decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
-#: id of a chat completion = this prefix + id of its decision
-COMPLETION_PREFIX: Final = "chatcmpl-"
-#: the same of a message in Anthropic's form
-MESSAGE_PREFIX: Final = "msg_"
 
-
-def plain_decision_id(sent: str) -> str:
-    """The decision id: `sent` without the prefix of chat completions or messages, if it has such a prefix.
-
-    The id of a response is the decision's id, prefix included.
-    """
-    return sent.removeprefix(COMPLETION_PREFIX).removeprefix(MESSAGE_PREFIX)
-
-
-DecisionIdText = Annotated[str, AfterValidator(plain_decision_id)]
+DecisionIdText = Annotated[str, AfterValidator(questions.plain_decision_id)]
 Text = Annotated[str | None, wanted("text or null")]
 OwnId = Annotated[
-    str | None, wanted("text or null"), AfterValidator(lambda sent: sent and plain_decision_id(sent)), limits(ID)
+    str | None,
+    wanted("text or null"),
+    AfterValidator(lambda sent: sent and questions.plain_decision_id(sent)),
+    limits(ID),
 ]
 Count = Annotated[int | None, wanted("a whole number or null")]
 Amount = Annotated[int | float | None, wanted("a finite number or null")]
@@ -403,4 +393,4 @@ def item_ids(items: Sequence[Mapping[str, Any]], *, key: str | None, field: str)
 
 def id_in_header(key: str | None) -> str | None:
     """The decision id in the header Idempotency-Key; None without the header. Raises InvalidInput."""
-    return None if key is None else questions.checked_id(plain_decision_id(key), field=KEY_HEADER)
+    return None if key is None else questions.checked_id(questions.plain_decision_id(key), field=KEY_HEADER)

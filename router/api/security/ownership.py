@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.security.budgets import budgets_of
 from ragbandit.router.config.settings import TenantSettings
+from ragbandit.router.operation.budgets import budgets_of
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps.prices import TERMS, price_terms
 from ragbandit.router.serving.router import Router

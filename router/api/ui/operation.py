@@ -9,10 +9,8 @@ from starlette.responses import Response
 from ragbandit.router.api.dependencies import caller_of, reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints import verdicts
 from ragbandit.router.api.endpoints.operations import current_state, read_or_none
-from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import body_of
-from ragbandit.router.api.security.budget_words import budget_lines
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.api.ui.rendering import form_of, onward, page
 from ragbandit.router.comparison.assessment import Assessment
@@ -20,6 +18,8 @@ from ragbandit.router.comparison.page import shown
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
+from ragbandit.router.operation.budget_words import budget_lines
+from ragbandit.router.operation.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.paired_requests import BEGIN_S, GO_ON_S

@@ -23,9 +23,22 @@ MAX_SESSION: Final = 128
 #: valid ids, which RQ also accepts as job ids
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+#: id of a chat completion = this prefix + id of its decision
+COMPLETION_PREFIX: Final = "chatcmpl-"
+#: the same of a message in Anthropic's form
+MESSAGE_PREFIX: Final = "msg_"
+
 
 def new_id() -> DecisionId:
     return DecisionId(str(uuid_utils.uuid7()))  # ids are ordered by time
+
+
+def plain_decision_id(sent: str) -> str:
+    """The decision id: `sent` without the prefix of chat completions or messages, if it has such a prefix.
+
+    The id of a response is the decision's id, prefix included.
+    """
+    return sent.removeprefix(COMPLETION_PREFIX).removeprefix(MESSAGE_PREFIX)
 
 
 def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:

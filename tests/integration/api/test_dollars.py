@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from ragbandit.router.api.security.budgets import budget_states
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.replay import open_log, replay
+from ragbandit.router.operation.budgets import budget_states
 from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.texts.formats import money
 from ragbandit.testing.openai_server import Reply, ScriptedServer

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from ragbandit.router.api import findings
-from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
 from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
 from ragbandit.router.learning.status import status
+from ragbandit.router.operation import findings
+from ragbandit.router.operation.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.presence import card_of, keep_present, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore

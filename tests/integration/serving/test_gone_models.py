@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.api.findings import of_store
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
+from ragbandit.router.operation.findings import of_store
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.access.audit_log import entries

@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from ragbandit.router.api.findings import of_settings
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.findings import of_settings
 from ragbandit.router.serving.failover import other_arms
 from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import NO_CONVERSATION, AppliedRules, Query

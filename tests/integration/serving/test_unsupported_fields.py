@@ -4,8 +4,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from ragbandit.router.api.findings import of_store
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.findings import of_store
 from ragbandit.router.serving.health.unsupported_fields import MOST, REMEMBERED_S, UnsupportedFields
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import StoreError

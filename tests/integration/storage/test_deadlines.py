@@ -5,7 +5,7 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.api.findings import of_store
+from ragbandit.router.operation.findings import of_store
 from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, entries
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.deadlines import QUIET_S, DeadlineClock

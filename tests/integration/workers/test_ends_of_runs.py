@@ -11,8 +11,8 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.api.findings import of_store
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.findings import of_store
 from ragbandit.router.storage.access.spending import spenders_of, spent
 from ragbandit.router.storage.sql.tables import jobs, outcomes
 from ragbandit.shared.errors import StoreError

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.api.security.budgets import bounds
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.budgets import bounds
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from benchmarks.service_process import free_port
-from ragbandit.router.api.findings import of_store
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.findings import of_store
 from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, generator, two_models
 from tests.support.servers.http_service import Service
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ragbandit.router.api.findings import of_store
-from ragbandit.router.api.security.budgets import price_factor
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.budgets import price_factor
+from ragbandit.router.operation.findings import of_store
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.deciding.steps.prices import served_weight

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, made
-from ragbandit.router.api.findings import of_report
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
+from ragbandit.router.operation.findings import of_report
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of
 from ragbandit.router.reporting.next_steps import Means, rating

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol, TypeVar
 
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.policies.base import serves_prices
@@ -33,9 +33,6 @@ from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import BUDGET_FACTOR, MOST_FACTOR, Caller, DecisionId, Json, Period, Query, SpendLimit
-
-if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
-    from ragbandit.router.api.dependencies import Reads
 
 log = logging.getLogger("ragbandit.api")
 
@@ -53,6 +50,16 @@ FRESH_S: Final = 2.0
 MOST_SPENDERS: Final = 10_000
 #: shortest time between two warnings that a budget is spent, seconds
 _QUIET_S: Final = 600.0
+
+
+Value = TypeVar("Value")
+
+
+class ReadThreads(Protocol):
+    """Threads that read a database for an event loop."""
+
+    async def run(self, work: Callable[[], Value]) -> Value:
+        """Call `work` on a thread. Raises Overloaded and NotReady."""
 
 
 class BudgetSpent(TooManyRequests):
@@ -122,7 +129,7 @@ def budgets_of(
 class Budgets:
     """The budgets of one process and event loop."""
 
-    def __init__(self, router: Router, *, reads: "Reads") -> None:
+    def __init__(self, router: Router, *, reads: ReadThreads) -> None:
         self._router, self._reads = router, reads
         self._clock: Callable[[], float] = lambda: router.service.clock()
         self._lock = asyncio.Lock()

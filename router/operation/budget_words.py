@@ -16,7 +16,7 @@ from ragbandit.shared.texts.formats import number, percent
 
 if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
     pass
-from ragbandit.router.api.security.budgets import DollarBudget, bounds, budget_states
+from ragbandit.router.operation.budgets import DollarBudget, bounds, budget_states
 
 #: largest number of decisions, newest first, that are read to word the effect of a raised price
 NEWEST: Final = 1_000

@@ -354,8 +354,8 @@ def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[
 
 
 def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.api.security.budget_words import raised_in_words, state_in_words
-    from ragbandit.router.api.security.budgets import bounds, budget_states
+    from ragbandit.router.operation.budget_words import raised_in_words, state_in_words
+    from ragbandit.router.operation.budgets import bounds, budget_states
 
     for budget, sums in budget_states(database, tenants=settings.tenants, now=now):
         if budget.spent_of(sums) >= budget.dollars:

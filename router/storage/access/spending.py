@@ -97,7 +97,7 @@ def count_spending(
 
 
 def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now: float) -> None:
-    """Count dollars of calls that are no answer: rewritten questions, scores, and lost runs. Raises StoreError."""
+    """Count dollars of rewritten questions, scores and lost runs, which are not answers. Raises StoreError."""
     if dollars > 0.0:
         with counting(database) as (_, moves):
             count_dollars(moves, spenders, dollars=dollars, now=now)

@@ -1,1 +1,1 @@
-"""Operation: what operators set and read beside decisions: dollar budgets, and findings with their remedies."""
+"""Operation: what operators set and read: dollar budgets, and findings with their remedies."""

@@ -164,7 +164,7 @@ class Fallback:
         self._own_ids: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def decided(self, decision_id: str) -> None:
+    def note_decision(self, decision_id: str) -> None:
         """Record that the service made this decision."""
         with self._lock:
             self._is_away, self._silent = False, 0

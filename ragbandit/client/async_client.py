@@ -156,7 +156,7 @@ class AsyncClient:
             if not self._fallback.may_replace(error, arms=arms):
                 raise
             return self._fallback.reply(decision_id=key, is_own=decision_id is not None, error=error)
-        self._fallback.decided(key)
+        self._fallback.note_decision(key)
         return cast(replies.ClientRouteReply, reply)
 
     async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[replies.RouteReply | replies.ErrorReply]:

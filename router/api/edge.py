@@ -308,7 +308,7 @@ class _Exchange(Request):
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            self._app.metrics.replied(self.route or "unknown", self.status)
+            self._app.metrics.count_reply(self.route or "unknown", self.status)
             message["headers"] = [*message.get("headers", ()), *self.reply_headers]
         await self._send(message)
 

@@ -156,7 +156,7 @@ class Metrics:
         self.limiters: list[RateLimiter] = []
         self._router = router
 
-    def replied(self, path: str, status: int) -> None:
+    def count_reply(self, path: str, status: int) -> None:
         self._with(self.requests, path, status).inc()
 
     def _with(self, counter: Counter, *labels: object) -> Counter:
@@ -166,7 +166,7 @@ class Metrics:
             self._labelled[key] = counter.labels(*labels)
         return self._labelled[key]
 
-    def decided(self, decision: Decision, *, seconds: float) -> None:
+    def count_decision(self, decision: Decision, *, seconds: float) -> None:
         self.route_seconds.observe(seconds)
         self._with(self.decisions, decision.arm, decision.explored).inc()
         if decision.fault:

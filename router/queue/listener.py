@@ -62,7 +62,7 @@ class Listener:
                         self._pass_on(message["data"])
         except (RedisError, OSError) as error:
             # Users of a listener also poll the database, so they only notice events a little later.
-            self._outage.failed(error)
+            self._outage.note_failure(error)
         finally:
             self._subscribed = False
 

@@ -114,6 +114,6 @@ class MemoryJobs:
         began = time.monotonic()
         if self.broken:
             error = QueueError("there is no Redis")
-            self.outage.failed(error)
+            self.outage.note_failure(error)
             raise error
-        self.outage.reached(began=began)
+        self.outage.note_reply(began=began)

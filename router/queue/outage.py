@@ -25,20 +25,20 @@ class Outage(StoreOutage):
     def paused(self) -> bool:
         return self.lasts and time.monotonic() < self._failed_at + PAUSE_S
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         self._failed_at = time.monotonic()
         if not self.lasts:
             failure = "lost connection to Redis" if self._seen else "cannot reach Redis"
             self.failing = f"{failure}; retrying (answers are delayed, nothing is lost)"
             self.level = logging.WARNING if self._expected or self._seen else logging.DEBUG
-        super().failed(error)
+        super().note_failure(error)
 
-    def reached(self, *, began: float) -> None:
+    def note_reply(self, *, began: float) -> None:
         """Record a reply of Redis. began: when the request was sent (time.monotonic)."""
         if self.lasts and began < self._failed_at:
             return  # the request began before the failure, so its reply does not end the outage
         self._seen = True
-        self.ended()
+        self.note_success()
 
 
 @contextmanager
@@ -51,8 +51,8 @@ def reaching(outage: Outage | None) -> Iterator[None]:
         yield
     except (RedisError, OSError) as error:
         if outage is not None:
-            outage.failed(error)
+            outage.note_failure(error)
         remedy = "start it, or correct redis_url; answers are delayed until then, nothing is lost"
         raise QueueError(f"Redis is not reachable: {error}", field="redis_url", remedy=remedy) from error
     if outage is not None:
-        outage.reached(began=began)
+        outage.note_reply(began=began)

@@ -91,10 +91,10 @@ class StreamWriter:
         if not self._outage.paused:
             with suppress(QueueError), reaching(self._outage):
                 if self._client.exists(wanted_key(decision_id)):
-                    self.wanted(decision_id)
+                    self.begin_writing(decision_id)
         return writer
 
-    def wanted(self, decision_id: DecisionId) -> None:
+    def begin_writing(self, decision_id: DecisionId) -> None:
         """Write the decision's pieces from now on, because a reader exists. Does nothing if it runs elsewhere."""
         writer = self._open.get(decision_id)
         if writer is None or writer.attempt:

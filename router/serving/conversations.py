@@ -19,7 +19,7 @@ from typing import Final
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, GeneratorSettings, RewriteSettings
 from ragbandit.router.serving.asked_model import AskedModel, event_loop
-from ragbandit.router.serving.checks.questions import check_message, checked_text, checked_type
+from ragbandit.router.serving.checks.questions import check_message, check_type, checked_text
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput
@@ -35,7 +35,7 @@ def with_chat(query: Query, messages: Sequence[Message], *, settings: Conversati
     it. `text` is the question, and so is `asked` if a user or an assistant spoke before. `request.history` counts
     messages that were left out or shortened: {"left_out": 12, "shortened": 1}.
     """
-    checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
+    check_type(messages, list | tuple, field="messages", wanted="a list of messages")
     for message in messages:
         check_message(message)
     spoken = [message for message in messages if message.text.strip()]

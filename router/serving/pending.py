@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.batching import MicroBatcher, QueueState, TenantCounts
-from ragbandit.router.serving.checks.questions import checked_id, checked_type
+from ragbandit.router.serving.checks.questions import check_type, checked_id
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
 from ragbandit.shared.model_servers.failures import successor_of
@@ -89,7 +89,7 @@ class PendingAnswers:
 
     def place(self, query: Query) -> "_Place":
         """Reserve a place for a question while it is decided. Raises Overloaded, TooManyRequests, InvalidInput."""
-        checked_type(query, Query, field="question", wanted="a string or a Query")
+        check_type(query, Query, field="question", wanted="a string or a Query")
         tenant = checked_id(query.tenant, field="tenant")
         self._requests.check_admission()
         with self._lock:
@@ -169,16 +169,16 @@ class PendingAnswers:
                 self._unanswered[key] = self._unanswered.pop(key)
             now = time.monotonic()
             expired = [key for key in others if self._unanswered[key][1] <= now]
-        self.answered(expired)
+        self.release(expired)
         if awaited:
             self.deliver(self._store.outcomes_by_id(awaited))
         if others:
-            self.answered(self._store.with_outcome(others))
+            self.release(self._store.with_outcome(others))
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
         """Pass outcomes to waiting callers. If a failed decision was replaced, its callers wait for the replacement."""
         moved = self._moved(outcomes)
-        self.answered(outcomes)
+        self.release(outcomes)
         with self._lock:
             awaited = [(future, outcome) for key, outcome in outcomes.items() for future in self._futures.pop(key, [])]
         for future, outcome in awaited:
@@ -204,7 +204,7 @@ class PendingAnswers:
                 moved.append(successor)
         return moved
 
-    def answered(self, ids: Iterable[str]) -> None:
+    def release(self, ids: Iterable[str]) -> None:
         with self._lock:
             for key in ids:
                 entry = self._unanswered.pop(key, None)

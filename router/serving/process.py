@@ -186,7 +186,7 @@ class RouterProcess:
                 if any(isinstance(row, Outcome) and row.status == "failed" for row in outcomes.values()):
                     self.note_failure()
             else:
-                self.answers.answered([key])
+                self.answers.release([key])
 
     def _wake_learner(self) -> None:
         time.sleep(WAKE_S)

@@ -22,7 +22,7 @@ from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
-from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_text, checked_type, new_id
+from ragbandit.router.serving.checks.questions import check_type, checked_id, checked_number, checked_text, new_id
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.steps.picks import Picks
@@ -263,7 +263,7 @@ class Router(AbstractContextManager["Router"]):
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
         """`outcome` without waiting; run_by must be "caller". Raises Overloaded."""
-        checked_type(outcome, Outcome, field="outcome", wanted="an Outcome")
+        check_type(outcome, Outcome, field="outcome", wanted="an Outcome")
         if outcome.run_by != "caller":
             message, remedy = "workers write their own outcomes", 'report what your own stack ran: run_by="caller"'
             raise InvalidInput(message, field="outcome.run_by", remedy=remedy)
@@ -337,7 +337,7 @@ class Router(AbstractContextManager["Router"]):
 
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded."""
-        checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
+        check_type(feedback, Feedback, field="feedback", wanted="a Feedback")
         return self.process.batchers["feedback"].submit(feedback)
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":

@@ -33,7 +33,7 @@ class StoreOutage:
     def lasts(self) -> bool:
         return self._since is not None
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         """Record a failed attempt. The first one is logged, and then one every QUIET_S."""
         with self._lock:
             now = time.monotonic()
@@ -45,7 +45,8 @@ class StoreOutage:
             facts = {"action": self._action, "attempts": self._times, "for_s": round(now - self._since, 1)}
         self._log.log(self.level, self.failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
 
-    def ended(self) -> None:
+    def note_success(self) -> None:
+        """End the outage, if one lasts, and log how long it lasted."""
         if not self.lasts:
             return
         with self._lock:
@@ -144,10 +145,10 @@ class Routine:
     def _attempt(self, work: Callable[[], Reply]) -> Reply | None:
         try:
             reply = work()
-            self._outage.ended()
+            self._outage.note_success()
             return reply
         except QueueError:
             pass  # logged once per outage
         except BaseException as error:  # a user's class may raise anything, and the thread must go on
-            self._outage.failed(error)
+            self._outage.note_failure(error)
         return None

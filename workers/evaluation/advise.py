@@ -31,7 +31,7 @@ from ragbandit.router.offline.replay.parts import LeftOut
 from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.reporting.before_start import keep_comparisons
-from ragbandit.router.serving.checks.questions import checked_number, checked_type
+from ragbandit.router.serving.checks.questions import check_type, checked_number
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of, make_encoder
 from ragbandit.router.serving.setup.requirements import has_store
@@ -196,7 +196,7 @@ def advise(
     `answers`, or a JSONL file. budget: most dollars. apply: let the policy learn the outcomes for this router, and
     write the best arm as incumbent and holdback for the next one. Raises InvalidInput, ConfigError.
     """
-    checked_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
+    check_type(pipelines, Mapping, field="pipelines", wanted="a mapping of names to functions")
     budget = None if budget is None else checked_number(budget, field="budget")
     settings = router.settings
     warnings: list[str] = []

@@ -86,7 +86,7 @@ class Asked(Protocol):
     def booked(self, row: LabelledQuestion, *, expected: float, bill: Account) -> AbstractContextManager[None]:
         """A block in which the question is asked; what it cost is in `bill` at its end."""
 
-    def unscored(self, work: Work, score: Score) -> None:
+    def note_fault(self, work: Work, score: Score) -> None:
         """Note that the judge refused to score an answer."""
 
 
@@ -370,7 +370,7 @@ class PairedRun:
             self._judge_is_down = True
             self.ended = self.ended or f"the judge fails: {score.fault}"
         elif self.asked is not None:
-            self.asked.unscored(work, score)
+            self.asked.note_fault(work, score)
 
     def _enter(self, row: LabelledQuestion, answers: Mapping[ArmName, StoredAnswer]) -> None:
         reward = self.settings.reward

@@ -268,7 +268,7 @@ class StoredQuestions:
         self._begun[key] = replace(pair, failures={**pair.failures, work.arm: failures})
         return failures < _MOST_JUDGE_FAILURES
 
-    def unscored(self, work: Work, score: Score) -> None:
+    def note_fault(self, work: Work, score: Score) -> None:
         self._faults[work.key] = score.fault or "no score"
 
     # Where the run keeps answers.

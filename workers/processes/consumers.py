@@ -82,9 +82,9 @@ class Consumer:
             try:
                 job = self.look(woken or self._is_first_look)
                 self._is_first_look = False
-                self._outage.ended()
+                self._outage.note_success()
             except Exception as error:  # most often a StoreError; this thread must go on
-                self._outage.failed(error)
+                self._outage.note_failure(error)
                 job = None
             if job is not None or burst:
                 return job

@@ -98,7 +98,7 @@ def handle_notification(context: Context, notification: str) -> None:
     """Handle "cancel:<id>", which stops a run, and "stream:<id>", which makes a run send its answer while it runs."""
     kind, _, key = notification.partition(":")
     if kind == STREAM_NEWS and context.streams is not None:
-        context.streams.wanted(DecisionId(key))
+        context.streams.begin_writing(DecisionId(key))
     if kind == "cancel" and key in context.active_runs.ids():
         stop_cancelled(context)
 

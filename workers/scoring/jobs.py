@@ -132,16 +132,16 @@ def _judged(
     work = judging.verdict(query.text, outcome=outcome, attempt=job.attempt, bill=bill)
     try:
         verdict, origin = context.loop.run(work, timeout_s=judging.longest_s)
-        judging.worked()
+        judging.note_success()
         scored = _with_facts(verdict, origin=origin, spent=_spent(bill), seconds=time.monotonic() - began)
     except AddressesJudge:
         _log(judging, job, "a text of the answer or its passages addresses the judge; it is not judged")
         queue.withhold(job, suspicious=record.decision.arm)
     except (JudgeFailed, TimeoutError) as error:
-        judging.failed(error)
+        judging.note_failure(error)
         queue.put_back(job, due_at=context.deadlines.now(), spent=_spent(bill), pause_s=retry_s)
     except NoVerdict as error:
-        judging.worked()
+        judging.note_success()
         result = queue.fail(job, spent=_spent(bill), now=context.deadlines.now(), pause_s=retry_s)
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(judging, job, f"no score{given_up}", reason=str(error), attempt=job.attempt)

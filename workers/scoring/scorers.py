@@ -110,14 +110,14 @@ class Judging(QueueScorer):
     def paused(self) -> bool:
         return time.monotonic() < self._paused_until
 
-    def failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
         with self._lock:
             self._failures += 1
             pause = back_off(self._failures, base_s=min(5.0, self.judge.settings.retry_s), longest_s=60.0)
             self._paused_until = time.monotonic() + pause
-        self._outage.failed(error)
+        self._outage.note_failure(error)
 
-    def worked(self) -> None:
+    def note_success(self) -> None:
         with self._lock:
             self._failures, self._paused_until = 0, 0.0
-        self._outage.ended()
+        self._outage.note_success()

@@ -149,7 +149,7 @@ async def _decided(
     for span, result in zip(spans, results, strict=True):
         if isinstance(result, Decision):
             span.set(_decision_attributes(result))
-            metrics.decided(result, seconds=seconds)
+            metrics.count_decision(result, seconds=seconds)
         else:
             span.fail(type(result).__name__)
         span.end()
@@ -232,7 +232,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
         if tracing.enabled:
             span.set(_decision_attributes(decision))
     seconds = time.perf_counter() - began
-    request.app.state.metrics.decided(decision, seconds=seconds)
+    request.app.state.metrics.count_decision(decision, seconds=seconds)
     return decision, seconds
 
 

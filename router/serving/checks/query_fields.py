@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypedDict
 
-from ragbandit.router.serving.checks.questions import checked_type
+from ragbandit.router.serving.checks.questions import check_type
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Budget, DecisionUnit, Json, Message, Query
@@ -44,7 +44,7 @@ def query_of(question: Query | str, given: Mapping[str, Any]) -> Query:
             remedy = f"set it in the Query: dataclasses.replace(query, {name}=...), or pass the question as a string"
             raise InvalidInput(f'"{name}" was passed together with a Query', field=name, remedy=remedy)
         return question
-    checked_type(question, str, field="question", wanted="a string or a Query")
+    check_type(question, str, field="question", wanted="a string or a Query")
     if unknown := sorted(given.keys() - QueryFields.__annotations__.keys()):
         raise _unknown(unknown[0])
     if "arms" in values:
@@ -52,7 +52,7 @@ def query_of(question: Query | str, given: Mapping[str, Any]) -> Query:
     if isinstance(values.get("budget"), Mapping):
         values["budget"] = _budget(values["budget"])
     if "messages" in values:
-        checked_type(values["messages"], list | tuple, field="messages", wanted="a list of messages")
+        check_type(values["messages"], list | tuple, field="messages", wanted="a list of messages")
         values["messages"] = tuple(_message(message) for message in values["messages"])
     return Query(text=question, **values)
 
@@ -64,7 +64,7 @@ def _unknown(name: str) -> InvalidInput:
 
 
 def _arms(given: object) -> tuple[str, ...]:
-    checked_type(given, list | tuple, field="arms", wanted="a list of names")
+    check_type(given, list | tuple, field="arms", wanted="a list of names")
     assert isinstance(given, list | tuple)
     return tuple(given)
 
@@ -82,7 +82,7 @@ def _budget(given: Mapping[str, Any]) -> Budget:
 def _message(given: object) -> Message:
     if isinstance(given, Message):
         return given
-    checked_type(given, Mapping, field="messages", wanted="a list of messages, each with role and text")
+    check_type(given, Mapping, field="messages", wanted="a list of messages, each with role and text")
     assert isinstance(given, Mapping)
     text = given.get("text", given.get("content"))
     if not isinstance(text, str) or not isinstance(given.get("role"), str):

@@ -41,7 +41,7 @@ def plain_decision_id(sent: str) -> str:
     return sent.removeprefix(COMPLETION_PREFIX).removeprefix(MESSAGE_PREFIX)
 
 
-def checked_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:
+def check_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:
     """Raises InvalidInput if a value is not of the type `kind`. wanted: this type in words, for the message."""
     if not isinstance(value, kind):
         remedy = f"pass {wanted}"
@@ -115,13 +115,13 @@ def checked_query(
     arms: the arms on offer. configured: all arms. schema: setting `context`. most_bytes: setting
     server.max_context_bytes. Fields that only one step of deciding reads are checked by that step.
     """
-    checked_type(query, Query, field="question", wanted="a string or a Query")
+    check_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
     if query.id is not None:
         checked_id(query.id, field="decision_id")
     checked_id(query.tenant, field="tenant")
     _check_arms(query, known=arms, configured=configured)
-    checked_type(query.context, Mapping, field="context", wanted="a mapping")
+    check_type(query.context, Mapping, field="context", wanted="a mapping")
     if query.context:
         query = replace(query, context={key: plain(value) for key, value in query.context.items()})
         _check_context(query.context, most_bytes=most_bytes)
@@ -144,9 +144,9 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
         raise InvalidInput("no arm of this service is run by workers", field="arms", remedy=remedy)
     arms = query.arms
     if arms is not None:
-        checked_type(arms, list | tuple, field="arms", wanted="a list of names")
+        check_type(arms, list | tuple, field="arms", wanted="a list of names")
         for arm in arms:
-            checked_type(arm, str, field="arms", wanted="a list of names")
+            check_type(arm, str, field="arms", wanted="a list of names")
         if not arms:
             raise InvalidInput("`arms` is empty", field="arms", remedy="name at least one arm, or leave `arms` out")
         if len(set(arms)) != len(arms):
@@ -163,7 +163,7 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
 
 
 def _check_budget(budget: Budget) -> None:
-    checked_type(budget, Budget, field="budget", wanted="a Budget")
+    check_type(budget, Budget, field="budget", wanted="a Budget")
     for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
         value, is_count = getattr(budget, cap), cap not in ("seconds", "dollars")
         if value is None:
@@ -195,7 +195,7 @@ def _check_context(context: Mapping[str, Json], *, most_bytes: int) -> None:
             if len(value) > MAX_WORDS:
                 raise InvalidInput(f'"{field}" has {len(value)} texts', field=field, remedy=f"send at most {MAX_WORDS}")
             for text in value:
-                checked_type(text, str, field=field, wanted="a list of texts")
+                check_type(text, str, field=field, wanted="a list of texts")
                 checked_text(text, field=field)
         elif value is not None and not isinstance(value, bool | int | float):
             remedy = "send text, numbers, booleans, lists of texts or null"
@@ -211,7 +211,7 @@ def _check_conversation(query: Query) -> None:
         checked_session(query.session, field="session_id")
     if query.asked is not None:
         checked_text(query.asked, field="question")
-    checked_type(query.messages, list | tuple, field="messages", wanted="a list of messages")
+    check_type(query.messages, list | tuple, field="messages", wanted="a list of messages")
     if len(query.messages) > MAX_MESSAGES:
         fault = f'"messages" has {len(query.messages)} entries'
         raise InvalidInput(fault, field="messages", remedy=f"send at most {MAX_MESSAGES}")
@@ -225,12 +225,12 @@ def _check_conversation(query: Query) -> None:
 def check_message(message: object) -> None:
     """Raises InvalidInput if a Message cannot be stored. Its text may be blank."""
     if not isinstance(message, Message):
-        checked_type(message, Message, field="messages", wanted="a list of messages")
+        check_type(message, Message, field="messages", wanted="a list of messages")
     assert isinstance(message, Message)
     if message.role not in _ROLES:
         remedy = f"use one of {', '.join(_ROLES)}"
         raise InvalidInput(f"a message has the role {message.role!r:.40}", field="messages", remedy=remedy)
     text: object = message.text
     if not isinstance(text, str):
-        checked_type(text, str, field="messages", wanted="messages of text")
+        check_type(text, str, field="messages", wanted="messages of text")
     checked_text(message.text, field="messages", blank=True)

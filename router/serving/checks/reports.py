@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, cast, get_args
 
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.serving.checks.questions import checked_id, checked_number, checked_text, checked_type, new_id
+from ragbandit.router.serving.checks.questions import check_type, checked_id, checked_number, checked_text, new_id
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.plain_values import plain
@@ -173,7 +173,7 @@ def made_outcome(
         raise InvalidInput(f"unknown status {status!r}", field="status", remedy=known_choices(statuses, given=status))
     if isinstance(error, str) and len(error) > MAX_ERROR:
         error = f"{error[: MAX_ERROR - 3]}..."  # cut, not refused, so that every failure can be reported
-    checked_type(stop_reason, str, field="stop_reason", wanted="text")
+    check_type(stop_reason, str, field="stop_reason", wanted="text")
     texts = (("answer", answer, MAX_TEXT), ("error", error, MAX_TEXT), ("stop_reason", stop_reason, 64))
     for field, text, limit in texts:
         if text is not None:
@@ -194,7 +194,7 @@ def made_outcome(
 
 
 def _checked_cost(cost: Mapping[str, float]) -> Cost:
-    checked_type(cost, Mapping, field="cost", wanted="a mapping")
+    check_type(cost, Mapping, field="cost", wanted="a mapping")
     amounts: dict[str, float | int] = {}
     for name, value in cost.items():
         if name not in Cost.__dataclass_fields__:

@@ -52,7 +52,7 @@ class CandidateRunner:
     def submit(self, work: _Work) -> "Future[Any] | str":
         """Start a batch, and return its Future; or return why not: the candidate is skipped, or still busy."""
         if self.busy:
-            return self.failed(self._busy_with)
+            return self.note_failure(self._busy_with)
         if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() < self._out_until:
             return f"left out after {self._in_a_row} faults in a row, the last one: {self.last_fault}"
         self._pending = self._begin(work)
@@ -63,14 +63,16 @@ class CandidateRunner:
         try:
             took_s, result = pending.result(self.limit_s)
         except FutureTimeout:
-            raise PolicyFault(self.failed(f"no pmf within {self.limit_s * 1000:g} ms")) from None
+            raise PolicyFault(self.note_failure(f"no pmf within {self.limit_s * 1000:g} ms")) from None
         except Exception as error:  # a failing candidate must not fail the callers' questions
-            raise PolicyFault(self.failed(f"{type(error).__name__}: {error}")) from error
+            raise PolicyFault(self.note_failure(f"{type(error).__name__}: {error}")) from error
         if took_s > self.limit_s:
-            raise PolicyFault(self.failed(f"took {took_s * 1000:.0f} ms, and {self.limit_s * 1000:g} are allowed"))
+            raise PolicyFault(
+                self.note_failure(f"took {took_s * 1000:.0f} ms, and {self.limit_s * 1000:g} are allowed")
+            )
         return result
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         if self._in_a_row >= FAULTS_IN_A_ROW:
             log.info("a candidate gives pmfs again", extra={"action": "candidate", "version": self.name})
         self._in_a_row, self.last_fault = 0, ""
@@ -78,7 +80,7 @@ class CandidateRunner:
     def close(self) -> None:
         self._work.put(None)
 
-    def failed(self, reason: str) -> str:
+    def note_failure(self, reason: str) -> str:
         self.faults += 1
         self._in_a_row += 1
         self.last_fault = reason

@@ -78,7 +78,7 @@ def flag_waiting(connection: Connection, rows: Iterable[Row], *, moves: Moves, *
         changed = " = ?, ".join(flags)
         statement = f"UPDATE waiting SET {changed} = ? WHERE policy = ? AND decision_id IN ?"  # noqa: S608 # names of ours
         send(connection, statement, *flags.values(), label, ids)
-        moves.flagged(group, **flags)
+        moves.count_flags(group, **flags)
 
 
 def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves) -> None:

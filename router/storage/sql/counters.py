@@ -97,7 +97,7 @@ class Moves:
             self.add("waiting", count, label=row["policy"])
             self._flags(row, count)
 
-    def flagged(self, rows: Iterable[Row], **flags: bool) -> None:
+    def count_flags(self, rows: Iterable[Row], **flags: bool) -> None:
         """Count rows of `waiting` whose flags change. rows: before the change. flags: new values."""
         for row in rows:
             self._flags(row, -1)

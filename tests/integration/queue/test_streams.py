@@ -84,7 +84,7 @@ def test_a_reader_that_comes_late_is_told_by_notification(writer, reader):
     """A run in progress streams its text from the moment it learns of a reader."""
     stream = writer.open(KEY)
     reading = Reading(reader)
-    writer.wanted(KEY)
+    writer.begin_writing(KEY)
     assert stream.reading
     give(stream, "late")
     assert reading.until(lambda it: it.got).text == "late"

@@ -49,7 +49,7 @@ class Redis:
         self.calls += 1
         if self.broken:
             error = QueueError("Redis is down")
-            self.outage.failed(error)
+            self.outage.note_failure(error)
             raise error
 
     def publish(self, notification):

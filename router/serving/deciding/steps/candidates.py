@@ -115,9 +115,9 @@ def _draws_of(request: _Request) -> Sequence[Drawn | str]:
         return [str(fault)] * count
     faults = [drawn.fault for drawn in draws if drawn.fault is not None]
     if len(faults) == count:
-        runner.failed(faults[0])
+        runner.note_failure(faults[0])
     else:
-        runner.succeeded()
+        runner.note_success()
     return draws
 
 

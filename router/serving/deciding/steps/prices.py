@@ -8,7 +8,7 @@ from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.base import Policy, serves_prices
-from ragbandit.router.serving.checks.questions import AIMS, checked_type
+from ragbandit.router.serving.checks.questions import AIMS, check_type
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.errors import Forbidden, InvalidInput
@@ -75,7 +75,7 @@ def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
 
 
 def _check_aim(query: Query) -> None:
-    checked_type(query.aim, Mapping, field="aim", wanted="a mapping")
+    check_type(query.aim, Mapping, field="aim", wanted="a mapping")
     if query.cost_weight is not None:
         raise InvalidInput("the question has an aim and a weight of cost", field="aim", remedy="send one of the two")
     if len(query.aim) != 1 or not set(query.aim) <= AIMS.keys():

@@ -20,12 +20,12 @@ def test_one_line_at_each_end(caplog, expected):
     caplog.set_level(logging.DEBUG, logger="ragbandit")
     outage = Outage(expected=expected)
     for _ in range(3):
-        outage.failed(OSError("no socket"))
+        outage.note_failure(OSError("no socket"))
     assert outage.lasts
-    outage.reached(began=time.monotonic())
-    outage.reached(began=time.monotonic())
+    outage.note_reply(began=time.monotonic())
+    outage.note_reply(began=time.monotonic())
     assert not outage.lasts
-    outage.failed(OSError("gone"))
+    outage.note_failure(OSError("gone"))
     levels = ("WARNING", "INFO") if expected else ("DEBUG", "DEBUG")
     assert lines(caplog) == [
         (levels[0], "cannot reach Redis; retrying (answers are delayed, nothing is lost)"),
@@ -37,8 +37,8 @@ def test_one_line_at_each_end(caplog, expected):
 def test_an_old_reply_ends_no_outage():
     """A reply to something that began before the failure says nothing about the time after it."""
     outage, began = Outage(), time.monotonic()
-    outage.failed(OSError("gone"))
-    outage.reached(began=began)
+    outage.note_failure(OSError("gone"))
+    outage.note_reply(began=began)
     assert outage.lasts
 
 

@@ -49,9 +49,12 @@ class Scorer(Protocol):
 class JudgeScorer:
     """The judge's model with its rubric."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge, self.identity = judge, judge.identity
-        self.name = f"judge {judge.generator.name}"[:_LONGEST]
+    def __init__(self, judge: Judge, *, version: str = "") -> None:
+        """version: settings of the generator that influence its replies, see `generator_version`."""
+        self.judge, settings, model = judge, judge.settings, judge.generator.name
+        self.name = f"judge {model}"[:_LONGEST]
+        shown = [settings.passages, settings.passage_words, settings.text_chars, settings.max_tokens]
+        self.identity = body_hash({"model": model, "version": version, "rubric": judge.rubric, "shown": shown})
 
     async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
         sources = shown_passages(outcome)
@@ -110,7 +113,7 @@ def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | Non
         if generator is None:
             raise ConfigError("there is no judge", field="judge.generator", remedy=f"add this line: {JUDGE_LINE}")
         made = make_generator(generator, section="judge.generator")
-        return JudgeScorer(Judge(judge, generator=made, version=generator_version(generator)))
+        return JudgeScorer(Judge(judge, generator=made), version=generator_version(generator))
     if chosen == CHECK:
         if reward.check is None:
             remedy = f"give --judge labels or MODULE:NAME, set reward.check, or add this line: {JUDGE_LINE}"

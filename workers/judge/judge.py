@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ragbandit.router.config.settings import JudgeSettings
-from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.event_reader import ReplyTooLarge
 from ragbandit.shared.model_servers.token_usage import Tokens
@@ -54,15 +53,11 @@ def shown_passages(outcome: Outcome) -> tuple[Passage, ...]:
 class Judge:
     """Scores answers by the rubric: in the queue, for a bought verdict, for `advise`, and as a cascade's condition."""
 
-    def __init__(self, settings: JudgeSettings, *, generator: Generator, version: str = "") -> None:
-        """version: settings of the generator that influence its replies, see `generator_version`."""
+    def __init__(self, settings: JudgeSettings, *, generator: Generator) -> None:
         template = rubric.rubric_template(settings.templates)
         self.settings, self.generator = settings, generator
         #: hash of the rubric, 12 digits
         self.rubric = rubric.rubric_hash(template)
-        shown = [settings.passages, settings.passage_words, settings.text_chars, settings.max_tokens]
-        #: hash of all that defines the scores, 43 digits
-        self.identity = body_hash({"model": generator.name, "version": version, "rubric": self.rubric, "shown": shown})
         self._maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
 
     async def score(

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ragbandit.router.api.security import budgets
 from ragbandit.router.config.settings import Settings, TenantSettings
+from ragbandit.router.operation import budgets
 from ragbandit.router.operation.budgets import BURST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
 from ragbandit.router.storage.access.spending import Spent
 from ragbandit.shared.types import MOST_FACTOR, Caller, Query

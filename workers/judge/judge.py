@@ -6,13 +6,12 @@ from typing import Final
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.model_servers.event_reader import ReplyTooLarge
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Outcome
 from ragbandit.strategies.base import Account, Generator, Passage
-from ragbandit.strategies.failures import AnswerBlocked
+from ragbandit.strategies.failures import AnswerBlocked, UnreadableReply
 from ragbandit.strategies.generators.parts import plain_parts
 from ragbandit.workers.judge import rubric
 from ragbandit.workers.judge.booked_model import complete_prompt
@@ -116,8 +115,7 @@ class Judge:
         try:
             done = await complete_prompt(generator, prompt.prompt, seconds=seconds, max_tokens=most, bill=bill)
         except ArmFailed as error:
-            is_reply = isinstance(error, AnswerBlocked) or isinstance(error.__cause__, ReplyTooLarge)
-            raised = NoVerdict if is_reply else JudgeFailed
+            raised = NoVerdict if isinstance(error, AnswerBlocked | UnreadableReply) else JudgeFailed
             raise raised(without_secrets(str(error))) from error
         if done.finish == "deadline":
             raise JudgeFailed(f"the judge did not reply within {seconds:g} s")

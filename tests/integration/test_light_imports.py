@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -147,7 +148,9 @@ def test_help_loads_no_library_and_numpy_has_one_thread(tmp_path, monkeypatch):
 
 def test_validate_loads_no_database_and_no_model_library(tmp_path):
     """`validate` finds packages without importing them, and reads no database: it stays quick."""
-    (tmp_path / "config.yaml").write_text("arms: {fast: {run_by: caller}}\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # what answers at a port in use is asked, over httpx
+        port = listener.getsockname()[1]
+    (tmp_path / "config.yaml").write_text(f"arms: {{fast: {{run_by: caller}}}}\nserver: {{port: {port}}}\n")
     assert (STORES | {"httpx", "pyarrow"}) & set(after(tmp_path, ["validate"])["modules"]) == set()
 
 

@@ -217,9 +217,10 @@ def register_policy(
             assert stored is not None
         unfit = _unfit_encoder(connection, stored["encoder_hash"], configured=encoder_hash, label=label)
         if unfit is not None:
-            learned = f"the ledger {label!r} was learned with encoder {unfit[:12]}"
-            message = f"{learned}, the configured encoder is {encoder_hash[:12]}"
-            raise Conflict(message, field="encoder", remedy=OTHER_ENCODER)
+            how = f"with encoder {unfit[:12]}" if unfit else "without features, as rows of a log are imported"
+            message = f"the ledger {label!r} was learned {how}, the configured encoder is {encoder_hash[:12]}"
+            remedy = OTHER_ENCODER if unfit else "begin another policy.label; a log belongs into a ledger of its own"
+            raise Conflict(message, field="encoder", remedy=remedy)
         changed: dict[str, Any] = row if any(stored[name] != value for name, value in kind.items()) else {}
         if stored["retired_at"] is not None:
             changed = changed | BEGUN

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
+from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -17,6 +18,8 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import BadRow, write_rows
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.queue.notifier import MemoryJobs
+from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -378,3 +381,16 @@ def test_wrong_words(command, configured, tmp_path, arguments, words):
     write_json(tmp_path / "least.jsonl", [LEAST])
     assert words in command(*arguments, "-c", configured("here"), code=2).replace("\n", " ")
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_service_names_a_ledger_of_imported_rows(tmp_path, monkeypatch):
+    """A service on a ledger into which a log was imported says that its rows have no features, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    config = "encoder: {model: hashing}\narms: {a: {run_by: caller}, b: {run_by: caller}}\n"
+    (tmp_path / "config.yaml").write_text(config)
+    write_json(tmp_path / "log.jsonl", [LEAST])
+    for words in (["migrate"], ["data", "import", "log.jsonl", "--label", "main"]):
+        assert CliRunner().invoke(app, words).exit_code == 0
+    with pytest.raises(Conflict, match="'main' was learned without features") as caught:
+        Router.open(load(None).settings, jobs=MemoryJobs())
+    assert "another policy.label" in caught.value.remedy

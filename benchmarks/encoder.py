@@ -15,7 +15,6 @@ from typing import Final
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModel
 
 from benchmarks.figures import Figure, percentiles, print_figures
 from ragbandit.router.encoders.forward import TokenBatch, load_transformer
@@ -60,6 +59,8 @@ def _ours(folder: Path, *, precision: str, ids: list[list[int]]) -> Pooling:
 
 def _library(folder: Path, *, precision: str) -> Pooling:
     """Token ids -> first token and mean of tokens of every layer, by transformers."""
+    from transformers import AutoModel  # it loads for seconds, and `--help` needs none
+
     model = AutoModel.from_pretrained(str(folder), use_safetensors=True).to(getattr(torch, precision)).eval()
 
     def pooled(batch: list[list[int]]) -> object:

@@ -29,7 +29,7 @@ from sqlalchemy import insert, select, text
 from benchmarks.figures import machine
 from benchmarks.service_process import ServiceProcess, environment, served
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.policies.draw import draw_index, seed_of
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
@@ -114,7 +114,7 @@ class Templates:
         key = f"{key[:8]}-{key[8:]}-7000-8000-{number:012x}"
         row = self.decisions[number % len(self.decisions)]
         pmf, arms, seed = json.loads(row["pmf"]), json.loads(row["arms"]), seed_of(key, secret=self.secret)
-        drawn = choose(pmf, seed=seed)
+        drawn = draw_index(pmf, seed=seed)
         arm, chance = arms[drawn], pmf[drawn]
         outcome, rating, learned = self.of_arm[arm][number % len(self.of_arm[arm])]
         body = {"id": key, "text": question(number), "arm": arm, "propensity": chance, "seed": str(seed), "made_at": at}

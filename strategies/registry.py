@@ -3,7 +3,7 @@ from collections.abc import Mapping, Set
 from typing import Any, cast, get_args
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.plugins import declared, import_class, installed, load
+from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.redaction import described
 from ragbandit.shared.types import ArmName
@@ -138,7 +138,7 @@ def _class_of(name: str, *, path: object) -> Any:
             remedy = f'{known_choices(ours, given=path)}; for your own give "package.module:Class"'
             raise ConfigError(f"there is no built-in arm {path!r}", field=f"arms.{name}.class", remedy=remedy)
         return ours.get(str(path)) or import_class(path, where=f"arms.{name}.class")
-    factory = load(name, group=GROUP, ours=ours, where=f"arms.{name}", instead='class: "package.module:Class"')
+    factory = load_class(name, group=GROUP, ours=ours, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
     message = f"there is no arm {name!r}"

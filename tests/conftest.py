@@ -26,7 +26,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
@@ -437,7 +437,7 @@ def redis_server(tmp_path_factory):
 @pytest.fixture
 def redis_client(redis_server):
     """A client of an empty Redis."""
-    client = connect(redis_server)
+    client = connect_redis(redis_server)
     client.flushall()
     yield client
     client.close()

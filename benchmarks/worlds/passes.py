@@ -20,7 +20,7 @@ from ragbandit.router.offline.routers.passes import (
     chance_of,
     decision_id,
     greedy_shares,
-    rows_of,
+    table_rows,
 )
 from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.settings_check import check_arms
@@ -226,7 +226,7 @@ def passed(task: Task, *, world: World) -> Judged:
     params = with_settings(name, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
     features = None if world.features is None else world.features[asked]
     part = replace(world.table, rows=tuple(world.table.rows[place] for place in asked))
-    rows = rows_of(part, features=features, encoder_hash=world.encoder_hash, settings=settings)
+    rows = table_rows(part, features=features, encoder_hash=world.encoder_hash, settings=settings)
     policy = protected(name, params=params, settings=settings.policy, weight=world.weight)
     check_arms(policy, arms=arms, where=name)
     learning = ConditionedLearning(

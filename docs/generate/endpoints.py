@@ -4,7 +4,7 @@ from typing import Final
 
 from docs.generate.schemas import table
 from ragbandit.router.api.app import ENDPOINTS
-from ragbandit.router.api.security.rules import Rule
+from ragbandit.router.api.security.rules import AccessRule
 
 _HEAD: Final = """# Endpoints
 
@@ -26,7 +26,7 @@ def endpoints_page() -> str:
     return f"{_HEAD}\n{table(['endpoint', 'roles', 'largest body'], rows)}\n"
 
 
-def _roles(rule: Rule) -> str:
+def _roles(rule: AccessRule) -> str:
     if rule.roles is None:
         return "everybody, without a key"
     roles = ", ".join(f"`{role}`" for role in sorted(rule.roles))

@@ -33,7 +33,7 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
-from ragbandit.router.offline.routers.passes import Learning, Places, Played, break_even, rows_of
+from ragbandit.router.offline.routers.passes import Learning, Places, Played, break_even, table_rows
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.processes.this_process import cores
@@ -156,7 +156,7 @@ def learned(
         encoder = make_encoder(settings.encoder)
         features = embedded([row.question for row in table.rows], encoder=encoder)
         encoder_hash = encoder.hash
-    rows = rows_of(table, features=features, encoder_hash=encoder_hash, settings=settings)
+    rows = table_rows(table, features=features, encoder_hash=encoder_hash, settings=settings)
 
     def passes(incumbent: str | None) -> list[Played]:
         changes = {"policy": asked.model_copy(update={"incumbent": incumbent})}

@@ -21,12 +21,12 @@ from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.types import DecisionUnit
 
 
-def question_of(value: Any) -> str:
+def input_question(value: Any) -> str:
     """The question: a text, a message, the last item of a list, or the field `question` or `input` of a mapping."""
     if isinstance(value, Mapping):
-        return question_of(value["question"] if "question" in value else value["input"])
+        return input_question(value["question"] if "question" in value else value["input"])
     if isinstance(value, list | tuple) and value:
-        return question_of(value[-1])
+        return input_question(value[-1])
     if isinstance(value, BaseMessage):
         return str(value.text)
     if isinstance(value, str):
@@ -34,7 +34,7 @@ def question_of(value: Any) -> str:
     raise TypeError(f"no question in {type(value).__name__}: pass question_of=")
 
 
-def outcome_of(value: Any) -> dict[str, object]:
+def output_fields(value: Any) -> dict[str, object]:
     """Fields of the outcome: the answer if the output is a text or a message, and the token counts of a message."""
     if isinstance(value, BaseMessage):
         usage = getattr(value, "usage_metadata", None) or {}
@@ -61,8 +61,8 @@ class RoutedRunnable(Runnable[Any, Any]):
         client: Client,
         *,
         runnables: Mapping[str, Runnable[Any, Any]],
-        question_of: Callable[[Any], str] = question_of,
-        outcome_of: Callable[[Any], Mapping[str, object]] = outcome_of,
+        question_of: Callable[[Any], str] = input_question,
+        outcome_of: Callable[[Any], Mapping[str, object]] = output_fields,
         context_of: Callable[[Any], Mapping[str, object]] | None = None,
         session_of: Callable[[Any], str | None] | None = None,
         unit: DecisionUnit | None = None,

@@ -68,7 +68,7 @@ def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
     return MappingProxyType(entries)
 
 
-def load(name: str, *, group: str, ours: Mapping[str, type[Any]], where: str, instead: str) -> Any:
+def load_class(name: str, *, group: str, ours: Mapping[str, type[Any]], where: str, instead: str) -> Any:
     """Load a class by its name, from an installed package or from RagBandit; None if the name is unknown.
 
     Raises ConfigError if several packages (RagBandit counts as one) provide the name, or if the import fails.

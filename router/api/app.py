@@ -28,7 +28,7 @@ from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.rate_limiter import RateLimiter
-from ragbandit.router.api.security.rules import DOCUMENTATION, Rule
+from ragbandit.router.api.security.rules import DOCUMENTATION, AccessRule
 from ragbandit.router.api.ui import DASHBOARD
 from ragbandit.router.api.ui.rendering import HEADERS
 from ragbandit.router.operation.budgets import Budgets
@@ -185,7 +185,7 @@ _pages = Endpoints()
 _SWAGGER: Final = StaticFiles(directory=swagger_ui_path)
 
 
-@_pages.get("/", rule=Rule(None, on_both_ports=True))
+@_pages.get("/", rule=AccessRule(None, on_both_ports=True))
 async def _root(request: Request) -> Response:
     pages = "/ui" if request.app.state.routes.has_pages else "/docs"
     if "text/html" in request.headers.get("accept", ""):

@@ -11,7 +11,7 @@ from ragbandit.router.api.anthropic.errors import anthropic_error, speaks_anthro
 from ragbandit.router.api.anthropic.models import anthropic_models
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.openai.errors import openai_error, speaks_openai
-from ragbandit.router.api.openai.replies import Model, ModelList
+from ragbandit.router.api.openai.replies import ListedModel, ModelList
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.responses import Shape
 
@@ -26,7 +26,7 @@ class Door:
     #: the shape of its errors
     error: Shape
     #: the shape of its models; None for OpenAI's
-    models: Callable[[Model | ModelList], Mapping[str, Any]] | None = None
+    models: Callable[[ListedModel | ModelList], Mapping[str, Any]] | None = None
     #: path that clients have in their base URL
     base: str = ""
     #: further header with the id of the request

@@ -27,13 +27,13 @@ from ragbandit.router.api.dependencies import PART, CallerGone, end_waits
 from ragbandit.router.api.doors import door_of
 from ragbandit.router.api.not_served import instead_of
 from ragbandit.router.api.openai.errors import openai_error
-from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpacked
+from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpack_body
 from ragbandit.router.api.routes import Endpoint, RouteTable
 from ragbandit.router.api.schemas.question_headers import PREVIEW, asks_preview, read_headers
-from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, mcp_error, refusal
+from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, mcp_error, refusal_reply
 from ragbandit.router.api.security.gate import PEER, Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
-from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH, Rule, is_page
+from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH, AccessRule, is_page
 from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
@@ -213,7 +213,7 @@ class _Exchange(Request):
         found, scope["path_params"] = routes.find(scope["method"], path)
         scope["route"] = self._endpoint = found
         #: an unknown path is refused after the gate, so that only callers with a key learn which paths exist
-        self.rule: Rule = ANY_ROLE if found is None else found.rule
+        self.rule: AccessRule = ANY_ROLE if found is None else found.rule
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
         self._seen = 0
         self._is_read = False
@@ -265,7 +265,7 @@ class _Exchange(Request):
             if self.codings:
                 packed, codings = self._whole, self.codings
                 self._whole = None
-                self._whole = await asyncio.to_thread(unpacked, packed, codings=codings, most=self.limit)
+                self._whole = await asyncio.to_thread(unpack_body, packed, codings=codings, most=self.limit)
         return self._whole
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
@@ -351,7 +351,7 @@ def reply_to(error: BaseException, *, scope: Scope) -> Response:
         log.error("unexpected error in a request", extra={"action": "error", "path": scope["path"]}, exc_info=error)
         remedy = "try again; if it fails again, read the log of the service"
         error = RagBanditError("the service failed; its log has the traceback", remedy=remedy)
-    return refusal(error, scope=scope)
+    return refusal_reply(error, scope=scope)
 
 
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
@@ -363,7 +363,7 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     elif (door := door_of(scope)) is not None:
         base = str(Request(scope).base_url).rstrip("/")
         lost = f"the base URL of clients is {base}{door.base}; {lost}"
-    rule: Rule = getattr(scope.get("route"), "rule", ANY_ROLE)
+    rule: AccessRule = getattr(scope.get("route"), "rule", ANY_ROLE)
     smaller = f"send less, or raise server.{rule.size_limit}"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),

@@ -65,10 +65,10 @@ async def _server_of(app: Any) -> Any:
             await asyncio.to_thread(required_module, "mcp", extra="mcp")
         except ConfigError as error:
             raise NotFound("this service has no MCP: a package is not installed", remedy=error.remedy) from error
-        from ragbandit.router.api.mcp_tools import make_server
+        from ragbandit.router.api.mcp_tools import make_mcp_server
 
         logging.getLogger("mcp").setLevel(logging.WARNING)  # the SDK logs two lines for every request
-        app.state.mcp = make_server(app.openapi, call=_called)
+        app.state.mcp = make_mcp_server(app.openapi, call=_called)
     return app.state.mcp
 
 

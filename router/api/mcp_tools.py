@@ -33,39 +33,39 @@ its cost, and it learns from what you report. Ask with `answer`. Or: `route` nam
 learns from."""
 
 
-class Row(NamedTuple):
+class ToolRow(NamedTuple):
     endpoint: str
     description: str
     #: whether the reply may be a preview
     has_preview: bool = False
 
 
-TOOLS: Final[Mapping[str, Row]] = {
-    "answer": Row(
+TOOLS: Final[Mapping[str, ToolRow]] = {
+    "answer": ToolRow(
         "POST /v1/answer",
         "Answer a question from the corpus, with sources. A pipeline is chosen and run by the service. Keep "
         "`decision_id` for `feedback`. If `status` is pending, the answer takes longer than `wait_s`: call again "
         "with the same arguments and that `decision_id`. Ask one self-contained question.",
         has_preview=True,
     ),
-    "route": Row(
+    "route": ToolRow(
         "POST /v1/route",
         "Choose which of your own pipelines (`arm`) should answer a question; nothing is run. Run that arm yourself, "
         "then call `report_outcome` with the `decision_id`.",
         has_preview=True,
     ),
-    "report_outcome": Row(
+    "report_outcome": ToolRow(
         "POST /v1/outcomes",
         "Report what the arm that `route` named did: its answer, how it ended, and what it cost. Call it once for "
         "every decision of `route`, also after a failure; nothing is learned without it.",
     ),
-    "feedback": Row(
+    "feedback": ToolRow(
         "POST /v1/feedback",
         "Judge the answer of a decision: exactly one of `rating` (true, false, or a number on `scale`), "
         "`label` (the right answers) and `reward`. Judge only what you or your user checked; `source` is who "
         "checked: human, judge (a model) or code.",
     ),
-    "explain": Row(
+    "explain": ToolRow(
         "GET /v1/decisions/{decision_id}/explanation",
         "Explain why an arm was chosen, with its probability, the steps and cost of the answer, and what was learned.",
     ),
@@ -78,7 +78,7 @@ _KEYWORDS: Final = ("type", "description", "enum", "const", "default", "minimum"
 _DEPTH: Final = 2
 
 
-def make_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall) -> "Server[Any]":
+def make_mcp_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall) -> "Server[Any]":
     """The MCP server. document: returns the OpenAPI document of the service with its present arms."""
 
     async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:

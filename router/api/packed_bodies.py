@@ -53,7 +53,7 @@ def codings_of(header: str) -> list[str]:
     return codings
 
 
-def unpacked(data: bytes, *, codings: Sequence[str], most: int) -> bytes:
+def unpack_body(data: bytes, *, codings: Sequence[str], most: int) -> bytes:
     """Unpack a body of at most `most` bytes; blocks. Raises Malformed, and HTTPException(413) for a larger body."""
     for coding in reversed(codings):
         limit = min(most, max(_FREE, _RATIO * len(data)))

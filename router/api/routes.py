@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from ragbandit.router.api.reading import body_value, read_body
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS
-from ragbandit.router.api.security.rules import Rule, is_page
+from ragbandit.router.api.security.rules import AccessRule, is_page
 from ragbandit.shared.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Endpoint(APIRoute):
         function: Callable[..., Any],
         *,
         method: str,
-        rule: Rule,
+        rule: AccessRule,
         any_parameter: bool = False,
         **documented: Any,
     ) -> None:
@@ -145,16 +145,16 @@ class Endpoints:
         self.tag, self._any_parameter = tag, any_parameter
         self._errors = {} if tag is None else errors
 
-    def get(self, path: str, *, rule: Rule, **documented: Any) -> Callable[[_Function], _Function]:
+    def get(self, path: str, *, rule: AccessRule, **documented: Any) -> Callable[[_Function], _Function]:
         """Declare the endpoint `GET path`. documented: options of fastapi.routing.APIRoute."""
         return self._declare("GET", path, rule=rule, documented=documented)
 
-    def post(self, path: str, *, rule: Rule, **documented: Any) -> Callable[[_Function], _Function]:
+    def post(self, path: str, *, rule: AccessRule, **documented: Any) -> Callable[[_Function], _Function]:
         """Declare the endpoint `POST path`, as `get`."""
         return self._declare("POST", path, rule=rule, documented=documented)
 
     def _declare(
-        self, method: str, path: str, *, rule: Rule, documented: Mapping[str, Any]
+        self, method: str, path: str, *, rule: AccessRule, documented: Mapping[str, Any]
     ) -> Callable[[_Function], _Function]:
         options = {"include_in_schema": self.tag is not None, "tags": [self.tag] if self.tag else [], **documented}
         options["responses"] = {**self._errors, **documented.get("responses", {})}

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ragbandit.router.api.app import Service, operators_app
 from ragbandit.router.api.security.gate import PEER
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.serving.setup.requirements import bound
+from ragbandit.router.serving.setup.requirements import bind_socket
 
 log = logging.getLogger("ragbandit.server")
 
@@ -116,7 +116,7 @@ def make_server(app: Service, *, settings: ServerSettings, loop: str = "auto") -
     """Make the server of an app. loop: uvicorn's setting. Raises OSError if server.admin_port is in use."""
     operators, listener = None, None
     if settings.admin_port is not None:
-        listener = bound(settings.admin_host, settings.admin_port)
+        listener = bind_socket(settings.admin_host, settings.admin_port)
         listener.listen()  # clients may connect from now on; the thread of `operators` replies to them
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
         operators = HttpServer(operators_app(app), settings=settings, loop=loop)

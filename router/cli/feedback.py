@@ -20,7 +20,7 @@ from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.exclusions import checked_source, relearn, selected
+from ragbandit.router.learning.exclusions import checked_source, count_feedback, relearn
 from ragbandit.router.learning.sources import IMPORTED_RATER, quarantines_of
 from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
@@ -91,7 +91,7 @@ def exclude(
     }
     with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
         if dry_run:
-            count = selected(ledger, source=checked_source(source), **period)
+            count = count_feedback(ledger, source=checked_source(source), **period)
             show({"source": source, "feedback": count, "label": ledger.label}, as_json=as_json)
             return
         done = relearn(

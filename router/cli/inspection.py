@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.schemas.replies import explanation_json, ledger_json, plain
+from ragbandit.router.api.schemas.replies import explanation_json, json_ready, ledger_json
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
@@ -75,7 +75,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             *checks.of_processes(settings),
         ]
         if as_json:
-            reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
+            reply = json_ready(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
             print_json(reply | {"findings": [asdict(finding) for finding in findings]})
         else:
             first: dict[str, object] = {"routing": month.sentence}
@@ -205,7 +205,7 @@ def explain(
     with opened(config, label=label) as (settings, ledger):
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
-    reply: dict[str, Any] = plain(explanation_json(explained))
+    reply: dict[str, Any] = json_ready(explanation_json(explained))
     show(reply if as_json else _in_short(reply), as_json=as_json)
 
 

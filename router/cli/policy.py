@@ -16,7 +16,7 @@ from ragbandit.router.cli.store import opened, parse_pairs
 from ragbandit.router.cli.tables import show, show_rows
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview
+from ragbandit.router.rollouts.overview import PolicyList, detail, list_versions, settings_with
 from ragbandit.router.rollouts.verbs import Verb, check_reason
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -43,7 +43,7 @@ def show_versions(
     """
     with opened(config) as (_, ledger):
         if name is None:
-            _list(overview(ledger.database, base=ledger.label), as_json=as_json)
+            _list(list_versions(ledger.database, base=ledger.label), as_json=as_json)
             return
         version = asdict(detail(ledger.database, name, base=ledger.label, now=time.time()))
         if as_json:
@@ -81,7 +81,7 @@ def add(
     """Add a draft of a version, which is the configuration with other settings of policy, reward or arms."""
     with opened(config) as (settings, ledger):
         tree = _changes(changes or ())
-        changed_settings(settings, tree, label=settings.policy.label)
+        settings_with(settings, tree, label=settings.policy.label)
         version = verbs.add(
             ledger.database, base=ledger.label, changes=tree, name=name, actor=actor(), reason=reason, now=time.time()
         )

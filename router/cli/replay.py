@@ -20,7 +20,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
 from ragbandit.router.offline.replay.plan import SAMPLE
-from ragbandit.router.offline.replay.report import assessment, headline
+from ragbandit.router.offline.replay.report import headline, replay_assessment
 from ragbandit.router.policies.settings_check import check_fallback
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import rereadable
@@ -106,7 +106,7 @@ def replay_verb(
         )
         progress = stack.enter_context(bars(errors))
         result = replay(opened, candidates=candidates, plan=plan, pmfs=write_pmfs, progress=progress)
-    shown = replace(assessment(result), arms=tuple(settings.arms))
+    shown = replace(replay_assessment(result), arms=tuple(settings.arms))
     _show(result, shown, report=report, as_json=as_json, everything=everything)
 
 

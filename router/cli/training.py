@@ -14,7 +14,7 @@ from ragbandit.router.cli.store import parse_amounts, parse_policies
 from ragbandit.router.cli.tables import show
 from ragbandit.router.comparison.terminal import print_table
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.tables import read_questions, with_hops, with_measure
+from ragbandit.router.offline.logs.tables import read_unlabelled, with_hops, with_measure
 from ragbandit.router.offline.routers.training import train
 from ragbandit.shared.texts.formats import percent
 
@@ -46,7 +46,7 @@ def train_verb(
     measured, by = with_measure(mapped, measure)
     rows = list(measured.rows)
     if questions is not None:
-        rows += read_questions(questions, known=rows)
+        rows += read_unlabelled(questions, known=rows)
     with bars(errors) as progress:
         trained = train(policy, params=named, rows=rows, out=out, progress=partial(progress, "batches"))
     if as_json:

@@ -21,7 +21,7 @@ _STEPS: Final = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scale:
+class AxisScale:
     low: float
     high: float
     ticks: tuple[tuple[float, str], ...]
@@ -32,7 +32,7 @@ class Scale:
         return min(max(0.0, (value - self.low) / (self.high - self.low)), 1.0)
 
 
-def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06, least: int = 3) -> Scale:
+def number_scale(values: Iterable[float | None], *, unit: str = "", room: float = 0.06, least: int = 3) -> AxisScale:
     """A scale for numbers. unit: "percent", "seconds", "dollars"; labels do not repeat another unit.
 
     room: free share of the range at both ends, none below 0 if no value is below 0
@@ -57,7 +57,7 @@ def number_scale(values: Iterable[float | None], *, unit: str = "", room: float 
     labels = [f"{prefix}{abs(count * step):,.{decimals}f}{suffix}" for count in counts]
     signs = ["-" if count < 0 else "" for count in counts]
     ticks = zip((count * step * size for count in counts), map("".join, zip(signs, labels, strict=True)), strict=True)
-    return Scale(low=low, high=high, ticks=tuple(ticks))
+    return AxisScale(low=low, high=high, ticks=tuple(ticks))
 
 
 def _shown_unit(unit: str, *, largest: float) -> tuple[float, str, str]:
@@ -71,7 +71,7 @@ def _shown_unit(unit: str, *, largest: float) -> tuple[float, str, str]:
     return 1.0, "$" if unit == "dollars" else "", ""
 
 
-def time_scale(first: float, last: float) -> Scale:
+def time_scale(first: float, last: float) -> AxisScale:
     """A scale for times in seconds since 1970. Labels are UTC: "14:00", "Nov 26", "Nov 2026"."""
     last = max(last, first + 60.0)
     step = next((step for step in _STEPS if (last - first) / step <= _MOST_TIMES), 30.0 * _DAY)
@@ -79,7 +79,7 @@ def time_scale(first: float, last: float) -> Scale:
         step *= 2.0
     begin = math.ceil(first / step) * step
     places = [begin + count * step for count in range(int((last - begin) / step) + 1)]
-    return Scale(low=first, high=last, ticks=tuple(zip(places, _time_labels(places, step=step), strict=True)))
+    return AxisScale(low=first, high=last, ticks=tuple(zip(places, _time_labels(places, step=step), strict=True)))
 
 
 def _time_labels(places: list[float], *, step: float) -> list[str]:

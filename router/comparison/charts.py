@@ -105,7 +105,7 @@ def plane(drawn: Plane, *, unit: str = "cost", signs: plots.ArmSigns) -> Picture
     return Picture(
         title=drawn.title,
         alt=alt,
-        body=plots.drawn(body, drawn.quality, plot, drawn.cost, plots.legend(entries.items())),
+        body=plots.fill_template(body, drawn.quality, plot, drawn.cost, plots.legend(entries.items())),
         table=NumberTable(
             title=drawn.title, columns=("Way of answering", "Kind", drawn.quality, drawn.cost), rows=tuple(cells)
         ),
@@ -126,7 +126,7 @@ def _names(points: Sequence[FrontierPoint], *, places: Sequence[tuple[float, flo
         if is_free and ends[0] >= 0.0 and ends[1] <= _WIDE:
             taken.append((ends[0], ends[1], y))
             text = '<text class="wide" x="{}" y="{:.1f}" dx="{}" dy="4" text-anchor="{}">{}</text>'
-            yield plots.drawn(text, plots.share_x(x), y, 11 * side, "start" if side > 0 else "end", name)
+            yield plots.fill_template(text, plots.share_x(x), y, 11 * side, "start" if side > 0 else "end", name)
 
 
 def learning(curves: Sequence[LearningCurve]) -> Picture | None:
@@ -152,7 +152,7 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         series.append(Line(name=title, values=[best.get(count) for count in at], look=_FIXED, is_dashed=True))
     asked, rated = ([0.0, *map(float, counts)] for counts in (curves[0].questions, curves[0].rated))
     notes = [c.note or _break_even(c) for c in curves]
-    return plots.lines(
+    return plots.draw_lines(
         "Reward per question so far, learning included",
         at=[float(count) for count in at],
         series=series,
@@ -181,7 +181,7 @@ def line_chart(chart: LineChart) -> Picture | None:
         look = _FIXED if is_baseline else _look(place)
         series.append(Line(name=name, values=values, look=look, is_dashed=is_baseline))
     at = [float(count) for count in chart.at]
-    return plots.lines(chart.title, at=at, series=series, from_zero=True, places=chart.places, note=chart.note)
+    return plots.draw_lines(chart.title, at=at, series=series, from_zero=True, places=chart.places, note=chart.note)
 
 
 def _break_even(curve: LearningCurve) -> str:

@@ -54,11 +54,11 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str
     }
 
 
-def page(assessment: Assessment) -> str:
+def assessment_page(assessment: Assessment) -> str:
     """The page of an assessment. Raises ConfigError without Jinja."""
     values = {"title": assessment.title, "shown": shown(assessment)}
     style = (STATIC / "page.css").read_text(encoding="utf-8")
-    return str(environment().get_template("page.html").render(values, style=style))
+    return str(page_environment().get_template("page.html").render(values, style=style))
 
 
 def check_page(path: str | Path, *, field: str = "report") -> None:
@@ -74,7 +74,7 @@ def check_page(path: str | Path, *, field: str = "report") -> None:
 def write_page(path: str | Path, assessment: Assessment, *, field: str = "report") -> None:
     """Write the page of an assessment. Raises like `check_page`, and then leaves the file unchanged."""
     check_page(path, field=field)
-    text = page(assessment)
+    text = assessment_page(assessment)
     try:
         with whole_file(Path(path), durable=False) as beside:
             beside.write_text(text, encoding="utf-8")
@@ -83,7 +83,7 @@ def write_page(path: str | Path, assessment: Assessment, *, field: str = "report
 
 
 @cache
-def environment(*packages: str) -> "Environment":
+def page_environment(*packages: str) -> "Environment":
     """The Jinja environment of pages, which escapes everything. packages: packages with more templates."""
     if importlib.util.find_spec("jinja2") is None:
         raise missing_package("jinja2", extra="replay")

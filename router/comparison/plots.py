@@ -12,7 +12,7 @@ from typing import Final
 from markupsafe import Markup
 
 from ragbandit.router.comparison.assessment import NumberTable
-from ragbandit.router.comparison.axes import Scale, number_scale, time_scale
+from ragbandit.router.comparison.axes import AxisScale, number_scale, time_scale
 from ragbandit.shared.texts.formats import decimal, duration, moment, number, one_line, percent
 
 #: look of a mark: (index of the colour, index of the shape)
@@ -91,7 +91,7 @@ class ArmSigns:
         return rank % 8, (rank + rank // 8) % 8
 
 
-def drawn(template: str, *values: object) -> Markup:
+def fill_template(template: str, *values: object) -> Markup:
     """Fill a constant template; texts among the values are escaped."""
     return Markup(template).format(*values)  # noqa: S704 - templates are constants of this package
 
@@ -102,19 +102,19 @@ def joined(parts: Iterable[Markup]) -> Markup:
 
 def named_mark(name: str, look: Look) -> Markup:
     mark = '<svg class="mark arm-{}" viewBox="0 0 12 12" aria-hidden="true" focusable="false"><path d="{}"/></svg>'
-    return drawn(f'<span class="arm">{mark}<bdi>{{}}</bdi></span>', look[0], _SHAPES[look[1]], one_line(name))
+    return fill_template(f'<span class="arm">{mark}<bdi>{{}}</bdi></span>', look[0], _SHAPES[look[1]], one_line(name))
 
 
 def legend(entries: Iterable[tuple[str, Look]]) -> Markup:
-    items = joined(drawn("<li>{}</li>", named_mark(name, look)) for name, look in entries)
-    return drawn('<ul class="legend">{}</ul>', items)
+    items = joined(fill_template("<li>{}</li>", named_mark(name, look)) for name, look in entries)
+    return fill_template('<ul class="legend">{}</ul>', items)
 
 
 def share_x(share: float) -> str:
     return f"{100.0 * share:.2f}%"
 
 
-def y_of(value: float, scale: Scale) -> float:
+def y_of(value: float, scale: AxisScale) -> float:
     return HEIGHT * (1.0 - scale.at(value))
 
 
@@ -122,7 +122,7 @@ def mark(x: float, y: float, *, look: Look | str, size: float = 12.0) -> Markup:
     """A mark of a line or an arm, or of a verdict by its colour, around (x, y). x: share; y and size: pixels."""
     colour, shape = (look, _VERDICTS.get(look, 3)) if isinstance(look, str) else (f"arm-{look[0]}", look[1])
     path = '<path class="point {}" transform="scale({:.3g}) translate(-6 -6)" d="{}"/>'
-    return drawn(f'<svg x="{{}}" y="{{:.1f}}">{path}</svg>', share_x(x), y, colour, size / 12.0, _SHAPES[shape])
+    return fill_template(f'<svg x="{{}}" y="{{:.1f}}">{path}</svg>', share_x(x), y, colour, size / 12.0, _SHAPES[shape])
 
 
 def bars(
@@ -141,65 +141,71 @@ def bars(
     for place, (head, cells) in enumerate(columns.items()):
         ends = [end for cell in cells for end in (cell.low, cell.high)]
         scales.append(number_scale([0.0, *ends], unit=(units or {}).get(head, "")))
-        parts.append(drawn('<div class="c{} head">{}</div>', place, one_line(head)))
+        parts.append(fill_template('<div class="c{} head">{}</div>', place, one_line(head)))
     named = '<div class="name"><bdi>{}</bdi> <span class="state {}">{}</span></div>'
     cell = '<div class="c{}"><bdi class="again">{}</bdi>{}<span class="value {}">{}</span></div>'
     for row, (name, state) in enumerate(zip(map(one_line, names), states, strict=True)):
-        parts.append(drawn(named, name, *state))
+        parts.append(fill_template(named, name, *state))
         for place, (bar, scale) in enumerate(zip((cells[row] for cells in columns.values()), scales, strict=True)):
-            parts.append(drawn(cell, place, name, _interval(bar, scale=scale), bar.kind, bar.text))
+            parts.append(fill_template(cell, place, name, _interval(bar, scale=scale), bar.kind, bar.text))
     parts.append(Markup('<div class="name foot"></div>'))
     foot = '<div class="c{} foot"><svg class="plot" width="100%" height="24">{}</svg></div>'
-    parts += [drawn(foot, place, _x_labels(scale, top=0)) for place, scale in enumerate(scales)]
+    parts += [fill_template(foot, place, _x_labels(scale, top=0)) for place, scale in enumerate(scales)]
     rows = [(name, *(cells[row].text for cells in columns.values()), states[row][1]) for row, name in enumerate(names)]
     return Picture(
         title=title,
         alt=alt,
-        body=drawn('<div class="forest of-{}">{}</div>', len(columns), joined(parts)),
+        body=fill_template('<div class="forest of-{}">{}</div>', len(columns), joined(parts)),
         table=NumberTable(title=title, columns=("", *columns, "Verdict"), rows=tuple(rows)),
         note=note,
     )
 
 
-def _interval(bar: Bar, *, scale: Scale) -> Markup:
+def _interval(bar: Bar, *, scale: AxisScale) -> Markup:
     zero = share_x(scale.at(0.0))
-    parts = [drawn('<line class="zero" x1="{}" x2="{}" y1="0" y2="28"/>', zero, zero)]
+    parts = [fill_template('<line class="zero" x1="{}" x2="{}" y1="0" y2="28"/>', zero, zero)]
     if bar.low is not None and bar.high is not None:
         left, right = share_x(scale.at(bar.low)), share_x(scale.at(bar.high))
         for x1, x2, y1, y2 in ((left, right, 14, 14), (left, left, 9, 19), (right, right, 9, 19)):
-            parts.append(drawn('<line class="range {}" x1="{}" x2="{}" y1="{}" y2="{}"/>', bar.kind, x1, x2, y1, y2))
+            parts.append(
+                fill_template('<line class="range {}" x1="{}" x2="{}" y1="{}" y2="{}"/>', bar.kind, x1, x2, y1, y2)
+            )
         if bar.point is not None:
             parts.append(mark(scale.at(bar.point), 14.0, look=bar.kind, size=15.0))
-    return drawn('<svg class="plot" width="100%" height="28">{}</svg>', joined(parts))
+    return fill_template('<svg class="plot" width="100%" height="28">{}</svg>', joined(parts))
 
 
-def _x_labels(scale: Scale, *, top: float, below: Callable[[float], str] | None = None) -> Markup:
+def _x_labels(scale: AxisScale, *, top: float, below: Callable[[float], str] | None = None) -> Markup:
     """Ticks and labels of the axis at the bottom. below: a second line for a tick. Phones show every second label."""
     parts = []
     for place, (value, label) in enumerate(scale.ticks):
         first, _, second = label.partition("\n")
         second = second or (below(value) if below else "")
         x, odd = share_x(scale.at(value)), "odd" if place % 2 and len(scale.ticks) > 4 else ""
-        parts.append(drawn('<line class="tick" x1="{}" x2="{}" y1="{}" y2="{}"/>', x, x, top, top + 4))
+        parts.append(fill_template('<line class="tick" x1="{}" x2="{}" y1="{}" y2="{}"/>', x, x, top, top + 4))
         for text, y in ((first, top + 17), (second, top + 32)):
             if text:
-                parts.append(drawn('<text class="{}" x="{}" y="{}" text-anchor="middle">{}</text>', odd, x, y, text))
+                parts.append(
+                    fill_template('<text class="{}" x="{}" y="{}" text-anchor="middle">{}</text>', odd, x, y, text)
+                )
     return joined(parts)
 
 
-def frame(x: Scale, y: Scale, *, inside: Iterable[Markup], below: Callable[[float], str] | None = None) -> Markup:
+def frame(
+    x: AxisScale, y: AxisScale, *, inside: Iterable[Markup], below: Callable[[float], str] | None = None
+) -> Markup:
     """A plot with a grid and both axes. inside: what is drawn, with x as shares and y in pixels from the top."""
     parts = []
     for value, label in y.ticks:
         top, kind = f"{y_of(value, y):.1f}", "zero" if value == 0.0 else "grid"
-        parts.append(drawn('<line class="{}" x1="0" x2="100%" y1="{}" y2="{}"/>', kind, top, top))
-        parts.append(drawn('<text x="-8" y="{}" dy="4" text-anchor="end">{}</text>', top, label))
+        parts.append(fill_template('<line class="{}" x1="0" x2="100%" y1="{}" y2="{}"/>', kind, top, top))
+        parts.append(fill_template('<text x="-8" y="{}" dy="4" text-anchor="end">{}</text>', top, label))
     parts.append(_x_labels(x, top=HEIGHT, below=below))
     whole = '<div class="axes"><svg class="plot" width="100%" height="{}">{}</svg></div>'
-    return drawn(whole, HEIGHT + _BELOW, joined([*parts, *inside]))
+    return fill_template(whole, HEIGHT + _BELOW, joined([*parts, *inside]))
 
 
-def lines(
+def draw_lines(
     title: str,
     *,
     at: Sequence[float],
@@ -227,9 +233,9 @@ def lines(
     inside = [part for place, line in enumerate(series) for part in _line(line, at=at, x=x, y=y, place=place)]
     for place, (limit, name) in enumerate(verticals):
         where, side = share_x(x.at(limit)), (6, "start") if x.at(limit) < 0.5 else (-6, "end")
-        inside.append(drawn('<line class="said" x1="{}" x2="{}" y1="0" y2="{}"/>', where, where, HEIGHT))
+        inside.append(fill_template('<line class="said" x1="{}" x2="{}" y1="0" y2="{}"/>', where, where, HEIGHT))
         said = '<text class="said wide" x="{}" y="{}" dx="{}" text-anchor="{}">{}</text>'
-        inside.append(drawn(said, where, 12 + 16 * place, *side, one_line(name)))
+        inside.append(fill_template(said, where, 12 + 16 * place, *side, one_line(name)))
     written = _WRITTEN.get(unit, number)
     known = ((line, [place for place, value in enumerate(line.values) if value is not None]) for line in series)
     newest = (f"{line.name} {_cell(line, its_places[-1], written)}" for line, its_places in known if its_places)
@@ -254,9 +260,9 @@ def stretched(points: Iterable[tuple[float, float]], *, look: Look, is_dashed: b
     """A line through points of (x as a share, y in pixels)."""
     through = " ".join(f"{1000.0 * left:.1f},{top:.1f}" for left, top in points)
     kind = f"line{' dashed' if is_dashed else ''} arm-{look[0]}"
-    line = drawn('<polyline class="{}" points="{}" vector-effect="non-scaling-stroke"/>', kind, through)
+    line = fill_template('<polyline class="{}" points="{}" vector-effect="non-scaling-stroke"/>', kind, through)
     svg = '<svg viewBox="0 0 1000 {0}" width="100%" height="{0}" preserveAspectRatio="none">{1}</svg>'
-    return drawn(svg, HEIGHT, line)
+    return fill_template(svg, HEIGHT, line)
 
 
 def _cell(line: Line, place: int, written: Callable[[float | None], str]) -> str:
@@ -270,7 +276,7 @@ def _kept(count: int, *, most: int) -> list[int]:
     return list(range((count - 1) % step, count, step))
 
 
-def _line(line: Line, *, at: Sequence[float], x: Scale, y: Scale, place: int) -> Iterable[Markup]:
+def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place: int) -> Iterable[Markup]:
     """Yield the intervals, the line, and marks of at most about _MARKS points."""
 
     def points(values: Sequence[float | None]) -> list[tuple[float, float]]:
@@ -281,7 +287,7 @@ def _line(line: Line, *, at: Sequence[float], x: Scale, y: Scale, place: int) ->
     if line.band is not None:
         for (where, low), (_, high) in zip(*map(points, line.band), strict=False):
             ends = '<line class="whisker arm-{}" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
-            yield drawn(ends, line.look[0], share_x(where), share_x(where), low, high)
+            yield fill_template(ends, line.look[0], share_x(where), share_x(where), low, high)
     yield stretched(found, look=line.look, is_dashed=line.is_dashed)
     step = max(1, math.ceil(len(found) / _MARKS))
     yield from (mark(*point, look=line.look, size=9.0) for point in found[(2 * place) % step :: step])

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
-from ragbandit.router.comparison.axes import Scale, number_scale
+from ragbandit.router.comparison.axes import AxisScale, number_scale
 from ragbandit.shared.texts.formats import number, one_line, percent
 
 WIDTH: Final = 80
@@ -122,7 +122,7 @@ def _bars(comparisons: Sequence[Comparison], *, width: int | None) -> Iterator[T
         yield line
 
 
-def _bar(comparison: Comparison, *, scale: Scale) -> str:
+def _bar(comparison: Comparison, *, scale: AxisScale) -> str:
     reward = comparison.reward
 
     def cell(value: float) -> int:

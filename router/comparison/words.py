@@ -90,7 +90,7 @@ def estimated(value: Difference) -> str:
     return between(value) if value.estimate is None else f"{signed(value.estimate)} ({between(value)})"
 
 
-def headline(value: Difference) -> str:
+def estimate_words(value: Difference) -> str:
     """The estimate; without one, the ends of the interval."""
     return between(value) if value.estimate is None else signed(value.estimate)
 

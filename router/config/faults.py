@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.router.config.loading import checked, read_tree
+from ragbandit.router.config.loading import checked_settings, read_tree
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 
@@ -33,7 +33,7 @@ def faults_of(
     tree, faults = copy.deepcopy(read.tree), list[ConfigError]()
     for _ in range(_MOST):
         try:
-            check(checked(tree, sources=read.sources))
+            check(checked_settings(tree, sources=read.sources))
         except ConfigError as error:
             field = error.field or ""
             if not any(f"{fault.field}.".startswith(f"{field}.") for fault in faults):

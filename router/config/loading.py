@@ -52,7 +52,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     ConfigError.
     """
     read = read_tree(path, environ=os.environ if environ is None else environ)
-    settings = checked(read.tree, sources=read.sources)
+    settings = checked_settings(read.tree, sources=read.sources)
     sources = with_short_forms(read.tree, read.sources)
     return LoadedSettings(settings=settings, sources=sources, file=read.file, tree=read.written)
 
@@ -83,7 +83,7 @@ def read_tree(path: str | Path | None, *, environ: Mapping[str, str]) -> ReadTre
     return ReadTree(file=file, written=written, tree=tree, sources=sources)
 
 
-def checked(tree: Mapping[str, Any], *, sources: Sources = MappingProxyType({})) -> Settings:
+def checked_settings(tree: Mapping[str, Any], *, sources: Sources = MappingProxyType({})) -> Settings:
     """The settings of a tree. Raises ConfigError for the first fault."""
     settings = _checked(tree, sources)
     check_urls(settings)

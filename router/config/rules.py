@@ -115,7 +115,7 @@ class RuleBook:
     """The rules of a configuration, with the context keys that their conditions read."""
 
     def __init__(self, rules: Sequence[Rule], *, context: ContextSchema) -> None:
-        self._rules, self._schema = named(rules), context
+        self._rules, self._schema = named_rules(rules), context
         conditions = [(key, values) for rule in rules for key, values in rule.when.items() if key.startswith(_CONTEXT)]
         #: context keys that a condition reads
         self.keys = frozenset(key.removeprefix(_CONTEXT) for key, _ in conditions)
@@ -200,7 +200,7 @@ class RuleBook:
                 return ("subagent" if query.request.get("agent") else "main") in values
         value = query.context.get(key.removeprefix(_CONTEXT))
         declared = self._schema[key.removeprefix(_CONTEXT)]
-        if is_missing(value):
+        if is_absent(value):
             is_decided = key in self._optional or not declared.proxy
             return None in values if is_decided else None
         if not is_known(value, declared=declared):
@@ -212,7 +212,7 @@ class RuleBook:
     def _undecided(self, key: str, *, query: Query, name: str) -> UndecidedRule:
         declared, value = self._schema[key.removeprefix(_CONTEXT)], query.context.get(key.removeprefix(_CONTEXT))
         header = "" if declared.header is None else f" (header {declared.header})"
-        if is_missing(value):
+        if is_absent(value):
             remedy = f"send the header {declared.header} through a proxy of server.trusted_proxies"
             message = f'"{key}"{header} has no value, and the rule {name!r} reads it'
             return UndecidedRule(message, field=key, remedy=f"{remedy}; docs/context.md has rules for missing values")
@@ -221,7 +221,7 @@ class RuleBook:
         return UndecidedRule(message, field=key, remedy=remedy)
 
 
-def is_missing(value: object) -> bool:
+def is_absent(value: object) -> bool:
     return value is None or (isinstance(value, list | tuple) and not value)
 
 
@@ -246,7 +246,7 @@ def values_in_words(declared: ContextKey) -> str:
     return {"number": "a number", "boolean": "true or false", "words": "a list of words"}.get(declared.type, "a text")
 
 
-def named(rules: Sequence[Rule]) -> list[tuple[str, Rule]]:
+def named_rules(rules: Sequence[Rule]) -> list[tuple[str, Rule]]:
     """Each rule with its name."""
     return [(rule.name or f"rule {number}", rule) for number, rule in enumerate(rules, start=1)]
 
@@ -255,10 +255,10 @@ def check_rules(rules: Sequence[Rule], *, arms: Collection[str], context: Contex
     """Raises ValueError for an unknown arm or context key, for a condition that no question can meet, and for rules
     that can leave a question without any arm.
     """
-    names = [name for name, _ in named(rules)]
+    names = [name for name, _ in named_rules(rules)]
     if len(set(names)) < len(names):
         raise ValueError("rules: two rules have the same name; give each its own")
-    for name, rule in named(rules):
+    for name, rule in named_rules(rules):
         for arm in rule.arms:
             if arm not in arms:
                 raise ValueError(
@@ -324,7 +324,7 @@ def _header_fault(value: str, *, declared: ContextKey) -> str | None:
 
 def _check_that_arms_are_left(rules: Sequence[Rule], *, context: ContextSchema) -> None:
     """Raises ValueError for the smallest group of rules that can apply to one question, and share no arm."""
-    groups = (group for size in range(2, len(rules) + 1) for group in combinations(named(rules), size))
+    groups = (group for size in range(2, len(rules) + 1) for group in combinations(named_rules(rules), size))
     for group in islice(groups, _MOST_COMBINED):
         left = set.intersection(*(set(rule.arms) for _, rule in group))
         if not left and _compatible([rule for _, rule in group], context=context):

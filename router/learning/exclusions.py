@@ -49,7 +49,7 @@ def checked_source(source: str) -> str:
     return source
 
 
-def selected(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
+def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
     """Number of feedback rows of this source, received at since <= time < until. A bound of None is open."""
     keys = KeyDirectory(KeyStore(ledger.database).listed())
     after, count = "", 0
@@ -103,7 +103,7 @@ def relearn(
     return {
         "number": quarantine.number,
         "source": source,
-        "feedback": selected(ledger, source=source, since=since, until=until),
+        "feedback": count_feedback(ledger, source=source, since=since, until=until),
         **learned_again(ledger, label=quarantine.new_label, settings=settings, now=now, progress=progress),
     }
 

@@ -3,8 +3,8 @@
 reward = clip(quality - weight * cost), which is MBA-RAG's r = A(y, y_a) - lambda C(a). A Reward also contains quality
 and cost, so that a logged reward can be computed again with another weight (lambda).
 
-`judged` computes the metrics that papers report, like the published code of each family of data sets. The families
-differ in details that change the numbers. Each difference is a field of `Rules`.
+`metric_values` computes the metrics that papers report, like the published code of each family of data sets. The
+families differ in details that change the numbers. Each difference is a field of `FamilyRules`.
 """
 
 import math
@@ -82,7 +82,7 @@ def last_announced(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
+class FamilyRules:
     """How a family of data sets computes exact_match, f1 and accuracy."""
 
     #: whether the best of all gold answers counts, or only the first gold answer
@@ -182,21 +182,21 @@ def _sequences(words: Sequence[str], *, size: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[start : start + size]) for start in range(len(words) - size + 1))
 
 
-_ONE_HOP = Rules(extract=True, first_item=True, repaired=True)
+_ONE_HOP = FamilyRules(extract=True, first_item=True, repaired=True)
 
 #: family -> its rules, as published. "ours" has the rules of rewards, "ours_ascii" the same with SQuAD's words
-FAMILIES: Mapping[str, Rules | PairRules | CharacterRules] = MappingProxyType(
+FAMILIES: Mapping[str, FamilyRules | PairRules | CharacterRules] = MappingProxyType(
     {
-        "2wiki": Rules(yes_no=True, empty="zero"),
-        "adaptive_note": Rules(empty="zero", accuracy="raw"),
+        "2wiki": FamilyRules(yes_no=True, empty="zero"),
+        "adaptive_note": FamilyRules(empty="zero", accuracy="raw"),
         "asqa": PairRules(),
         "asqa_adaptive_note": PairRules(first_line=False, citations=False),
         "crud": CharacterRules(),
-        "hotpotqa": Rules(aliases=False, yes_no=True, empty="zero"),
-        "musique": Rules(),
+        "hotpotqa": FamilyRules(aliases=False, yes_no=True, empty="zero"),
+        "musique": FamilyRules(),
         "nq": _ONE_HOP,
-        "ours": Rules(accuracy="words", words=answer_words),
-        "ours_ascii": Rules(accuracy="words"),
+        "ours": FamilyRules(accuracy="words", words=answer_words),
+        "ours_ascii": FamilyRules(accuracy="words"),
         "squad": _ONE_HOP,
         "triviaqa": _ONE_HOP,
     }
@@ -205,7 +205,7 @@ FAMILIES: Mapping[str, Rules | PairRules | CharacterRules] = MappingProxyType(
 OWN_FAMILIES: Final = ("ours", "ours_ascii")
 
 
-def judged(
+def metric_values(
     prediction: str | None, *, gold: Sequence[str] | Sequence[Sequence[str]], family: str = "ours"
 ) -> Mapping[str, float]:
     """Name of a metric -> its value for one answer, in [0, 1]. All are 0.0 if the answer is None or blank.

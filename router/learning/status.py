@@ -111,7 +111,7 @@ def _backlog(connection: Connection, *, rule: ClosingRule, label: str, now: floa
     return count, count * passed / (newest.seq - oldest.seq) if passed > 0.0 else None
 
 
-def status(
+def read_status(
     ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float, arms: Iterable[ArmName] = ()
 ) -> Status:
     """Read a ledger's status.
@@ -155,7 +155,7 @@ def status(
     )
 
 
-def learning_of(ledger: Ledger) -> Diagnosis | None:
+def stored_diagnosis(ledger: Ledger) -> Diagnosis | None:
     """How far the ledger's policy has learned; None if no learner has said it. Raises StoreError."""
     with ledger.database.read() as connection:
         last_seq, stored = ledger.last_seq(connection=connection), kept(connection, label=ledger.label)

@@ -30,8 +30,8 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.policy_pmfs import crossfitted, held_out_folds, lessons
-from ragbandit.router.offline.warm import learner_of, numbered
+from ragbandit.router.offline.replay.policy_pmfs import crossfitted, held_out_folds, row_lessons
+from ragbandit.router.offline.warm import learner_of, question_numbers
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
@@ -67,7 +67,7 @@ class Advice(Gains):
         return values
 
 
-def advise(
+def advice_of(
     rows: Sequence[Logged], *, source: str, settings: Settings, ask: Ask | None = None, progress: Progress = no_progress
 ) -> Advice:
     """Compute the verdict on the configured policy from logged rows, which must have features if the policy needs them.
@@ -96,7 +96,7 @@ class _Adviser:
             log,
             name=settings.policy.name,
             make=partial(make_policy, self.policy.algorithm, params=self.policy.params),
-            updates=lessons(log, plan=Plan(usual_weight=reward.weight)),
+            updates=row_lessons(log, plan=Plan(usual_weight=reward.weight)),
             folds=self._folds(judged, log=log),
             settings=settings.policy,
             progress=self.progress,
@@ -116,7 +116,7 @@ class _Adviser:
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
-        question = numbered(rows)
+        question = question_numbers(rows)
         questions, folds = int(question.max()) + 1, self.ask.folds
         if questions < folds:
             message = f"{questions} different questions cannot be cut in {folds} folds"

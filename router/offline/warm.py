@@ -45,7 +45,7 @@ def learner_of(policy: Policy) -> Policy:
     return policy.inner if isinstance(policy, ConservativePolicy) else policy
 
 
-def check_policy(policy: Policy, *, name: str) -> None:
+def check_warm_policy(policy: Policy, *, name: str) -> None:
     if "pick" in policy.needs:
         message = f"{name} asks a model for each question, and learns from no table and no log"
         remedy = "let it decide, or run it in shadow (docs/rollouts.md), and replay the log"
@@ -244,7 +244,7 @@ class Outcomes:
         return [row.decision.query for row in self.rows[:: len(self.complete)]]
 
 
-def numbered(rows: Sequence[Logged]) -> Choices:
+def question_numbers(rows: Sequence[Logged]) -> Choices:
     """The number of each row's question, shape (n,): from 0, in order of first occurrence."""
     keys = [question_key(row.decision.query) for row in rows]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -81,7 +81,7 @@ class DollarBudget:
         return sums.day if self.period == "day" else sums.month
 
     def limit(self, *, now: float) -> SpendLimit:
-        refused = refusal(self, now=now)
+        refused = budget_refusal(self, now=now)
         name, kind = self.spender.name, self.spender.kind
         return SpendLimit(kind=kind, name=name, period=self.period, dollars=self.dollars, refusal=refused)
 
@@ -216,7 +216,7 @@ def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -
 def _refuse(exhausted: Sequence[DollarBudget], *, now: float) -> None:
     """Raise BudgetSpent for the budget whose period ends last, unless there is none."""
     if exhausted:
-        raise refusal(max(exhausted, key=lambda budget: bounds(budget.period, now=now)[1]), now=now)
+        raise budget_refusal(max(exhausted, key=lambda budget: bounds(budget.period, now=now)[1]), now=now)
 
 
 def stopped_until(
@@ -259,7 +259,7 @@ def budget_states(
         yield budget, sums[budget.spender]
 
 
-def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
+def budget_refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
     _, end = bounds(budget.period, now=now)
     spender = f"the tenant {budget.spender.name!r}" if budget.spender.kind == "tenant" else "this key"
     return BudgetSpent(

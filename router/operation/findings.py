@@ -127,7 +127,7 @@ def _of_rules(settings: "Settings") -> Iterator[Finding]:
     """Rules that take the incumbent or the holdback's arm from some questions, that a caller may pass by, or that are
     incomplete.
     """
-    from ragbandit.router.config.rules import named
+    from ragbandit.router.config.rules import named_rules
 
     for key in settings.rule_book.open_keys:
         what = f"a rule reads context.{key}, which callers choose: questions without a value are under no such rule"
@@ -137,7 +137,7 @@ def _of_rules(settings: "Settings") -> Iterator[Finding]:
     compared = {"policy.incumbent": policy.incumbent}
     if policy.holdback is not None:
         compared["policy.holdback"] = policy.holdback.arm
-    for name, rule in named(settings.rules):
+    for name, rule in named_rules(settings.rules):
         yield from _of_rule(name, rule, settings=settings)
         for setting, arm in compared.items():
             if arm is not None and arm not in rule.arms:
@@ -460,10 +460,10 @@ def _connected(settings: "Settings") -> "Iterator[Redis]":
     """A client of the configured Redis, or of the Redis of `ragbandit up`. Raises QueueError."""
     from redis.exceptions import RedisError
 
-    from ragbandit.router.queue.jobs import connect
+    from ragbandit.router.queue.jobs import connect_redis
     from ragbandit.router.queue.redis_server import redis_url
 
-    client = connect(redis_url(settings), timeout_s=3.0)
+    client = connect_redis(redis_url(settings), timeout_s=3.0)
     try:
         client.ping()
         yield client

@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies.base import WHERE, Policy
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.errors import ConfigError, RagBanditError
-from ragbandit.shared.plugins import declared, import_class, installed, load
+from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Json
 
@@ -107,7 +107,7 @@ def _class_of(name: str) -> Any:
     if is_class_path(name):
         return import_class(name, where="policy.name")
     ours = built_in_policies()
-    kind = load(name, group=GROUP, ours=ours, where="policy.name", instead='policy.name: "package.module:Class"')
+    kind = load_class(name, group=GROUP, ours=ours, where="policy.name", instead='policy.name: "package.module:Class"')
     if kind is not None:
         return kind
     remedy = f'{known_choices(known_policies(), given=name)}; for your own give "package.module:Class"'

@@ -56,7 +56,7 @@ RESTART_ROWS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class PosteriorMeans:
     """Posterior means for one question, in arrays of a number per offered arm. value = quality - weight * cost."""
 
     quality: Vector
@@ -159,7 +159,7 @@ class AveragedHeads:
             self._shares = {name: value / total for name, value in odds.items()}
         return self._shares
 
-    def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[Means, Matrix]:
+    def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[PosteriorMeans, Matrix]:
         """Returns (posterior means, deviations of the posterior samples from `Means.value`) for one question.
 
         features: a row of `joined`. The deviations have the shape (arms, samples), in units of reward.
@@ -173,7 +173,7 @@ class AveragedHeads:
         deviations *= max(self.noise_at(weight), LEAST_NOISE)
         quality, cost = quality + mean[0], cost + mean[1]
         samples = np.concatenate([deviations, -deviations])
-        return Means(quality=quality, cost=cost, value=quality - weight * cost), samples.T
+        return PosteriorMeans(quality=quality, cost=cost, value=quality - weight * cost), samples.T
 
     def _means(
         self, name: str, designs: Mapping[str, Vector], arms: Sequence[ArmName], *, new: Sequence[int]

@@ -127,7 +127,7 @@ def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def choose(pmf: Sequence[float], *, seed: int) -> int:
+def draw_index(pmf: Sequence[float], *, seed: int) -> int:
     """Draw an index from the pmf by the inverse transform of u = (top 53 bits of the seed) / 2**53."""
     u = (seed >> 11) * 2.0**-53
     edge = 0.0
@@ -146,7 +146,7 @@ def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
 
 
 def turn_of(seed: int) -> float:
-    """A number in [0, 1) that depends on a decision's seed only, and tells nothing about its draw (`choose`)."""
+    """A number in [0, 1) that depends on a decision's seed only, and tells nothing about its draw (`draw_index`)."""
     digest = hashlib.sha256(b"turn" + seed.to_bytes(8, "big")).digest()
     return float(int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
@@ -267,7 +267,7 @@ def draw(
         pmf, floor, control = with_holdback(pmf, holdback=holdback, floor=floor, arms=arms)
         facts[HoldbackShare.key] = control.stored
     scores = None if scores is None else tuple(scores)
-    index = pmf.index(max(pmf)) if seed is None else choose(pmf, seed=seed)
+    index = pmf.index(max(pmf)) if seed is None else draw_index(pmf, seed=seed)
     return Drawn(index=index, pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
 
 

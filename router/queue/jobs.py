@@ -25,7 +25,7 @@ MAX_WAKE_UPS: Final = 10_000
 _WORK_KEY: Final = "ragbandit:work"
 
 
-def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
+def connect_redis(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
     timeouts = {"socket_connect_timeout": min(3.0, timeout_s), "socket_timeout": timeout_s}
     return redis.Redis.from_url(url, **timeouts, health_check_interval=30, retry_on_timeout=False)
 

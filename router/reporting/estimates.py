@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.comparison import MARGIN, Difference
-from ragbandit.router.reporting.outlook import Ends, outlook
+from ragbandit.router.reporting.outlook import MeanInterval, outlook
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, doubly_robust
 from ragbandit.shared.types import Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
@@ -330,7 +330,9 @@ class _Served:
         odds = self.away**2 / np.maximum(self.draws.pmf[:, self.place], LEAST_CHANCE)
         return Compared(found, None if middle is None else scores, outlook(drawn, best=best, worst=worst, odds=odds))
 
-    def _of_controls(self, other: Vector, *, alpha: float, possible: Possible | None) -> tuple[Ends, Ends]:
+    def _of_controls(
+        self, other: Vector, *, alpha: float, possible: Possible | None
+    ) -> tuple[MeanInterval, MeanInterval]:
         """The intervals for the low and for the high end from what controls were worth."""
         options: dict[str, Any] = {"draws": self.draws, "alpha": alpha, "possible": possible}
         if possible is None or not self.is_bounded.any():
@@ -355,7 +357,9 @@ class _Served:
         """Effective number of rated answers of other arms."""
         return self.draws.effective_seen(self.is_other)
 
-    def _minus_possible(self, values: Vector | float, *, bound: float, error: float, possible: Possible) -> Ends | None:
+    def _minus_possible(
+        self, values: Vector | float, *, bound: float, error: float, possible: Possible
+    ) -> MeanInterval | None:
         """The interval if the arm's answers had these values, of which one end is used; None with too few rows.
 
         bound: value where the arm could not be drawn. error: of the end that is used
@@ -372,7 +376,7 @@ class _Served:
             other = np.where(self.is_bounded, bound, draws.elsewhere(self.place, away=self.away))
         return self._minus(other, draws=draws, alpha=2.0 * error, possible=possible)
 
-    def _minus(self, other: Vector, *, draws: _Draws | None, alpha: float, possible: Possible | None) -> Ends:
+    def _minus(self, other: Vector, *, draws: _Draws | None, alpha: float, possible: Possible | None) -> MeanInterval:
         """The interval of the difference from the arm's answers.
 
         other: scores of the arm's answers (`_Draws.elsewhere`). draws: where they come from; None if they are known
@@ -441,7 +445,7 @@ def _effective(weight: Vector) -> float:
     return effective_rows(float(weight.sum()), squares=float((weight**2).sum()))
 
 
-def _interval(difference: Vector, *, effective: float, farthest: Interval, margin: float, alpha: float) -> Ends:
+def _interval(difference: Vector, *, effective: float, farthest: Interval, margin: float, alpha: float) -> MeanInterval:
     """The interval of the mean of the differences.
 
     farthest: amounts by which the most extreme unseen row could lower and raise the mean. margin: added to both sides
@@ -452,7 +456,7 @@ def _interval(difference: Vector, *, effective: float, farthest: Interval, margi
     variance = float(difference.var(ddof=1)) / len(difference) * effective / (effective - 2.0)
     below, _ = _standard_errors(difference - middle, variance=variance, farthest=farthest[0])
     _, above = _standard_errors(difference - middle, variance=variance, farthest=farthest[1])
-    return Ends(
+    return MeanInterval(
         rows=difference,
         middle=middle,
         below=below,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.paired_questions import PairedQuestions, read_questions
+from ragbandit.router.reporting.paired_questions import PairedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import Report, ReportScope, newest_since
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.texts.formats import counted, iso_time
@@ -56,7 +56,7 @@ def deciding(database: Database, report: Report, scope: ReportScope, *, means: M
         return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
     options: dict[str, Any] = {"arms": means.arms, "by_model": means.judge == "judge", "reward": scope.reward}
     for period in _periods(database, replace(scope, most=_LOOKED_AT)):
-        questions = read_questions(database, period, against=arm, secret=b"", **options)
+        questions = read_paired_questions(database, period, against=arm, secret=b"", **options)
         obstacle = _obstacle(questions)
         if obstacle is None:
             break

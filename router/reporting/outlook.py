@@ -18,7 +18,7 @@ _FASTEST: Final = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class MeanInterval:
     """An interval of a mean difference, and what it was computed from."""
 
     rows: Vector  #: differences, the newest first, shape (n,)
@@ -60,7 +60,13 @@ class Ends:
         return self.middle - times * below - self.margin, self.middle + times * above + self.margin
 
 
-def outlook(drawn: tuple[Ends, Ends] | None, *, best: Ends | None, worst: Ends | None, odds: Vector) -> float | None:
+def outlook(
+    drawn: tuple[MeanInterval, MeanInterval] | None,
+    *,
+    best: MeanInterval | None,
+    worst: MeanInterval | None,
+    odds: Vector,
+) -> float | None:
     """How many times the questions so far a verdict takes; None if it is more than FARTHEST, or not known.
 
     drawn: intervals from the values of controls, for the low end and for the high end

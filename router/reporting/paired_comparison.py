@@ -15,8 +15,8 @@ import numpy as np
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Difference, compare
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.reporting.paired_difference import Ends, Sample, expected_half_width, mean_difference
-from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions, read_questions
+from ragbandit.router.reporting.paired_difference import DifferenceSample, Ends, expected_half_width, sampled_difference
+from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import PairedComparison, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to
@@ -108,7 +108,7 @@ def paired_sample(
     setting: RewardSettings,
     is_reward: bool = True,
     whole: bool = False,
-) -> Sample:
+) -> DifferenceSample:
     """The differences of reward, or of quality.
 
     whole: False for the questions up to the first one without both answers. True for all up to the last one with both;
@@ -129,7 +129,7 @@ def paired_sample(
     if whole:
         places = [place for place, one in enumerate(askable) if is_asked(one, pairs, against=against)]
         drawn = askable[: places[-1] + 1] if places else []
-    return Sample(
+    return DifferenceSample(
         asked=[ends(one) for one in drawn],
         drawn_from=len(askable),
         others=[ends(one) for one in questions.differing if one.obstacle is not None],
@@ -199,11 +199,11 @@ def _difference(
 ) -> Difference:
     """The tighter of the bounds by two samples, see `whole` of `paired_sample`.
 
-    Both samples are beginnings of one random order, and the bounds of `mean_difference` hold for all beginnings at once
-    with one probability of error. So both hold together.
+    Both samples are beginnings of one random order, and the bounds of `sampled_difference` hold for all beginnings at
+    once with one probability of error. So both hold together.
     """
     both = [
-        mean_difference(paired_sample(questions, pairs, setting=setting, is_reward=is_reward, whole=whole))
+        sampled_difference(paired_sample(questions, pairs, setting=setting, is_reward=is_reward, whole=whole))
         for whole in (False, True)
     ]
     low = max(one.low for one in both if one.low is not None)
@@ -212,7 +212,7 @@ def _difference(
     return replace(both[1], low=low, high=high, estimate=estimate and min(max(estimate, low), high))
 
 
-def _missing(result: PairedComparison, *, sample: Sample) -> str:
+def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
     """How many more questions would have to be asked, and for how much, if the estimate stays."""
     asked, estimate = result.asked, result.comparison.reward.estimate
     if result.waiting:
@@ -259,7 +259,7 @@ def stored_comparison(
     by_model = bool(stored.get("by_model"))
     pairing = Pairing(judge=stored["judge"], versions=stored["versions"], by_model=by_model)
     which: dict[str, Any] = {"against": ArmName(against), "arms": [*pairing.versions], "by_model": by_model}
-    questions = read_questions(database, scope, reward=reward, secret=secret, **which)
+    questions = read_paired_questions(database, scope, reward=reward, secret=secret, **which)
     answers = stored_answers(database, questions)
     waiting = sum(map(len, pairing.waiting(answers).values()))
     result = paired_comparison(questions, pairing.of(answers), setting=reward, rater=stored["rater"], waiting=waiting)

@@ -54,7 +54,7 @@ class Ends:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
+class DifferenceSample:
     """Differences of the questions that the two ways send to different arms."""
 
     #: differences of the asked questions, in the order in which they were drawn
@@ -70,7 +70,7 @@ class Sample:
     most: float
 
 
-def mean_difference(sample: Sample, *, alpha: float = ALPHA) -> Difference:
+def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Difference:
     """The mean difference of a question with its interval. Without an asked question, what is possible."""
     asked = sample.asked
     low = np.array([ends.low for ends in asked], dtype=np.float64)
@@ -89,7 +89,7 @@ def mean_difference(sample: Sample, *, alpha: float = ALPHA) -> Difference:
     )
 
 
-def _estimate(sample: Sample, *, ends: Sequence[float]) -> float | None:
+def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | None:
     """The mean if unknown differences are like the known ones of asked questions; None without these."""
     known = [one.low for one in sample.asked if one.is_known]
     if not known:
@@ -126,7 +126,7 @@ def _falling_root(function: Callable[[float], float], *, level: float, low: floa
     return low
 
 
-def expected_half_width(asked: int, *, sample: Sample, alpha: float = ALPHA) -> float:
+def expected_half_width(asked: int, *, sample: DifferenceSample, alpha: float = ALPHA) -> float:
     """About half the width of the interval after `asked` questions, which the sample's own ones are part of.
 
     It assumes that the standard deviation of a difference stays; with fewer than _FEWEST known ones, _DEVIATION.

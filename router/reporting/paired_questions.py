@@ -20,8 +20,8 @@ from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.reading import (
     ReportScope,
+    count_decisions,
     count_imported,
-    count_questions,
     in_sample,
     reason_to_leave_out,
 )
@@ -104,7 +104,7 @@ class PairedQuestions:
         return Counter(question.obstacle for question in self.differing if question.obstacle is not None)
 
 
-def read_questions(
+def read_paired_questions(
     database: Database,
     scope: ReportScope,
     *,
@@ -132,7 +132,7 @@ def read_questions(
     count, differing = 0, list[PairedQuestion]()
     paid = _Paid(against=against)
     with database.read() as connection:
-        whole = count_questions(connection, scope.condition) - count_imported(connection, scope.condition)
+        whole = count_decisions(connection, scope.condition) - count_imported(connection, scope.condition)
         query = query.where(scope.condition, in_sample(whole, most=scope.most))
         with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
             for row in result.mappings():

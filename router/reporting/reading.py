@@ -267,7 +267,7 @@ class ReportRows:
 def read_log(database: Database, scope: ReportScope) -> ReportRows:
     """The rows of a report, the newest first: all of the period, or a sample. Raises StoreError."""
     with database.read() as connection:
-        questions = count_questions(connection, scope.condition)
+        questions = count_decisions(connection, scope.condition)
         rows = _read_rows(connection, scope, questions=questions)
         # Imported decisions were counted but are not read, so the sample is too small.
         if rows.imported and questions > scope.most:
@@ -305,7 +305,7 @@ def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = F
     return deciders[:NEWEST]
 
 
-def count_questions(connection: Connection, condition: ColumnElement[bool]) -> int:
+def count_decisions(connection: Connection, condition: ColumnElement[bool]) -> int:
     return connection.execute(select(func.count()).select_from(decisions).where(condition)).scalar_one()
 
 

@@ -91,7 +91,7 @@ def report_of(
 
     alarm: why the rows favour an arm
     """
-    unit = cost_unit_of(log)
+    unit = traffic_cost_unit(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
     state = state_of(log.deciders) if len(log.arm) else None
     unsteady = None if state is None else "something else than the policy decides most questions"
@@ -133,10 +133,10 @@ def report_of(
         notes=(),
     )
     notes = tuple(_notes(result, log, policy=policy))
-    return replace(result, sentence=words.sentence(result, now=scope.until if now is None else now), notes=notes)
+    return replace(result, sentence=words.report_sentence(result, now=scope.until if now is None else now), notes=notes)
 
 
-def cost_unit_of(log: ReportRows) -> Unit:
+def traffic_cost_unit(log: ReportRows) -> Unit:
     if np.nansum(log.costs["dollars"]) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]

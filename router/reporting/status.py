@@ -18,13 +18,13 @@ def status(
     ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: float, arms: Iterable[ArmName] = ()
 ) -> ledger_status.Status:
     """The status; see `learning.status.status`. Raises StoreError."""
-    read = ledger_status.status(ledger, serving=serving, rule=rule, now=now, arms=arms)
+    read = ledger_status.read_status(ledger, serving=serving, rule=rule, now=now, arms=arms)
     return replace(read, learning=_under(read.learning, ledger=ledger))
 
 
 def learning_of(ledger: Ledger) -> Diagnosis | None:
     """How far the ledger's policy has learned, as in its status; None if no learner has said it. Raises StoreError."""
-    return _under(ledger_status.learning_of(ledger), ledger=ledger)
+    return _under(ledger_status.stored_diagnosis(ledger), ledger=ledger)
 
 
 def _under(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | None:

@@ -11,7 +11,7 @@ from ragbandit.router.reporting.reading import PairedComparison, Report, Sample,
 from ragbandit.shared.texts.formats import counted, duration, moment, money, number, percent
 
 
-def sentence(report: Report, *, now: float) -> str:
+def report_sentence(report: Report, *, now: float) -> str:
     """State, period, money, verdict: all of a report in one sentence."""
     total = report.total
     start = f"{report.state}. " if report.state else ""
@@ -80,7 +80,7 @@ def period_of(report: Report, *, now: float) -> str:
     return f"{moment(report.since)} to {moment(report.until)}{tenant}"
 
 
-def assessment(
+def report_assessment(
     report: Report,
     *,
     now: float,
@@ -122,7 +122,7 @@ def assessment(
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
         sentence=f"{report.state}. {verdict}" if report.state and total is not None else verdict,
-        number=comparison_words.headline(lead.reward) if lead is not None and known else NOT_KNOWN,
+        number=comparison_words.estimate_words(lead.reward) if lead is not None and known else NOT_KNOWN,
         about=about,
         verdict=None if lead is None else lead.verdict,
         state=report.state,

@@ -8,7 +8,7 @@ from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.words import sentence
 from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.reporting.reading import NO_PMF, ReportRows, ReportScope, Sample, read_log
-from ragbandit.router.reporting.report import compared_ways, cost_unit_of
+from ragbandit.router.reporting.report import compared_ways, traffic_cost_unit
 from ragbandit.router.reporting.words import sample_words
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql.database import Database
@@ -66,5 +66,5 @@ def comparison_of(
         alarm = f"fewer faults: {version} gave no probabilities for {faults:,} of {faults + len(rows.arm):,} decisions"
     assert rows.candidate is not None
     ways: dict[str, Any] = {"names": (version, champion), "first": rows.candidate, "second": rows.pmf}
-    comparison, *_ = compared_ways(rows, unit=cost_unit_of(rows), seconds=seconds, blocked=alarm, **ways)
+    comparison, *_ = compared_ways(rows, unit=traffic_cost_unit(rows), seconds=seconds, blocked=alarm, **ways)
     return comparison

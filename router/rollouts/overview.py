@@ -21,10 +21,10 @@ _NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
     """The configuration with a version's changes and its label as policy.label. Raises ConfigError with the setting."""
-    return changed_settings(settings, version.changes, label=version.label)
+    return settings_with(settings, version.changes, label=version.label)
 
 
-def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
+def settings_with(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
     """`settings_of` for changes that are not a version yet."""
     sections: dict[str, Mapping[str, object]] = {}
     for section, changed_values in changes.items():
@@ -66,7 +66,7 @@ class VersionDetail(PolicyVersion):
     """The evidence since it entered shadow; null in other states."""
 
 
-def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
+def list_versions(database: Database, *, base: PolicyLabel) -> PolicyList:
     with database.read() as connection:
         control = control_of(connection, base=base)
         versions = versions_of(connection, base=base)

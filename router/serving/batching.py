@@ -48,7 +48,7 @@ class QueueState:
     dropped: Mapping[str, int]
 
 
-def together(first: QueueState, second: QueueState) -> QueueState:
+def joint_state(first: QueueState, second: QueueState) -> QueueState:
     """The state of two queues that a question may wait in."""
 
     def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:

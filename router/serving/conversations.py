@@ -104,7 +104,7 @@ _INSTRUCTIONS: Final = (
 )
 
 
-def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
+def rewrite_messages(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
     """The messages that ask a model for one rewrite, without system messages, since these concern only answers."""
     turns = [{"role": turn.role, "text": turn.text} for turn in history if turn.role != "system"]
     material = json.dumps({"conversation": turns, "question": question}, ensure_ascii=False)
@@ -157,7 +157,7 @@ class Rewriter:
         elif len(query.text) > MAX_QUESTION:
             facts["failed"] = "question_long"
         else:
-            reply, facts = await self._asked.ask(messages_of(query.messages, question=query.text), query=query)
+            reply, facts = await self._asked.ask(rewrite_messages(query.messages, question=query.text), query=query)
             if reply is not None:
                 text, failed = parsed_rewrite(reply.text, finish=reply.finish)
                 facts |= {"failed": failed} if failed else {}

@@ -21,8 +21,8 @@ from ragbandit.router.storage.totals import (
     hour_of,
     hours_of,
     minutes_of,
-    progress_of,
     totals_ever,
+    totals_progress,
     uncounted,
 )
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
@@ -264,7 +264,7 @@ def _progress(connection: Connection, *, policy: PolicyLabel, is_whole: bool = F
     if is_whole:
         return Progress(decided_to=newest, behind_s=0.0, updates_behind=0)
     last_seq = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == policy)).scalar()
-    return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
+    return totals_progress(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
 
 
 class Savings:

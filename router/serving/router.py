@@ -52,7 +52,7 @@ from ragbandit.shared.types import (
 )
 
 if TYPE_CHECKING:
-    from ragbandit.router.learning.audit.checks import Verdict
+    from ragbandit.router.learning.audit.checks import AuditResult
 
 
 class Router(AbstractContextManager["Router"]):
@@ -355,7 +355,7 @@ class Router(AbstractContextManager["Router"]):
         arms = map(ArmName, self.settings.arms)
         return status_now(self.ledger, serving=serving, rule=rule, now=time.time(), arms=arms)
 
-    def verify(self, *, deep: bool = False) -> "Verdict":
+    def verify(self, *, deep: bool = False) -> "AuditResult":
         """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""
         from ragbandit.router.learning.audit.verify import verify
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, RowMapping, delete, select
 
 from ragbandit.router.storage.access.spending import Reserved, Spender, settle
-from ragbandit.router.storage.paired_answers import dollars_of, is_erased
+from ragbandit.router.storage.paired_answers import answer_dollars, is_erased
 from ragbandit.router.storage.rows.conversion import canonical, of_known
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
@@ -114,7 +114,7 @@ def settle_lost(database: Database) -> None:
     """
     with database.read() as connection:
         lost = _pairs(connection, jobs.c.claimed_by.is_not(None))
-        paid = dollars_of(connection, [pair.decision_id for pair in lost])
+        paid = answer_dollars(connection, [pair.decision_id for pair in lost])
     for pair in lost:
         assert pair.booked is not None
         known = max(0.0, paid.get(pair.decision_id, 0.0) - pair.booked.paid_before)

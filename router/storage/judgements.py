@@ -33,7 +33,7 @@ class DayBudget:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spent:
+class ScoreCost:
     """The cost of one try. The fields are columns of `judge_days`."""
 
     prompt_tokens: int = 0
@@ -128,7 +128,9 @@ class ScoreQueue:
         used = {"judgements": day["begun"], "tokens": tokens, "dollars": day["dollars"]}
         return any(cap is not None and used[name] >= cap for name, cap in asdict(self._budget).items())
 
-    def keep(self, job: ScoreJob, *, feedback: Feedback, spent: Spent, arm: ArmName | None = None) -> Receipt | None:
+    def keep(
+        self, job: ScoreJob, *, feedback: Feedback, spent: ScoreCost, arm: ArmName | None = None
+    ) -> Receipt | None:
         """Store a score and its cost, and delete the job. Returns None if the score is not stored.
 
         The score is not stored if another judge has stored one, or if the decision does not wait any more, because it
@@ -154,7 +156,7 @@ class ScoreQueue:
             raise reply
         return reply if isinstance(reply, Receipt) and not reply.duplicate else None
 
-    def fail(self, job: ScoreJob, *, spent: Spent, now: float, pause_s: float) -> Literal["given_up", "later"]:
+    def fail(self, job: ScoreJob, *, spent: ScoreCost, now: float, pause_s: float) -> Literal["given_up", "later"]:
         """Record a try that failed because of its decision, which is tried again later unless this was the last try."""
         with counting(self.database) as (connection, moves):
             self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
@@ -164,7 +166,7 @@ class ScoreQueue:
             self._change(connection, job, due_at=now + _pause(pause_s, job.attempt))
         return "later"
 
-    def put_back(self, job: ScoreJob, *, due_at: float, spent: Spent = Spent(), pause_s: float = 0.0) -> None:
+    def put_back(self, job: ScoreJob, *, due_at: float, spent: ScoreCost = ScoreCost(), pause_s: float = 0.0) -> None:
         """Put a job back without counting the try, since its decision has not caused the failure.
 
         pause_s: further pause after `due_at`, which grows with each failure of a server; 0 if no server failed
@@ -219,7 +221,7 @@ class _NotWaitingError(Exception):
     pass
 
 
-def _began(spent: Spent) -> int:
+def _began(spent: ScoreCost) -> int:
     """Correction of the day's number of judgements: -1 if the try had no cost, since such a try does not count."""
     return 0 if any(asdict(spent).values()) else -1
 

@@ -105,7 +105,7 @@ def answers_to(connection: Connection, ids: Sequence[DecisionId]) -> Iterator[Pa
         yield from map(_ROWS.value, connection.execute(query).mappings())
 
 
-def dollars_of(connection: Connection, ids: Sequence[DecisionId]) -> dict[DecisionId, float]:
+def answer_dollars(connection: Connection, ids: Sequence[DecisionId]) -> dict[DecisionId, float]:
     """Dollars of all stored answers to each of these questions, of any arm and judge."""
     table = paired_answers
     sums = select(table.c.decision_id, func.sum(table.c.dollars)).where(table.c.decision_id.in_(ids))

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
-from ragbandit.router.storage.sql.bulk_insert import insert_new, run
+from ragbandit.router.storage.sql.bulk_insert import insert_new, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import policy_control, policy_versions
 from ragbandit.shared.errors import Conflict, NotFound
@@ -38,7 +38,7 @@ def lock_versions(connection: Connection, *, base: PolicyLabel) -> None:
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
     """The kill switch, and the revision: the number of changes of versions and switch. Reads one row by its key."""
-    rows = run(connection, _CONTROL, base)
+    rows = run_statement(connection, _CONTROL, base)
     return _CONTROLS.value(rows[0]) if rows else PolicyControl(revision=0)
 
 

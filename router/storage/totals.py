@@ -433,7 +433,7 @@ class Extender:
         self._forgot_at = hour_of(now)
 
 
-def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
+def totals_progress(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
     """How far the totals are behind. newest: time of the newest decision. last_seq: the ledger's last seq."""
     position = position_of(connection, TRAFFIC).get("decisions")
     decided_to = None if position is None or position[0] < 0 else float(position[0])

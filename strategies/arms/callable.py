@@ -44,7 +44,7 @@ class CallableArm(ParamsArm[CallableParams]):
         if not run.begin_round(cap=1):
             return Answer(text="", stop_reason="budget_rounds")
         output = await self._output(question, run=run)
-        text = text_of(output)
+        text = output_text(output)
         if text is None:
             message = f"the object returned {type(output).__name__} without text"
             raise ArmFailed(message, field=f"arms.{self.name}", remedy="return text, or a dict with `answer`")
@@ -94,7 +94,7 @@ def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any
     raise ConfigError(message, field=where, remedy=_REMEDY)
 
 
-def text_of(output: object, *, depth: int = 5) -> str | None:
+def output_text(output: object, *, depth: int = 5) -> str | None:
     """Find the text in an output: a string, a value under one of _TEXTS, or an item of a list. None without text."""
     if isinstance(output, str):
         return output
@@ -106,5 +106,5 @@ def text_of(output: object, *, depth: int = 5) -> str | None:
         parts = output
     else:
         parts = [getattr(output, name, None) for name in _TEXTS]
-    texts = (text_of(part, depth=depth - 1) for part in parts)
+    texts = (output_text(part, depth=depth - 1) for part in parts)
     return next((text for text in texts if text is not None), None)

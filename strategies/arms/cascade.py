@@ -83,7 +83,7 @@ class Grader(Protocol):
         """Score an answer. generator: asks the model within a run, whose cost is in `bill`, too. Raises ArmFailed."""
 
 
-class Part(NamedTuple):
+class CascadePart(NamedTuple):
     strategy: Strategy
     generator: Generator
     retriever: Retriever
@@ -108,7 +108,7 @@ class Cascade(ParamsArm[CascadeParams]):
             remedy = f"set one of {', '.join(_CONDITIONS)}"
             raise ConfigError("the cascade has no condition", field=f"arms.{self.name}", remedy=remedy)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
-        self._parts: Mapping[str, Part] = {}
+        self._parts: Mapping[str, CascadePart] = {}
         self._check: Check | None = None
         self._judge: Grader | None = None
 
@@ -144,7 +144,9 @@ class Cascade(ParamsArm[CascadeParams]):
                 resources += part.strategy.runs_on
         return resources
 
-    def bind(self, parts: Mapping[str, Part], *, check: Check | None = None, judge: Grader | None = None) -> None:
+    def bind(
+        self, parts: Mapping[str, CascadePart], *, check: Check | None = None, judge: Grader | None = None
+    ) -> None:
         """Set the arms (keys as in `part_names`), the check and the judge. Raises ConfigError."""
         self._parts = dict(parts)
         self._check, self._judge = check, judge
@@ -197,7 +199,7 @@ class Cascade(ParamsArm[CascadeParams]):
             parts.append(self._parts["differs_from"])
         stream = _NotesOnly(run.stream)
 
-        async def attempt(part: Part) -> Answer | ArmFailed:
+        async def attempt(part: CascadePart) -> Answer | ArmFailed:
             try:
                 answer = await _ask_part(part, question=question, run=run, stream=stream, drafts=part is first_part)
             except ArmFailed as error:
@@ -293,7 +295,7 @@ class _LogprobRecorder(GeneratorAround):
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 
 
-async def _ask_part(part: Part, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
+async def _ask_part(part: CascadePart, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
     """Ask one arm within the remaining budget. drafts: whether the arm's draft becomes the draft of `run`."""
     with _sub_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as sub_run:
         try:

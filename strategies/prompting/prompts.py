@@ -52,7 +52,7 @@ class Template:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fitted:
+class FittedPrompt:
     prompt: Prompt
     passages: tuple[Passage, ...]  #: passages in the prompt, in order
     losses: tuple[str, ...]  #: what was cut or left out, for the trace
@@ -227,7 +227,7 @@ def fit(
     passages: Sequence[Passage] = (),
     passage_words: int = 350,
     history: Sequence[Message] = (),
-) -> Fitted:
+) -> FittedPrompt:
     """Fill the template, and shorten it to the model's context minus `max_tokens`.
 
     Every passage is cut to `passage_words` words. While the prompt is too long, one part after the other is dropped:
@@ -253,7 +253,7 @@ def fit(
         prompt = replace(prompt, history=tuple(messages)) if messages else prompt
         size = generator.count_tokens(prompt)
         if size <= room:
-            return Fitted(prompt=prompt, passages=tuple(shown), losses=tuple(losses))
+            return FittedPrompt(prompt=prompt, passages=tuple(shown), losses=tuple(losses))
         if demonstrations:
             number = len(template.demonstrations) - len(demonstrations) + 1
             demonstrations.pop(0)
@@ -266,7 +266,7 @@ def fit(
             texts.pop()
             losses.append(f"passage {shown.pop().id} dropped")
         elif generator.context_tokens is None:  # the server decides
-            return Fitted(prompt=prompt, passages=(), losses=tuple(losses))
+            return FittedPrompt(prompt=prompt, passages=(), losses=tuple(losses))
         else:
             raise _too_long(template, fields=fields, generator=generator, size=size, room=room)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.shared.texts.text_forms import SPACELESS, canonical, words
+from ragbandit.shared.texts.text_forms import SPACELESS, canonical_text, words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader
@@ -66,7 +66,7 @@ class _Analyzer(threading.local):
 
 
 def _words(text: str, *, is_query: bool) -> list[str]:
-    form = _COMPOUND.sub(_apart_and_joined, canonical(_PERSIAN_PARTS.sub(_apart_and_joined, text)))
+    form = _COMPOUND.sub(_apart_and_joined, canonical_text(_PERSIAN_PARTS.sub(_apart_and_joined, text)))
     if form.isascii():
         return words(form)
     bare = _SIGNS.sub("", unicodedata.normalize("NFD", form)).translate(_LETTERS)

@@ -20,7 +20,7 @@ from typing import Final, TypedDict
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.texts.entity_words import FUNCTION_WORDS, LONGEST, Word, runs_of
+from ragbandit.shared.texts.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.strategies.base import Passage
 
 FORMAT: Final = 1
@@ -76,7 +76,7 @@ def _title_keys(title: str) -> set[str]:
     return {" ".join(words)} if 0 < len(words) <= LONGEST else set()
 
 
-def _names(run: Sequence[Word]) -> Iterator[str]:
+def _names(run: Sequence[EntityWord]) -> Iterator[str]:
     for start, first in enumerate(run):
         # At the beginning of a sentence, function words have a capital too.
         if not first.has_capital or first.key in (FUNCTION_WORDS if first.may_begin_sentence else _ARTICLES):

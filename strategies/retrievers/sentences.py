@@ -110,7 +110,7 @@ _BATCH = 256  #: passages per batch of a build
 _BLOCK = 2_048
 
 
-def build_index(
+def build_sentence_index(
     rows: Iterable[Passage],
     folder: Path | str,
     *,

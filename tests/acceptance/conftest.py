@@ -21,7 +21,7 @@ from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import closing_rule, policy_of
-from ragbandit.router.learning.status import status
+from ragbandit.router.learning.status import read_status
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -174,7 +174,7 @@ class System:
         rule = closing_rule(self.settings.learning)
         give_up = time.monotonic() + timeout_s
         try:
-            while not done(state := status(ledger, serving=serving, rule=rule, now=time.time())):
+            while not done(state := read_status(ledger, serving=serving, rule=rule, now=time.time())):
                 assert time.monotonic() < give_up, f"still {state}; logs in {self.folder}"
                 time.sleep(0.1)
             return state

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import waiting_ids
@@ -33,7 +33,7 @@ def system(tmp_path_factory):
 def test_sixteen_at_once(system):
     """SIGTERM ends the process when its sixteen are answered, the rest stays queued; what kill -9 ends runs again."""
     store = DecisionStore(open_database(system.settings), label="main")
-    jobs = RedisJobs(connect(f"unix://{system.redis.socket}"))
+    jobs = RedisJobs(connect_redis(f"unix://{system.redis.socket}"))
     ids = [f"q-{number}" for number in range(48)]
 
     def running():

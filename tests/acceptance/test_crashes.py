@@ -8,9 +8,9 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.counters import kept, row_counts
 from ragbandit.router.storage.sql.tables import decisions, feedback, updates
 
 from .conftest import Load, System
@@ -31,7 +31,7 @@ def settled(system: System, load: Load) -> None:
     assert found.counters.quarantined == 0
     database = open_database(system.settings)
     with database.read() as connection:
-        assert kept(connection, label="main") == counted(connection, label="main")
+        assert kept(connection, label="main") == row_counts(connection, label="main")
         rows = {row.id: row for row in connection.execute(select(decisions.c.id, decisions.c.arm))}
         received = set(connection.execute(select(feedback.c.id)).scalars())
         twice = connection.execute(
@@ -87,7 +87,7 @@ def lose_redis(system: System, load: Load) -> None:
     """Redis is flushed three times, then killed and started empty in mid-run."""
     for _ in range(3):
         time.sleep(0.5)
-        connect(f"unix://{system.redis.socket}").flushall()
+        connect_redis(f"unix://{system.redis.socket}").flushall()
     time.sleep(0.2)
     before = len(load.judged)
     system.redis.process.kill()

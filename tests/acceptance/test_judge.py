@@ -10,10 +10,10 @@ from sqlalchemy import func, select
 
 from benchmarks.service_process import free_port
 from ragbandit.router.config.loading import load
-from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.counters import kept, row_counts
 from ragbandit.router.storage.sql.tables import feedback, jobs
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support.judge_days import judge_state
@@ -48,7 +48,7 @@ def scored(settings):
                 .group_by(feedback.c.decision_id)
             ).all()
             assert connection.execute(select(func.count()).select_from(jobs)).scalar_one() == 0
-            assert kept(connection, label="main") == counted(connection, label="main")
+            assert kept(connection, label="main") == row_counts(connection, label="main")
         return {row[0]: row[1] for row in rows}, judge_state(database, now=time.time()).today
     finally:
         database.close()
@@ -104,7 +104,7 @@ def test_killed_judges_and_a_lost_redis_lose_no_score(make_system):
     system = make_system(judge=judging(script_s=1.0, seconds=1.5))
     with system.client() as client:
         ids = asked(client, 24)
-    redis, database = connect(redis_url(system.settings)), open_database(system.settings)
+    redis, database = connect_redis(redis_url(system.settings)), open_database(system.settings)
     died = set()
     for _ in range(3):
         system.start_process("judge")

@@ -3,7 +3,7 @@
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.audit.checks import Verdict
+from ragbandit.router.learning.audit.checks import AuditResult
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 
@@ -11,13 +11,13 @@ from ragbandit.router.serving.router import Router
 ROUNDING: Final = 1e-6
 
 
-def verified(settings: Settings) -> Verdict:
+def verified(settings: Settings) -> AuditResult:
     """The deep audit of a store."""
     with Router.open(settings, jobs=MemoryJobs()) as router:
         return router.verify(deep=True)
 
 
-def assert_compared(*verdicts: Verdict, tolerance: float = ROUNDING) -> None:
+def assert_compared(*verdicts: AuditResult, tolerance: float = ROUNDING) -> None:
     """Nothing is wrong, and each policy was compared with its ledger: they differ by rounding at most."""
     for verdict in verdicts:
         assert verdict.ok, verdict.notes

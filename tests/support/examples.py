@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.policies.draw import draw_index, seed_of
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.storage.paired_answers import PairedAnswer
 from ragbandit.shared.types import ArmName, Cost, Decision, DecisionId, Query, TableRow
@@ -36,7 +36,7 @@ def made_decision(key: str | None = None, *, question: str = "Who wrote Dracula?
     identity = DecisionId(key) if key else new_id()
     arms, pmf = ("no_retrieval", "single_step", "multi_step"), (0.5, 0.25, 0.25)
     seed = seed_of(identity)
-    drawn = choose(pmf, seed=seed)
+    drawn = draw_index(pmf, seed=seed)
     decision = Decision(
         id=identity,
         query=Query(id=identity, text=question),

@@ -203,7 +203,7 @@ def _readers():
     yield "passages.parsed_label", partial(passages.parsed_label, labels=["yes", "no", "partly supported"])
     yield "checks.json_parses", lambda text: checks.json_parses(answer=text, question="", sources=[])
     yield "checks.cites_source", lambda text: checks.cites_source(answer=text, question="", sources=[SOURCE])
-    yield "outbound.unpacked", lambda text: outbound.unpacked(text.encode(), encoding="gzip", most=1000)
+    yield "outbound.unpacked", lambda text: outbound.decompressed(text.encode(), encoding="gzip", most=1000)
     yield "event_reader", _read
     yield "event_reader, pieces", partial(_read, size=100)
     yield "chat replies", _take
@@ -256,7 +256,7 @@ def test_a_reader_of_outside_text_takes_linear_time(name):
     reader, longest = dict(_readers())[name], CAPS.get(name, SIZE)
 
     def read(text):
-        with suppress(ValueError, RagBanditError, BrokenReply, rubric.UnreadableReply):
+        with suppress(ValueError, RagBanditError, BrokenReply, rubric.UnreadableScores):
             reader(text)
 
     for begin in ("", "<html>", '{"a": [') if name.startswith(("event_reader", "failures")) else ("",):

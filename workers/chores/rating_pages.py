@@ -120,7 +120,7 @@ class RatingPages:
         return Place(page=place.page + 1, cursor=cursor, former=content, cursors=cursors)
 
 
-def credentials_of(key: str) -> str:
+def authorization_of(key: str) -> str:
     return f"Basic {b64encode(key.encode()).decode()}" if ":" in key else f"Bearer {key}"
 
 

@@ -24,7 +24,7 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.reading.fields import words_of
-from ragbandit.workers.chores.rating_pages import Place, PollBudget, RatingPages, credentials_of
+from ragbandit.workers.chores.rating_pages import Place, PollBudget, RatingPages, authorization_of
 from ragbandit.workers.running.context import Context
 
 log = logging.getLogger("ragbandit.worker")
@@ -100,7 +100,7 @@ class RatingPoller:
         if not key:
             raise ConfigError(f"{source.key_env} is not set", field=f"{self._field}.key_env", remedy="set the variable")
         check_header_value(key, what=source.key_env, field=f"{self._field}.key_env", remedy="copy the key again")
-        return RatingPages(source.url, credentials=credentials_of(key), name=self._field, place=place)
+        return RatingPages(source.url, credentials=authorization_of(key), name=self._field, place=place)
 
     def _record(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A rating as a row of `feedback import`."""

@@ -23,12 +23,12 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import JUDGE_LINE, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.offline.advice import Advice, Ask, advise as advice_on
+from ragbandit.router.offline.advice import Advice, Ask, advice_of as advice_on
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import BadRow, form_of
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.replay.parts import LeftOut
-from ragbandit.router.offline.warm import WarmRows, check_policy, enter, learner_of, log_material, table_material
+from ragbandit.router.offline.warm import WarmRows, check_warm_policy, enter, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.serving.checks.questions import check_type, checked_number
@@ -42,7 +42,7 @@ from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
-from ragbandit.workers.evaluation.assessment import assessment
+from ragbandit.workers.evaluation.assessment import advice_assessment
 from ragbandit.workers.evaluation.command import show, write_records
 from ragbandit.workers.evaluation.paired import PairedRun, shared_confidence
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
@@ -98,7 +98,7 @@ def advise_verb(
         ask = Ask(folds=folds, worth=worth)
         sources = Sources(settings=settings, ask=ask, progress=progress)
         if warm or apply:
-            check_policy(sources.policy, name=settings.policy.name)
+            check_warm_policy(sources.policy, name=settings.policy.name)
         details: dict[str, Any] = {}
         if questions is not None:
             folder = configuration.class_folder(loaded.file or Path("config.yaml"))
@@ -125,7 +125,7 @@ def advise_verb(
         )
     facts = {name: "; ".join(value) if name == "incumbent" else value for name, value in details.items()}
     reply = {**advice.as_json(), **facts, "notes": notes} if as_json else None
-    shown = assessment(
+    shown = advice_assessment(
         advice,
         details=details,
         notes=notes,
@@ -235,7 +235,7 @@ class Sources:
     def __post_init__(self) -> None:
         self.policy: Policy = learner_of(policy_of(self.settings))
         if not self.is_trained:
-            check_policy(self.policy, name=self.settings.policy.name)
+            check_warm_policy(self.policy, name=self.settings.policy.name)
 
     @property
     def is_trained(self) -> bool:

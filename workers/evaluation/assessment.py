@@ -16,7 +16,7 @@ from ragbandit.shared.texts.formats import counted, decimal, money, number, perc
 from ragbandit.shared.types import ArmName
 
 
-def assessment(
+def advice_assessment(
     advice: Advice,
     *,
     details: Mapping[str, Any],
@@ -44,7 +44,7 @@ def assessment(
     best = advice.comparisons[0]
     unit = "units of cost" if best.unit == "cost" else best.unit
     return Assessment(
-        number=words.headline(best.reward) if best.verdict != NOT_KNOWN else NOT_KNOWN,
+        number=words.estimate_words(best.reward) if best.verdict != NOT_KNOWN else NOT_KNOWN,
         about=f"reward a question over {best.second}; reward = right answers - {number(reward.weight)} x {unit}",
         verdict=best.verdict,
         arms=tuple(arms if {*advice.shares} <= {*arms} else advice.shares),

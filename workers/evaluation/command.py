@@ -173,9 +173,9 @@ def _evaluate_strategies(options: StrategyOptions, *, settings: Settings, report
     judged: dict[str, Any] = {"answered": answered, "qualities": qualities, "reward": settings.reward}
     if table is not None:
         write_records(table, results.table_records(rows, **judged))
-    comparisons = results.compared(**judged)
+    comparisons = results.comparisons_with_best(**judged)
     remarks = quizzes.remarks() if quizzes is not None else ()
-    shown = results.assessment(lines, comparisons=comparisons, file=file, remarks=remarks)
+    shown = results.evaluation_assessment(lines, comparisons=comparisons, file=file, remarks=remarks)
     show(
         replace(shown, arms=tuple(settings.arms)),
         reply=results.as_json(lines, comparisons=comparisons) if as_json else None,

@@ -20,7 +20,7 @@ from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.strategies.base import Account
 from ragbandit.strategies.outcome import SOURCE_CHARS, run_strategy
-from ragbandit.workers.evaluation.results import labelled_quality, log_record, quality_of
+from ragbandit.workers.evaluation.results import labelled_quality, log_record, measured_quality
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, Work, in_parallel, key_of
 from ragbandit.workers.evaluation.scoring import Score, Scorer
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
@@ -390,7 +390,7 @@ class PairedRun:
 
     def _quality(self, row: LabelledQuestion, stored: StoredAnswer) -> float | None:
         if row.answers:
-            return quality_of(labelled_quality(row, stored, family=self.family), reward=self.settings.reward)
+            return measured_quality(labelled_quality(row, stored, family=self.family), reward=self.settings.reward)
         return 0.0 if stored.failed or is_blank(stored.answer) else stored.score
 
     async def _look(self) -> None:

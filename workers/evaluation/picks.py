@@ -21,7 +21,7 @@ CONCURRENCY: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picks:
+class TablePicks:
     """question -> what `pick_of` returned; the mean seconds of a call; what the calls cost."""
 
     by_question: Mapping[str, Mapping[str, Json]]
@@ -49,7 +49,7 @@ async def ask_for_picks(
     generator: Generator,
     file: Path | None,
     progress: Progress,
-) -> Picks:
+) -> TablePicks:
     """Ask the generator, and close it at the end. A failure of the model is a failed pick.
 
     descriptions: arm -> what it does. file: where replies are kept; None to keep them in memory only.
@@ -81,4 +81,4 @@ async def ask_for_picks(
     failed = sum("failed" in one for one in found.values())
     picked = f"llm: {model.generator.name} picked the arms: {model.summary}"
     note = f"{picked}; no usable pick for {counted(failed, 'question')}"
-    return Picks(by_question=found, seconds=replies.seconds / max(1, len(questions)), note=note, failed=failed)
+    return TablePicks(by_question=found, seconds=replies.seconds / max(1, len(questions)), note=note, failed=failed)

@@ -12,7 +12,7 @@ from ragbandit.router.config.grids import NAME
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import function_identity, import_class
 from ragbandit.shared.types import ArmName, Cost
-from ragbandit.strategies.arms.callable import CallableArm, asked_by, text_of
+from ragbandit.strategies.arms.callable import CallableArm, asked_by, output_text
 from ragbandit.strategies.arms.http import accounted, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
@@ -115,7 +115,7 @@ class FunctionArm(CallableArm):
         cost = self._amounts(reported_cost)
         if "cost" in cost:
             cost |= self._amounts(cost.pop("cost"))
-        return {"answer": text_of(output), "steps": cost.pop("steps", 1), "cost": cost}
+        return {"answer": output_text(output), "steps": cost.pop("steps", 1), "cost": cost}
 
     def _amounts(self, cost: object) -> dict[str, object]:
         """A reported cost as a mapping, without None and without measured terms."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ragbandit.router.offline.routers.play import Played, Setup, Task, played_of
+from ragbandit.router.offline.routers.play import PlayTask, PolicyPlay, Setup, played_of
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json
@@ -43,7 +43,7 @@ class PlayFile:
     """
 
     def __init__(self, file: Path | None, *, setup: Setup, facts: Mapping[str, Json]) -> None:
-        self.plays: dict[Task, Played] = {}
+        self.plays: dict[PlayTask, PolicyPlay] = {}
         #: number of the file's plays that do not count here
         self.others = 0
         self._setup, self._facts = setup, facts
@@ -62,7 +62,7 @@ class PlayFile:
         assert self._lines is not None
         try:
             line = _Line.model_validate(entry)
-            task = Task(policy=line.task.policy, seed=line.task.seed, fold=line.task.fold)
+            task = PlayTask(policy=line.task.policy, seed=line.task.seed, fold=line.task.fold)
             is_known = task.policy in self._setup.policies and task.fold < self._setup.folds
             if is_known and line.key == self._key(task):
                 self.plays[task] = played_of(line.played, task=task, setup=self._setup)
@@ -72,7 +72,7 @@ class PlayFile:
             why = first_fault(error) if isinstance(error, ValidationError) else str(error)
             raise self._lines.foreign(number, what="a play of a policy", why=why) from error
 
-    def add(self, task: Task, played: Played) -> None:
+    def add(self, task: PlayTask, played: PolicyPlay) -> None:
         self.plays[task] = played
         if self._lines is not None:
             self._lines.add({"key": self._key(task), "task": dataclasses.asdict(task), "played": played.as_json()})
@@ -81,7 +81,7 @@ class PlayFile:
         if self._lines is not None:
             self._lines.close()
 
-    def _key(self, task: Task) -> str:
+    def _key(self, task: PlayTask) -> str:
         setup = self._setup
         policy = setup.policy.model_dump(mode="json", exclude={"name", "params", "label"})
         values = [self._tables, setup.folds, task.policy, setup.policies[task.policy], self._facts[task.policy], policy]

@@ -13,7 +13,7 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.learning.reward import cost_of_terms, judged
+from ragbandit.router.learning.reward import cost_of_terms, metric_values
 from ragbandit.router.offline.gains import cost_unit_of
 from ragbandit.router.offline.logs.table_columns import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
@@ -45,7 +45,7 @@ def time_one(names: Iterable[str], *, arms: Mapping[str, Mapping[str, object]]) 
 
 
 def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> Measures:
-    return judged(None if stored.failed else stored.answer, gold=row.answers, family=family)
+    return metric_values(None if stored.failed else stored.answer, gold=row.answers, family=family)
 
 
 def qualities_of(rows: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
@@ -113,7 +113,7 @@ def table_records(
         yield {
             "id": row.id,
             "question": row.question,
-            "correct": {arm: quality_of(measures[arm], reward=reward) for arm in answers},
+            "correct": {arm: measured_quality(measures[arm], reward=reward) for arm in answers},
             "steps": {arm: answer.steps for arm, answer in answers.items()},
             "seconds": {arm: answer.cost.seconds_total for arm, answer in answers.items()},
             "passages": {arm: answer.cost.passages for arm, answer in answers.items()},
@@ -145,7 +145,7 @@ def log_record(
     }
 
 
-def quality_of(measures: Measures, *, reward: RewardSettings) -> float:
+def measured_quality(measures: Measures, *, reward: RewardSettings) -> float:
     """Quality for a reward: `str_em`, the product of the quiz's Q-R and T-F1, or `character_f1`, if these are measured;
     else the measure `reward.quality`.
     """
@@ -158,11 +158,11 @@ def quality_of(measures: Measures, *, reward: RewardSettings) -> float:
     return measures["accuracy" if reward.quality == "containment" else reward.quality]
 
 
-def compared(*, answered: Answered, qualities: Qualities, reward: RewardSettings) -> dict[str, Comparison]:
+def comparisons_with_best(*, answered: Answered, qualities: Qualities, reward: RewardSettings) -> dict[str, Comparison]:
     """Arm -> comparison with the best of the other arms, by mean reward, on the same questions."""
     ways: dict[str, Parts] = {}
     for arm, answers in answered.items():
-        quality = np.array([quality_of(one, reward=reward) for one in qualities[arm]], dtype=np.float64)
+        quality = np.array([measured_quality(one, reward=reward) for one in qualities[arm]], dtype=np.float64)
         cost = np.array([cost_of_terms(one.steps, one.cost, terms=reward.cost) for one in answers], dtype=np.float64)
         value = np.clip(quality - reward.weight * cost, reward.minimum, reward.maximum)
         ways[arm] = {"reward": value, "quality": quality, "cost": cost}
@@ -186,7 +186,7 @@ def as_json(lines: Sequence[Line], *, comparisons: Mapping[str, Comparison]) -> 
     return [line | {"comparison": compared.get(line["strategy"])} for line in lines]
 
 
-def assessment(
+def evaluation_assessment(
     lines: Sequence[Line], *, comparisons: Mapping[str, Comparison], file: Path, remarks: Sequence[str] = ()
 ) -> Assessment:
     """The screen and the page of the lines. file: where the answers are. remarks: further notes."""

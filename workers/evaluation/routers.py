@@ -21,20 +21,20 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
 from ragbandit.router.offline.routers.online import OnlineRow, online_rows
-from ragbandit.router.offline.routers.passes import rows_of
+from ragbandit.router.offline.routers.passes import table_rows
 from ragbandit.router.offline.routers.play import (
-    Played,
+    PlayTask,
+    PolicyPlay,
     Setup,
-    Task,
     check_folds,
     check_policies,
     check_stream,
     play_all,
     tasks_of,
 )
-from ragbandit.router.offline.routers.report import assessment
-from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, totals_of
-from ragbandit.router.offline.routers.rows import MIXTURE, ORACLE, UNIFORM, RouterRow, baselines, rows_of_policy
+from ragbandit.router.offline.routers.report import routers_assessment
+from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, question_totals
+from ragbandit.router.offline.routers.rows import MIXTURE, ORACLE, UNIFORM, RouterRow, baseline_rows, rows_of_policy
 from ragbandit.router.policies import with_settings
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.finetuned.params import RIGHT
@@ -43,7 +43,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName
-from ragbandit.workers.evaluation.picks import Picks, ask_for_picks
+from ragbandit.workers.evaluation.picks import TablePicks, ask_for_picks
 from ragbandit.workers.evaluation.play_file import PlayFile, check_unused
 from ragbandit.workers.evaluation.results import time_one
 from ragbandit.workers.setup.generators import make_generator
@@ -131,15 +131,15 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
     make = partial(
         _routing_table,
         measure=measure,
-        made_rows=partial(rows_of, settings=settings),
+        made_rows=partial(table_rows, settings=settings),
         encoder=encoder,
         time_one=time_one(test.arms, arms=settings.worker_arms),
         progress=progress,
     )
-    known = make(test, totals=totals_of(test, total=parse_amounts(options.total, field="total")))
+    known = make(test, totals=question_totals(test, total=parse_amounts(options.total, field="total")))
     setup = Setup(train=known, test=known, folds=folds, is_stream=is_stream, policy=settings.policy, policies=complete)
     if options.train is not None:
-        totals = totals_of(train, total=parse_amounts(options.train_total, field="train-total"))
+        totals = question_totals(train, total=parse_amounts(options.train_total, field="train-total"))
         setup = replace(setup, train=make(train, totals=totals))
     notes = remarks if encoder is None else [*remarks, f"features are of the encoder {encoder.source}"]
     of_picks: dict[str, str | None] = {}
@@ -159,7 +159,7 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
         for row in rows_of_policy(name, plays[name], train=setup.train, test=setup.test)
     ]
     at = next((row.all["cost"].mean for row in rows), None)
-    rows += baselines(setup.test, at=at)
+    rows += baseline_rows(setup.test, at=at)
     online = online_rows(plays, outcomes=setup.train)
     notes = _notes(rows, setup=setup, options=options) + _online_notes(online) + notes
     return Evaluated(rows=rows, outcomes=setup.test, online=online, notes=notes)
@@ -175,7 +175,7 @@ def _routing_table(
     progress: Progress,
     totals: Mapping[str, float] | None = None,
 ) -> RoutingTable:
-    """made_rows: `rows_of` with its settings. encoder: None if no policy needs features."""
+    """made_rows: `table_rows` with its settings. encoder: None if no policy needs features."""
     features, encoder_hash = None, ""
     if encoder is not None:
         texts = [row.question for row in table.rows]
@@ -184,7 +184,7 @@ def _routing_table(
     return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=totals, time_one=time_one)
 
 
-def _picks(table: LabelledTable, *, file: Path | None, **given: Any) -> Picks:
+def _picks(table: LabelledTable, *, file: Path | None, **given: Any) -> TablePicks:
     """Picks for the questions of the table. file: of the plays, next to which the replies are kept. given: see
     `ask_for_picks`.
     """
@@ -253,13 +253,13 @@ def _train_table(
 
 
 def _plays(
-    tasks: Sequence[Task],
+    tasks: Sequence[PlayTask],
     *,
     setup: Setup,
     instances: Mapping[str, Policy],
     options: RouterOptions,
     progress: Progress,
-) -> dict[str, dict[int, list[Played]]]:
+) -> dict[str, dict[int, list[PolicyPlay]]]:
     """Policy -> seed -> play of each fold. Plays of the file are used, except those of policies that ask a model."""
     here = {name for name, policy in instances.items() if "text" in policy.needs}  # a model uses all cores
     again = {name for name, policy in instances.items() if "pick" in policy.needs}
@@ -275,7 +275,7 @@ def _plays(
         with interruptible(_stopped(options.answers, what="plays")):
             for task, played in play_all(missing, setup=setup, here=frozenset(here), jobs=jobs, progress=progress):
                 kept.add(task, played)
-        by_seed: dict[str, dict[int, list[Played]]] = {}
+        by_seed: dict[str, dict[int, list[PolicyPlay]]] = {}
         for task in tasks:
             by_seed.setdefault(task.policy, {}).setdefault(task.seed, []).append(kept.plays[task])
         return by_seed
@@ -343,6 +343,6 @@ def print_routers(evaluated: Evaluated, *, report: Path | None, as_json: bool) -
 
 
 def _shown(evaluated: Evaluated, *, full: bool) -> Assessment:
-    return assessment(
+    return routers_assessment(
         evaluated.rows, outcomes=evaluated.outcomes, online=evaluated.online, notes=evaluated.notes, full=full
     )

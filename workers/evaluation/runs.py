@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, judged
+from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, metric_values
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.question_forms import answers_of
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
@@ -63,9 +63,11 @@ def read_questions(
             reason = "this question has no right answers" + (", and there is no judge" if remedy else "")
             raise InvalidInput(reason, field="answers", remedy=remedy or _NO_ANSWERS)
         if answers is not None:
-            judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # raises for unusable answers
+            metric_values(
+                "x", gold=answers if isinstance(answers, list) else [], family=family
+            )  # raises for unusable answers
             gold = {"answers": answers}
-        if family == CRUD and (quiz := cells.unpacked(entry.get("quiz"))) is not None:
+        if family == CRUD and (quiz := cells.parsed_cell(entry.get("quiz"))) is not None:
             gold["quiz"] = _quiz_of(quiz)
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 

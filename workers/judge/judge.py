@@ -37,7 +37,7 @@ class Verdict:
     #: mean of the scores, from 0 to 1
     value: float
     #: criterion -> score with its reason
-    scores: Mapping[str, rubric.Score]
+    scores: Mapping[str, rubric.CriterionScore]
     #: number of passages that the judge was shown
     passages: int
 
@@ -80,7 +80,7 @@ class Judge:
         reply = await self._reply(prompt, generator=generator or self.generator, bill=bill)
         try:
             scores = rubric.parsed_scores(reply, criteria=prompt.criteria)
-        except rubric.UnreadableReply as error:
+        except rubric.UnreadableScores as error:
             raise NoVerdict(f"the judge gave no usable scores: {error}") from error
         return Verdict(value=rubric.mean_score(scores), scores=scores, passages=prompt.passages)
 

@@ -89,7 +89,7 @@ _ADDRESSES: Final = tuple(
 )
 
 
-class UnreadableReply(Exception):
+class UnreadableScores(Exception):
     """Raised if the judge's reply has no scores. The message does not quote the reply."""
 
 
@@ -110,7 +110,7 @@ class RubricPrompt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Score:
+class CriterionScore:
     score: float
     reason: str
 
@@ -212,34 +212,34 @@ def addresses_judge(text: str) -> bool:
     return any(pattern.search(visible) for pattern in _ADDRESSES)
 
 
-def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
+def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, CriterionScore]:
     """The scores in a reply, which must be one JSON object, perhaps in a code fence and after <think>...</think>."""
     if len(text) > _LONGEST_REPLY:
-        raise UnreadableReply(f"the reply has more than {_LONGEST_REPLY} characters")
+        raise UnreadableScores(f"the reply has more than {_LONGEST_REPLY} characters")
     body = _THOUGHTS.sub("", text).strip()
     fenced = _FENCED.fullmatch(body)
     try:
         value = json.loads(fenced[1] if fenced else body, object_pairs_hook=each_key_once)
     except (ValueError, RecursionError):
-        raise UnreadableReply("the reply is not one JSON object") from None
+        raise UnreadableScores("the reply is not one JSON object") from None
     if not isinstance(value, dict):
-        raise UnreadableReply("the reply is not one JSON object")
+        raise UnreadableScores("the reply is not one JSON object")
     return {name: _score(value.get(name), name=name) for name in criteria}
 
 
-def _score(value: object, *, name: str) -> Score:
+def _score(value: object, *, name: str) -> CriterionScore:
     if not isinstance(value, dict) or "score" not in value:
-        raise UnreadableReply(f'"{name}" has no "score"')
+        raise UnreadableScores(f'"{name}" has no "score"')
     score, reason = value["score"], value.get("reason")
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not
-        raise UnreadableReply(f'the "score" of "{name}" is no number from 0 to 1')
+        raise UnreadableScores(f'the "score" of "{name}" is no number from 0 to 1')
     if not isinstance(reason, str) or not reason.strip():
-        raise UnreadableReply(f'"{name}" has no "reason"')
+        raise UnreadableScores(f'"{name}" has no "reason"')
     short = " ".join(reason.replace("\x00", " ").encode("utf-8", "replace").decode().split())
-    return Score(score=float(score), reason=short[:300])
+    return CriterionScore(score=float(score), reason=short[:300])
 
 
-def mean_score(scores: Mapping[str, Score]) -> float:
+def mean_score(scores: Mapping[str, CriterionScore]) -> float:
     """The mean over the judged criteria."""
     return round(fmean(score.score for score in scores.values()), 6)
 

@@ -21,7 +21,7 @@ from ragbandit.router.storage.access.spending import Reserved, Spender, Spent, r
 from ragbandit.router.storage.begun_pairs import BegunPair, Booked, begun_pairs, keep_begun, settle_lost
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
-from ragbandit.router.storage.paired_answers import PairedAnswer, dollars_of, keep_answer
+from ragbandit.router.storage.paired_answers import PairedAnswer, answer_dollars, keep_answer
 from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash, canonical
 from ragbandit.router.storage.sql.connections import Connection
@@ -32,7 +32,7 @@ from ragbandit.shared.types import DIED, ArmName, Budget, Cost, DecisionId, Outc
 from ragbandit.strategies.base import Account
 from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, Work
 from ragbandit.workers.evaluation.scoring import Score
-from ragbandit.workers.pairs.prices import Prices
+from ragbandit.workers.pairs.prices import AnswerPrices
 from ragbandit.workers.running.answer_job import MAX_TRIES
 from ragbandit.workers.setup.loading import LoadedArm
 
@@ -59,7 +59,7 @@ class StoredQuestions:
         pairing: Pairing,
         rater: str,
         answers: Sequence[PairedAnswer],
-        prices: Prices,
+        prices: AnswerPrices,
         actor: str,
         check: Callable[[Mapping[Spender, Spent]], None] = lambda _sums: None,
         secret: bytes,
@@ -235,7 +235,7 @@ class StoredQuestions:
         call = max(*answers, self._prices.of_score())
 
         def note(connection: Connection, reserved: Reserved) -> None:
-            paid_before = dollars_of(connection, [key]).get(key, 0.0)
+            paid_before = answer_dollars(connection, [key]).get(key, 0.0)
             booked = Booked(reserved=reserved, paid_before=paid_before, call=call)
             pair = replace(self._begun.get(key) or BegunPair(decision_id=key), booked=booked)
             keep_begun(connection, pair=pair)
@@ -377,7 +377,7 @@ def _as_found(answer: PairedAnswer, *, work: Work, text: str | None) -> StoredAn
     )
 
 
-def version_of(arm: LoadedArm, *, limits: BudgetSettings) -> str:
+def arm_version(arm: LoadedArm, *, limits: BudgetSettings) -> str:
     """sha256 of the arm's definition and of the limits of its answers, 43 digits."""
     made_by = {name: value for name, value in arm.made_by(Budget()).items() if name != "budget"}
     return body_hash({"made_by": made_by, "version": arm.version, "limits": limits.model_dump(mode="json")})

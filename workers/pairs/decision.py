@@ -30,7 +30,7 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.evaluation.paired import PairedRun
 from ragbandit.workers.evaluation.scoring import Scorer
 from ragbandit.workers.pairs.asking import StoredQuestions
-from ragbandit.workers.pairs.prices import Prices
+from ragbandit.workers.pairs.prices import AnswerPrices
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
 #: why a run ended that the next process continues
@@ -46,7 +46,7 @@ _PRICED: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class AskingPlan:
     """What a run would do, before anything is asked."""
 
     against: str
@@ -113,7 +113,7 @@ class PairedDecision:
     scorer: Scorer
     pairing: Pairing
     asking: StoredQuestions
-    prices: Prices
+    prices: AnswerPrices
     actor: str
     #: number of questions that may be asked now, since people label the answers; None without a limit
     room: int | None = None
@@ -137,7 +137,7 @@ class PairedDecision:
             waiting=sum(map(len, self.asking.waiting.values())),
         )
 
-    def plan(self, *, budget: float | None) -> Plan:
+    def plan(self, *, budget: float | None) -> AskingPlan:
         """budget: dollars; None without one."""
         questions, rows = self.questions, self.asking.rows()
         askable = questions.askable
@@ -158,7 +158,7 @@ class PairedDecision:
         def width(count: int) -> float:
             return expected_half_width(count, sample=sample)
 
-        return Plan(
+        return AskingPlan(
             against=questions.against,
             questions=questions.questions,
             same=questions.questions - len(questions.differing),

@@ -24,7 +24,7 @@ class _Paid:
 
 
 @dataclass(kw_only=True)
-class Prices:
+class AnswerPrices:
     """Expected dollars, which follow what runs of the present arms have paid."""
 
     #: arm -> price of its answers before these runs
@@ -69,7 +69,7 @@ class Prices:
         return follows if paid.count >= _ENOUGH else max(expected, follows)
 
 
-def dollars_of(generator: GeneratorSettings | None, tokens: Tokens = _ASSUMED) -> float:
+def assumed_dollars(generator: GeneratorSettings | None, tokens: Tokens = _ASSUMED) -> float:
     """Dollars of tokens of a model, by default of an assumed answer; 0.0 without prices."""
     price = None if generator is None else generator.prices_by_model.get(generator.model)
     return 0.0 if price is None else tokens.dollars(price)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
-from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, PairedQuestions, read_questions
+from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, PairedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -30,9 +30,9 @@ from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
 from ragbandit.workers.evaluation.scoring import CheckScorer, JudgeScorer, LabelQueue, Scorer, scorer_of
 from ragbandit.workers.judge.judge import REPLY_TOKENS, Judge, shown_passages
-from ragbandit.workers.pairs.asking import StoredQuestions, version_of
+from ragbandit.workers.pairs.asking import StoredQuestions, arm_version
 from ragbandit.workers.pairs.decision import PairedDecision
-from ragbandit.workers.pairs.prices import Prices, assumption, dollars_of
+from ragbandit.workers.pairs.prices import AnswerPrices, assumed_dollars, assumption
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
@@ -87,10 +87,10 @@ def prepared(
     _check_runnable(against, runnable=runnable)
     by_model = isinstance(scorer, JudgeScorer)
     which: dict[str, Any] = {"against": ArmName(against), "arms": runnable, "by_model": by_model}
-    questions = read_questions(ledger.database, scope, reward=settings.reward, secret=secret, **which)
+    questions = read_paired_questions(ledger.database, scope, reward=settings.reward, secret=secret, **which)
     _check_askable(questions)
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
-    versions = {name: version_of(arm, limits=settings.budget) for name, arm in arms.items()}
+    versions = {name: arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
     pairing = Pairing(judge=scorer.identity, versions=versions, by_model=by_model)
     answers = stored_answers(ledger.database, questions)
     store = DecisionStore(ledger.database, label=ledger.label)
@@ -174,23 +174,23 @@ def _prices(
     settings: Settings,
     scorer: Scorer,
     store: DecisionStore,
-) -> Prices:
+) -> AnswerPrices:
     """Prices from the answers of the period, or from those of the models, which follow what earlier runs have paid."""
     generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
     new = [one for one in answers if one.version == pairing.versions.get(one.arm) and not one.is_stored]
     paid = [one for one in new if one.status != "failed"]
     known, assumed = dict[ArmName, AnswerPrice](), list[str]()
     for name in pairing.versions:
-        dollars = dollars_of(settings.named_generators.get(generators.get(name, "")))
+        dollars = assumed_dollars(settings.named_generators.get(generators.get(name, "")))
         known[name] = questions.prices.get(name, AnswerPrice(base=dollars))
         if dollars and name not in questions.prices and all(one.arm != name for one in paid):
             assumed.append(assumption(name))
     score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=store.database)
     if score is None and isinstance(scorer, JudgeScorer):
         generator, tokens = settings.judge.generator, _judged_tokens(questions, judge=scorer.judge, store=store)
-        score = statistics.fmean([dollars_of(generator, one) for one in tokens] or [dollars_of(generator)])
+        score = statistics.fmean([assumed_dollars(generator, one) for one in tokens] or [assumed_dollars(generator)])
         assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
-    prices = Prices(arms=known, score=score or 0.0, assumed=assumed)
+    prices = AnswerPrices(arms=known, score=score or 0.0, assumed=assumed)
     by_id = {one.id: one for one in questions.differing}
     for one in paid:
         prices.add(one.arm, one.cost.dollars, question=by_id[one.decision_id])

@@ -11,7 +11,7 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.queue.stream_writer import StreamWriter
@@ -32,7 +32,7 @@ from ragbandit.workers.running.queued import next_answer
 from ragbandit.workers.scoring.jobs import next_score
 from ragbandit.workers.scoring.judge_loading import load_judge
 from ragbandit.workers.scoring.scorers import Judging
-from ragbandit.workers.setup.generators import check_arms, worker_arms
+from ragbandit.workers.setup.generators import check_worker_arms, worker_arms
 from ragbandit.workers.setup.loading import runs_at_once
 
 log = logging.getLogger("ragbandit.worker")
@@ -47,10 +47,10 @@ def run_worker(
 ) -> None:
     """Do the jobs of these queues until SIGTERM or SIGINT, or with `burst` until they are empty."""
     die_with_parent()
-    check_arms(settings)
+    check_worker_arms(settings)
     check_policy(settings)
     database = open_database(settings, make=False)
-    jobs = RedisJobs(connect(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
+    jobs = RedisJobs(connect_redis(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
     store, ledger = decision_store(settings, database), Ledger(database, label=PolicyLabel(settings.policy.label))
     tracing = make_tracing(enabled=settings.telemetry.enabled, process="worker")
     context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from ragbandit.shared.processes.hung_threads import position_of
+from ragbandit.shared.processes.hung_threads import line_of_thread
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -44,7 +44,7 @@ class LoopWatch:
 
     def position(self) -> str:
         """The line of code that the loop's thread is running, as "file:line function"."""
-        return position_of(self._thread) or "its thread has ended"
+        return line_of_thread(self._thread) or "its thread has ended"
 
 
 class EventLoop:

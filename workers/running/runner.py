@@ -24,14 +24,14 @@ from ragbandit.workers.running.runs import ActiveRun
 log = logging.getLogger("ragbandit.worker")
 
 
-class AnswerWriter(AnswerReader, Protocol):
+class PieceSender(AnswerReader, Protocol):
     """Sends the pieces of an answer to its readers."""
 
     #: whether a reader was sent a piece of the answer
     has_content: bool
 
 
-Writer = TypeVar("Writer", bound=AnswerWriter)
+Writer = TypeVar("Writer", bound=PieceSender)
 
 
 class Abandoned(Exception):

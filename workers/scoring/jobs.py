@@ -13,7 +13,7 @@ from ragbandit.router.operation.budgets import stopped_until
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
-from ragbandit.router.storage.judgements import Refused, ScoreJob, Spent
+from ragbandit.router.storage.judgements import Refused, ScoreCost, ScoreJob
 from ragbandit.router.telemetry.routines import insist
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
@@ -37,7 +37,7 @@ class AnswerScore(NamedTuple):
     value: float
     #: stored with the feedback
     facts: Mapping[str, Json]
-    spent: Spent = Spent()
+    spent: ScoreCost = ScoreCost()
 
 
 def next_score(context: Context, scorer: QueueScorer | None) -> Callable[[], None] | None:
@@ -155,12 +155,12 @@ def _judged(
     return scored
 
 
-def _spent(bill: Account) -> Spent:
+def _spent(bill: Account) -> ScoreCost:
     cost = bill.cost
-    return Spent(prompt_tokens=cost.prompt_tokens, completion_tokens=cost.completion_tokens, dollars=cost.dollars)
+    return ScoreCost(prompt_tokens=cost.prompt_tokens, completion_tokens=cost.completion_tokens, dollars=cost.dollars)
 
 
-def _with_facts(verdict: Verdict, *, origin: str | None, spent: Spent, seconds: float) -> AnswerScore:
+def _with_facts(verdict: Verdict, *, origin: str | None, spent: ScoreCost, seconds: float) -> AnswerScore:
     facts: dict[str, Json] = {
         "scores": {name: score.score for name, score in verdict.scores.items()},
         "reasons": {name: score.reason for name, score in verdict.scores.items()},
@@ -181,7 +181,7 @@ def _checked(
         value = checking.process.score(answer=outcome.answer, question=question, sources=outcome.sources)
     except CheckFailed as error:
         _log(checking, job, "the check gives no score; an answer is tried three times", reason=error.message)
-        checking.queue.fail(job, spent=Spent(), now=now, pause_s=60.0)
+        checking.queue.fail(job, spent=ScoreCost(), now=now, pause_s=60.0)
         return None
     if value is None:
         checking.queue.withhold(job)

@@ -277,7 +277,7 @@ def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:
     return sorted(generators), sorted({arm.retriever for arm, strategy in strategies if retrieves(strategy)})
 
 
-def check_arms(settings: Settings) -> None:
+def check_worker_arms(settings: Settings) -> None:
     """Raise ConfigError if an arm cannot be used, without loading models. Logs probable mistakes."""
     for name, params in settings.arms.items():
         run_by = params.get("run_by", "worker")

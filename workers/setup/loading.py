@@ -12,7 +12,7 @@ from ragbandit.router.config.settings import GeneratorSettings, RetrieverSetting
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import ArmName, Budget, Json
-from ragbandit.strategies.arms.cascade import Cascade, Check, Part
+from ragbandit.strategies.arms.cascade import Cascade, CascadePart, Check
 from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
@@ -83,14 +83,14 @@ class ArmLoader:
         if not isinstance(cascade, Cascade) or name in bound:
             return
         within = (*within, name)
-        parts: dict[str, Part] = {}
+        parts: dict[str, CascadePart] = {}
         for param, (part, _) in generators.parts_of_cascade(cascade, settings=self._settings).items():
             if part in within:
                 message = f"{part} is a part of itself: {' > '.join((*within, part))}"
                 raise ConfigError(message, field=f"arms.{name}.{param}", remedy="name another arm")
             self._bind(part, loaded, bound=bound, within=within)
             arm = loaded[ArmName(part)]
-            parts[param] = Part(arm.strategy, arm.generator, arm.retriever)
+            parts[param] = CascadePart(arm.strategy, arm.generator, arm.retriever)
         check = judge = None
         if cascade.check is not None:
             check = CheckProcess(RewardSettings(check=cascade.check), field=f"arms.{name}.check")

@@ -58,14 +58,14 @@ def open_retriever(settings: Settings, name: str, *, rerank: bool = True) -> Ret
     """
     with errors_of(section_of("retriever", name), kind="retriever"):
         chosen = with_retriever(settings, name)
-        return (kind_of if rerank else _kind_alone)(chosen).open()
+        return (retriever_kind if rerank else _kind_alone)(chosen).open()
 
 
 def _short(model: str) -> str:
     return Path(model).name if Path(model).exists() else model
 
 
-def kind_of(settings: Settings) -> Kind:
+def retriever_kind(settings: Settings) -> Kind:
     """The configured retriever, with its reranker around it. Raises ConfigError."""
     kind, rerank = _kind_alone(settings), settings.retriever.rerank
     return kind if rerank is None else replace(kind, open=lambda: reranked(kind.open, chosen=rerank))
@@ -159,7 +159,9 @@ def _dense(settings: Settings) -> Kind:
     folder = folder if folder.name.endswith("-dense") else folder.with_name(f"{folder.name}-dense")
     return Kind(
         open=lambda: CurrentIndex(folder, reader=lambda: sentences.DenseRetriever(folder, encoder=_encoder(model))),
-        build=lambda rows, progress: sentences.build_index(rows(), folder, encoder=_encoder(model), progress=progress),
+        build=lambda rows, progress: sentences.build_sentence_index(
+            rows(), folder, encoder=_encoder(model), progress=progress
+        ),
         read=lambda: sentences.DenseRetriever.read_meta(folder),
         location={"folder": str(folder)},
     )

@@ -20,7 +20,7 @@ from ragbandit.shared.texts import formats
 from ragbandit.shared.texts.formats import did_you_mean, one_line
 from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.workers.evaluation.holdback import usual_size
-from ragbandit.workers.setup.retrievers import kind_of, with_choice
+from ragbandit.workers.setup.retrievers import retriever_kind, with_choice
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.verbs.model_abilities import described
 from ragbandit.workers.verbs.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
@@ -131,7 +131,7 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
         names = sorted({file.parent.name for file in folder.glob("*/index.json")})
         for name in sorted(names, key=settings.retriever.index.__ne__):  # the configured one first
             with contextlib.suppress(RagBanditError):  # an index of another kind
-                return name, _passages(kind_of(with_choice(settings, index=name)).info())
+                return name, _passages(retriever_kind(with_choice(settings, index=name)).info())
     usual = map(Path, ("docs", "documents", "corpus.jsonl"))
     corpus = documents or next((path for path in usual if path.exists()), None)
     if corpus is None:

@@ -14,7 +14,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
 from ragbandit.strategies.retrievers.mention_counts import count_mentions, write_counts
-from ragbandit.workers.setup.retrievers import Facts, kind_of, search_once, with_choice
+from ragbandit.workers.setup.retrievers import Facts, retriever_kind, search_once, with_choice
 
 IndexOption = Annotated[
     str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
@@ -39,7 +39,7 @@ def build(
 
 def build_index(settings: Settings, *, corpus: Path) -> Facts:
     """Build the configured index, with a progress bar. Returns its description."""
-    kind = kind_of(settings)
+    kind = retriever_kind(settings)
     left_out = set[str]()
 
     def leave_out(where: str, reason: str) -> None:
@@ -65,9 +65,9 @@ def search(
     """Print the best passages for a query, or without a query the description of the index."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
     if query is None:
-        show(kind_of(settings).info(), as_json=as_json)
+        show(retriever_kind(settings).info(), as_json=as_json)
         return
-    hits = search_once(kind_of(settings).open(), query=query, k=k)
+    hits = search_once(retriever_kind(settings).open(), query=query, k=k)
     rows = [{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits]
     show_list(rows, none="nothing was found", as_json=as_json)
 

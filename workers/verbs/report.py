@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ragbandit.router.api.schemas.replies import plain
+from ragbandit.router.api.schemas.replies import json_ready
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.inspection import serving_policy
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption, check_dollars
@@ -107,12 +107,12 @@ def report(
     result = replace(result, learning=None if state is None else state.line)
     steps = rating(result, means=means, now=now), None if decision is None else decision.text
     arms = [*settings.arms]
-    shown = words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=arms, steps=steps)
+    shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=arms, steps=steps)
     shown = replace(shown, notes=(*budgets, *shown.notes))
     if html is not None:
         write_page(html, shown, field="html")
     if as_json:
-        print_json(plain(result))
+        print_json(json_ready(result))
     else:
         print_assessment(shown, console, show_all=show_all, page=html, option="--html FILE.html")
 

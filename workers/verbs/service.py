@@ -19,7 +19,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.operation.findings import ping
 from ragbandit.router.policies.settings_check import check_policy
-from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.router import Router
@@ -34,7 +34,7 @@ from ragbandit.workers.processes.inline import InlineAnswers
 from ragbandit.workers.processes.supervisor import Supervisor
 from ragbandit.workers.processes.watches import store_watched
 from ragbandit.workers.processes.worker import QUEUES, run_worker
-from ragbandit.workers.setup.generators import check_arms, inline_arms
+from ragbandit.workers.setup.generators import check_worker_arms, inline_arms
 from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators, check_indexes
 from ragbandit.workers.verbs.validate import check_golden
@@ -45,7 +45,7 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
     listen_on(host=host, port=port)
     settings = configuration.load(config).settings
     set_service_log(settings.log.format)
-    check_arms(settings)
+    check_worker_arms(settings)
     check_policy(settings)
     check_exposure(settings, now=time.time())
     check_port(settings.server)
@@ -72,7 +72,7 @@ def _serve(settings: Settings) -> None:
     gc.freeze()
     # A service that runs every arm on its event loop serves the queue without threads.
     answers = {"answer": 0} if arms.keys() == settings.worker_arms.keys() else None
-    presence = keep_present(connect(redis_url(settings), timeout_s=1.0), card_of(role="service", threads=answers))
+    presence = keep_present(connect_redis(redis_url(settings), timeout_s=1.0), card_of(role="service", threads=answers))
     with store_watched(router.database, end=partial(setattr, server, "should_exit", True)):
         with contextlib.suppress(KeyboardInterrupt):
             server.run()
@@ -110,7 +110,7 @@ def up(
     set_service_log(settings.log.format)
     check_packages(settings)
     check_data_dir(settings)
-    check_arms(settings)
+    check_worker_arms(settings)
     check_policy(settings)
     check_judge(settings.judge, fetch=True)
     check_reward_check(settings.reward)

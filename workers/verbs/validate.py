@@ -35,7 +35,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.judge.reward_check import check_reward_check
-from ragbandit.workers.setup.generators import check_arms, names_in_use, needs_workers
+from ragbandit.workers.setup.generators import check_worker_arms, names_in_use, needs_workers
 from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators, check_retrievers
 
@@ -101,7 +101,7 @@ def _faults(config: str | None) -> list[ConfigError]:
 
 def check_settings(settings: Settings) -> requirements.EncoderChoice:
     """Raise ConfigError if no service can start with these settings. Connects to nothing. Returns the encoder."""
-    check_arms(settings)
+    check_worker_arms(settings)
     check_generators(settings, fetch=False)
     check_retrievers(settings)
     check_judge(settings.judge, fetch=False)

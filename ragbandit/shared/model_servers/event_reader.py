@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.repeated_events import EMPTY_LINES, EventPattern
 from ragbandit.shared.reading.budget import REPLY, ReadBudget
-from ragbandit.shared.texts.json_values import json_value, text_of
+from ragbandit.shared.texts.json_values import decoded_text, json_value
 
 #: bytes for which a line counts in addition to its own, since reading an empty line takes time and memory too
 _LINE: Final = 256
@@ -141,7 +141,7 @@ class EventReader:
                 values = self._read_line(bytes(self._buffer)) + self._read_line(b"")
                 yield from values
         if self._begin and not self._is_read:
-            message = f"expected a completion, got {text_of(self._begin)!r}"
+            message = f"expected a completion, got {decoded_text(self._begin)!r}"
             raise BrokenReply(message, remedy=_ADDRESS_REMEDY, is_cut=self._begin.startswith(_DOCUMENT[:2]))
 
     def _document(self, *, is_whole: bool) -> list[Any]:
@@ -199,7 +199,7 @@ class EventReader:
                 return [{"error": value} if event == b"error" and "error" not in value else value]
         elif len(lines) <= 1:
             # Without an error, it is only a word, [PING], null or "", which keeps the connection open.
-            return [{"error": text_of(data)}] if event == b"error" else []
+            return [{"error": decoded_text(data)}] if event == b"error" else []
         # This server sends no empty lines between events, so each line is an event.
         return [value for line in lines for value in self._values_of([line], event=event)]
 
@@ -208,7 +208,7 @@ class EventReader:
         try:
             return json_value(data, strict=False)
         except (ValueError, RecursionError) as error:
-            begin = text_of(data[:_BEGIN])
+            begin = decoded_text(data[:_BEGIN])
             raise BrokenReply(f"the reply is not JSON: {begin!r}: {error}", remedy=_ADDRESS_REMEDY) from error
 
 

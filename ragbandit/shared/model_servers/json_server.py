@@ -15,7 +15,7 @@ from ragbandit.shared.model_servers.failures import (
     failure_of_status,
     server_message,
 )
-from ragbandit.shared.model_servers.outbound import credentials_of, redirect_message, shown_address, unpacked
+from ragbandit.shared.model_servers.outbound import credentials_of, decompressed, redirect_message, shown_address
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
@@ -88,7 +88,9 @@ class JsonServer:
                     where, failure = self.too_large or f"{self.section}.url", Failure(kind="unreadable")
                     raise ServerFailed(message, field=where, remedy=remedy, failure=failure)
         try:
-            decoded = unpacked(bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes)
+            decoded = decompressed(
+                bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes
+            )
         except ValueError as error:
             message, failure = f"{self.shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
             raise ServerFailed(message, failure=failure, remedy=self._log_remedy) from error

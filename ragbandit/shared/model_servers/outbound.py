@@ -39,7 +39,7 @@ def shown_address(url: str) -> str:
     return f"{scheme}{slashes}{address}"
 
 
-def unpacked(body: bytes, *, encoding: str, most: int) -> bytes:
+def decompressed(body: bytes, *, encoding: str, most: int) -> bytes:
     """Decode a body in gzip or deflate. Raises ValueError for other encodings, and beyond `most` decoded bytes."""
     if encoding.lower() in ("", "identity"):
         return body

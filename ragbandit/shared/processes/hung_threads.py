@@ -23,7 +23,7 @@ def leave_hung_threads(*, status: int) -> None:
     give_up = time.monotonic() + CLOSE_S
     while (hung := _hung()) and time.monotonic() < give_up:
         time.sleep(0.05)
-    of_arms = [f"{each.name} at {position_of(each.ident)}" for each in _others() if each.name.startswith("arm ")]
+    of_arms = [f"{each.name} at {line_of_thread(each.ident)}" for each in _others() if each.name.startswith("arm ")]
     if hung or of_arms:
         extra = {"action": "close", "threads": "; ".join([*hung, *of_arms][:10]), "count": len(hung) + len(of_arms)}
         log.warning("functions still run as this process ends, which does not wait for them", extra=extra)
@@ -60,7 +60,7 @@ def _place(call: traceback.FrameSummary) -> str:
     return f"{call.filename}:{call.lineno} {call.name}"
 
 
-def position_of(thread: int | None) -> str | None:
+def line_of_thread(thread: int | None) -> str | None:
     """The line of code that the thread with this ident runs, as "file:line function"; None if it has ended."""
     calls = _calls(thread)
     return _place(calls[-1]) if calls else None

@@ -51,7 +51,7 @@ def is_json(text: str) -> bool:
     return True
 
 
-def clean(value: Any, *, depth: int = 0) -> tuple[Any, int]:
+def clean_value(value: Any, *, depth: int = 0) -> tuple[Any, int]:
     """Returns (copy of a value that every JSON parser and database accepts, its size in characters)."""
     if isinstance(value, str):
         return whole_characters(value), len(value)
@@ -59,10 +59,10 @@ def clean(value: Any, *, depth: int = 0) -> tuple[Any, int]:
     if is_float or (depth == _MAX_DEPTH and isinstance(value, dict | list)):
         return None, 1
     if isinstance(value, list):
-        parts = [clean(item, depth=depth + 1) for item in value]
+        parts = [clean_value(item, depth=depth + 1) for item in value]
         return [part for part, _ in parts], 1 + sum(size for _, size in parts)
     if isinstance(value, dict):
-        pairs, size = clean(list(map(list, value.items())), depth=depth - 1)
+        pairs, size = clean_value(list(map(list, value.items())), depth=depth - 1)
         return dict(pairs), size
     return value, 1
 

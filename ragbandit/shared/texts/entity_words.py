@@ -28,7 +28,7 @@ FUNCTION_WORDS: Final = frozenset(_PLAIN.split())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
+class EntityWord:
     """One word, as `runs_of` reads it."""
 
     #: the word in the NFC form, casefolded, without a possessive 's
@@ -38,7 +38,7 @@ class Word:
     may_begin_sentence: bool
 
 
-def runs_of(text: str) -> Iterator[list[Word]]:
+def runs_of(text: str) -> Iterator[list[EntityWord]]:
     """The words of a text, split at marks that no name contains."""
     begins = True
     for position, piece in enumerate(_BREAK.split(unicodedata.normalize("NFC", text))):
@@ -49,7 +49,9 @@ def runs_of(text: str) -> Iterator[list[Word]]:
         for raw in _WORD.findall(piece):
             key = _POSSESSIVE.sub("", raw).replace("\u2019", "'").casefold()
             has_capital = any(character.isupper() for character in raw)
-            run.append(Word(key=key, has_capital=has_capital, is_number=raw[0].isdigit(), may_begin_sentence=begins))
+            run.append(
+                EntityWord(key=key, has_capital=has_capital, is_number=raw[0].isdigit(), may_begin_sentence=begins)
+            )
             begins = False
         if run:
             yield run

@@ -19,7 +19,7 @@ def json_value(data: bytes, *, strict: bool = True) -> Any:
     try:
         return parser()(data)
     except ValueError:
-        return _checked_depth(json.loads(data) if strict else _DECODER.decode(text_of(data).strip()))
+        return _checked_depth(json.loads(data) if strict else _DECODER.decode(decoded_text(data).strip()))
 
 
 @cache
@@ -42,7 +42,7 @@ def _checked_depth(value: Any) -> Any:
     return value
 
 
-def text_of(data: bytes) -> str:
+def decoded_text(data: bytes) -> str:
     """The bytes as text. Broken UTF-8 becomes U+FFFD, unless it is half a surrogate pair."""
     try:
         return data.decode("utf-8", "surrogatepass")

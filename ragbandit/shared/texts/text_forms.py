@@ -66,7 +66,7 @@ def _rules() -> tuple[dict[int, str | None], re.Pattern[str], re.Pattern[str]]:
     return replaced, re.compile(word), re.compile(rf"['_-](?=\w)(?<=[\w{mark}].)(?!(?:(?<=\d-)|(?<=\de-))\d)")
 
 
-def canonical(text: str) -> str:
+def canonical_text(text: str) -> str:
     """The canonical form of a text, see the module."""
     if text.isascii():
         return text.lower()
@@ -77,7 +77,7 @@ def canonical(text: str) -> str:
 
 def is_blank(text: str | None) -> bool:
     """Whether the text is None, or contains only white space and invisible characters."""
-    return text is None or not (canonical(text[:64]).strip() or canonical(text).strip())
+    return text is None or not (canonical_text(text[:64]).strip() or canonical_text(text).strip())
 
 
 def name_form(name: str) -> str:
@@ -90,7 +90,7 @@ def name_form(name: str) -> str:
 
 def words(text: str) -> list[str]:
     """The words of a text. Apostrophes, underscores and hyphens separate words."""
-    return _words(canonical(text), joined=False)
+    return _words(canonical_text(text), joined=False)
 
 
 def answer_words(text: str) -> list[str]:
@@ -98,7 +98,7 @@ def answer_words(text: str) -> list[str]:
 
     Articles stay if the answer has no other words. A text without words is one word, so that "..." differs from "?".
     """
-    form = canonical(text)
+    form = canonical_text(text)
     return _words(_ARTICLES.sub(" ", form), joined=True) or _words(form, joined=True) or "".join(form.split()).split()
 
 

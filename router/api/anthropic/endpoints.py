@@ -10,7 +10,7 @@ from ragbandit.router.api.anthropic.message_stream import MessageStream, message
 from ragbandit.router.api.dependencies import IdempotencyKey, router_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
-from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable
+from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable_value
 from ragbandit.router.api.openai.requests import LONGEST_USER, ChatQuestion, OpenAIBody, chat_question, configured
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
@@ -43,7 +43,7 @@ class MessagesBody(OpenAIBody):
 
     def fields(self) -> dict[str, Any]:
         """The parameters for a model. Raises InvalidInput for values that JSON cannot express."""
-        return {name: storable(value, field=name) for name, value in self.sent_fields.items() if name not in OWN}
+        return {name: storable_value(value, field=name) for name, value in self.sent_fields.items() if name not in OWN}
 
 
 def message_question(request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:

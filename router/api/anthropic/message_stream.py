@@ -20,7 +20,7 @@ _DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "signature
 
 
 def _head(decision: Decision) -> dict[str, Any]:
-    name = replies.model_name(decision)
+    name = replies.answering_model(decision)
     return {"id": f"{MESSAGE_PREFIX}{decision.id}", "type": "message", "role": "assistant", "model": name}
 
 
@@ -38,7 +38,7 @@ def _end(
         "output_tokens": cost.completion_tokens,
         **({} if saved is None else {"saved": saved}),
     }
-    facts = replies.facts_of(decision, outcome, base=base)
+    facts = replies.reply_facts(decision, outcome, base=base)
     edits = {"context_management": details.pop("context_management")} if "context_management" in details else {}
     return {"stop_reason": reason, "stop_sequence": sequence, **details}, {"usage": usage, "ragbandit": facts, **edits}
 

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from ragbandit.router.api.openai.replies import Model, ModelList
+from ragbandit.router.api.openai.replies import ListedModel, ModelList
 
 
-def anthropic_models(models: Model | ModelList) -> dict[str, Any]:
+def anthropic_models(models: ListedModel | ModelList) -> dict[str, Any]:
     """A model, or a list of models, in Anthropic's shape."""
     if models["object"] == "model":
         return _model(models)
@@ -15,7 +15,7 @@ def anthropic_models(models: Model | ModelList) -> dict[str, Any]:
     return {"data": data, "has_more": False, "first_id": ids[0], "last_id": ids[-1]}
 
 
-def _model(model: Model) -> dict[str, Any]:
+def _model(model: ListedModel) -> dict[str, Any]:
     made_at = datetime.fromtimestamp(model["created"], UTC).isoformat()
     name = model["id"]
     window = {"max_input_tokens": model["context_length"]} if "context_length" in model else {}

@@ -36,9 +36,9 @@ from ragbandit.router.api.schemas.requests import (
     identity,
     item_ids,
 )
-from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
+from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_description
 from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of, unit_of
-from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, Rule, roles
+from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, AccessRule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budgets import Budgets, BudgetSpent
 from ragbandit.router.serving.checks.questions import checked_text
@@ -93,7 +93,7 @@ endpoints = Endpoints("Decisions")
     "/v1/route",
     rule=QUESTION,
     summary="Choose an arm for your own pipeline",
-    responses={200: described("The arm to run.", reply_types.RouteReply)},
+    responses={200: reply_description("The arm to run.", reply_types.RouteReply)},
 )
 async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Draw an arm for a question. Your own pipeline runs the arm and reports the outcome to /v1/outcomes.
@@ -111,7 +111,7 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
     "/v1/route/batch",
     rule=replace(QUESTION, size_limit="max_batch_bytes"),
     summary="Choose arms for many questions",
-    responses={200: described("A decision or an error for each item.", reply_types.RouteBatchReply)},
+    responses={200: reply_description("A decision or an error for each item.", reply_types.RouteBatchReply)},
 )
 async def batch(body: RouteBatchBody, request: Request, idempotency_key: BatchKey = None) -> Response:
     """Draw an arm for each of up to `server.max_batch_items` questions (default 512).
@@ -291,9 +291,9 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
     rule=QUESTION,
     summary="Answer a question",
     responses={
-        200: described("The outcome; with `stream` events.", reply_types.AnswerReply)
+        200: reply_description("The outcome; with `stream` events.", reply_types.AnswerReply)
         | {"content": {"text/event-stream": {"schema": {"description": "server-sent events"}}}},
-        202: described("There is no outcome yet.", reply_types.PendingReply),
+        202: reply_description("There is no outcome yet.", reply_types.PendingReply),
     },
 )
 async def answer(
@@ -339,12 +339,12 @@ async def answer(
 
 @endpoints.post(
     "/v1/outcomes",
-    rule=Rule(roles("app", "worker"), queue="outcomes"),
+    rule=AccessRule(roles("app", "worker"), queue="outcomes"),
     status_code=202,
     summary="Report what your own pipeline did",
     responses={
-        200: described("This outcome was stored before.", reply_types.OutcomeReply),
-        202: described("Stored.", reply_types.OutcomeReply),
+        200: reply_description("This outcome was stored before.", reply_types.OutcomeReply),
+        202: reply_description("Stored.", reply_types.OutcomeReply),
     },
 )
 async def outcomes(body: OutcomeBody, request: Request) -> Response:
@@ -368,7 +368,7 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
     "/v1/decisions/{decision_id}",
     rule=ANY_ROLE,
     summary="Read a decision",
-    responses={200: described("All that is stored about the decision.", reply_types.RecordReply)},
+    responses={200: reply_description("All that is stored about the decision.", reply_types.RecordReply)},
 )
 async def decision(decision_id: DecisionPath, request: Request) -> Response:
     """Read all that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
@@ -382,7 +382,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
     "/v1/decisions/{decision_id}/explanation",
     rule=ANY_ROLE,
     summary="Explain a decision",
-    responses={200: described("The decision explained.", Explanation)},
+    responses={200: reply_description("The decision explained.", Explanation)},
 )
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
     """Explain a decision: draw and reasons, steps of the answer, feedback, reward, and what the decision waits for."""
@@ -419,12 +419,12 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
 
 @endpoints.post(
     "/v1/decisions/{decision_id}/cancel",
-    rule=Rule(roles("app", "operator")),
+    rule=AccessRule(roles("app", "operator")),
     status_code=202,
     summary="Cancel an answer",
     responses={
-        200: described("The answer has ended; the reply says how.", reply_types.CancellationReply),
-        202: described("A worker still has to stop.", reply_types.CancellationReply),
+        200: reply_description("The answer has ended; the reply says how.", reply_types.CancellationReply),
+        202: reply_description("A worker still has to stop.", reply_types.CancellationReply),
     },
 )
 async def cancel(decision_id: DecisionPath, request: Request) -> Response:

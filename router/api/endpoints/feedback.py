@@ -20,9 +20,9 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import filled, label_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity, item_ids
-from ragbandit.router.api.schemas.responses import JsonReply, described, error_item
+from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_description
 from ragbandit.router.api.security.ownership import check_owner, strangers
-from ragbandit.router.api.security.rules import LABEL, Rule, roles
+from ragbandit.router.api.security.rules import LABEL, AccessRule, roles
 from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
@@ -30,8 +30,8 @@ from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
 STORED: Final[dict[int | str, dict[str, Any]]] = {
-    200: described("This feedback was stored before.", ReceiptReply),
-    202: described("Stored.", ReceiptReply),
+    200: reply_description("This feedback was stored before.", ReceiptReply),
+    202: reply_description("Stored.", ReceiptReply),
 }
 MAX_BATCH = 1000
 
@@ -40,7 +40,7 @@ endpoints = Endpoints("Feedback")
 
 @endpoints.post(
     "/v1/feedback",
-    rule=Rule(roles("app", "rater"), queue="feedback"),
+    rule=AccessRule(roles("app", "rater"), queue="feedback"),
     status_code=202,
     summary="Judge a decision",
     responses=STORED,
@@ -62,7 +62,9 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     "/v1/label-queue",
     rule=LABEL,
     summary="Read what to label",
-    responses={200: described("Answers that wait for a label, newest first; tenants take turns.", LabelQueueReply)},
+    responses={
+        200: reply_description("Answers that wait for a label, newest first; tenants take turns.", LabelQueueReply)
+    },
 )
 async def label_queue(
     request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Largest number of answers.")] = 20
@@ -77,10 +79,10 @@ async def label_queue(
 
 @endpoints.post(
     "/v1/feedback/batch",
-    rule=Rule(roles("app", "rater"), queue="feedback", size_limit="max_batch_bytes"),
+    rule=AccessRule(roles("app", "rater"), queue="feedback", size_limit="max_batch_bytes"),
     status_code=202,
     summary="Judge many decisions",
-    responses={202: described("A receipt or an error for each item.", BatchReply)},
+    responses={202: reply_description("A receipt or an error for each item.", BatchReply)},
 )
 async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: BatchKey = None) -> Response:
     """Store up to 1,000 judgements. Each is stored or refused on its own.

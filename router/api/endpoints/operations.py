@@ -13,8 +13,8 @@ from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, Value, reads_of, reports_of, router_of
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.replies import plain, status_json
-from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.schemas.replies import json_ready, status_json
+from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.rules import PROBE, READ_ALL
 from ragbandit.router.operation.budgets import budget_states
 from ragbandit.router.operation.findings import is_problem, of_parts
@@ -56,7 +56,7 @@ async def current_state(request: Request) -> RouterState:
     "/health",
     rule=PROBE,
     summary="Check that the process is alive",
-    responses={200: described("The process is alive.", HealthReply)},
+    responses={200: reply_description("The process is alive.", HealthReply)},
 )
 async def health() -> Response:
     """Liveness probe: 200 while the process serves requests. It checks no other part of the service."""
@@ -68,7 +68,7 @@ async def health() -> Response:
     "/ready",
     rule=PROBE,
     summary="Check that requests can be served",
-    responses={200: described("Ready.", ReadyReply), 503: described("Not ready.", ReadyReply)},
+    responses={200: reply_description("Ready.", ReadyReply), 503: reply_description("Not ready.", ReadyReply)},
 )
 async def ready(request: Request) -> Response:
     """Readiness probe: 503 if the router or the database cannot serve requests; `parts` names each fault.
@@ -94,7 +94,7 @@ async def ready(request: Request) -> Response:
     "/v1/status",
     rule=READ_ALL,
     summary="Read the state of the service",
-    responses={200: described("State of the ledger and of this router.", StatusReply)},
+    responses={200: reply_description("State of the ledger and of this router.", StatusReply)},
 )
 async def status(request: Request) -> Response:
     """Read counts of decisions, the learning lag, the current snapshot and the health of each arm."""
@@ -136,7 +136,7 @@ StepQuery = Annotated[
     "/v1/overview",
     rule=READ_ALL,
     summary="Read what the policy earned",
-    responses={200: described("The totals of that time.", Overview)},
+    responses={200: reply_description("The totals of that time.", Overview)},
 )
 async def read_overview(
     request: Request, since: SinceQuery = None, until: UntilQuery = None, step: StepQuery = HOUR_S
@@ -153,14 +153,14 @@ async def read_overview(
 
     read = partial(overview, router.database, policy=label, since=begin, until=end, weight=weight, step=step)
     # The thread also converts the overview to JSON values: a thousand points would block the event loop.
-    return JsonReply(await reads_of(request).run(lambda: plain(read())))
+    return JsonReply(await reads_of(request).run(lambda: json_ready(read())))
 
 
 @endpoints.get(
     "/v1/report",
     rule=READ_ALL,
     summary="Read what the router earned",
-    responses={200: described("The report of that time.", Report)},
+    responses={200: reply_description("The report of that time.", Report)},
 )
 async def read_report(
     request: Request,

@@ -11,7 +11,7 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import filled
 from ragbandit.router.api.schemas.requests import RequestBody, example
-from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.rules import LABEL
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.router import Router
@@ -37,7 +37,7 @@ class PairedLabelBody(RequestBody):
     "/v1/paired-labels",
     rule=LABEL,
     summary="Read what to label for a verdict",
-    responses={200: described("Answers of a paired comparison that wait for a label.", PairedLabelsReply)},
+    responses={200: reply_description("Answers of a paired comparison that wait for a label.", PairedLabelsReply)},
 )
 async def paired_items(
     request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Largest number of answers.")] = 20
@@ -53,7 +53,7 @@ async def paired_items(
     "/v1/paired-labels",
     rule=LABEL,
     summary="Label an answer for a verdict",
-    responses={200: described("The label is stored.", PairedLabelReply)},
+    responses={200: reply_description("The label is stored.", PairedLabelReply)},
 )
 async def label_paired_item(body: PairedLabelBody, request: Request) -> Response:
     """Say whether an answer of a paired comparison is right. No policy learns it. The first label stays: the same one

@@ -12,12 +12,12 @@ from pydantic import Field
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import RequestBody, example
-from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import COMMAND, READ_ALL
 from ragbandit.router.learning.monitoring.arm_changes import ArmChange, declare_change
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
+from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, list_versions
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import NotFound
@@ -65,19 +65,19 @@ class VerbBody(ReasonBody):
     "/v1/policies",
     rule=READ_ALL,
     summary="List the versions",
-    responses={200: described("The versions, and the kill switch.", PolicyList)},
+    responses={200: reply_description("The versions, and the kill switch.", PolicyList)},
 )
 async def listed(request: Request) -> Response:
     """List all versions of the policy, oldest first, with their states, and the kill switch."""
     router = router_of(request)
-    return JsonReply(await reads_of(request).run(lambda: overview(router.database, base=base_of(router))))
+    return JsonReply(await reads_of(request).run(lambda: list_versions(router.database, base=base_of(router))))
 
 
 @endpoints.get(
     "/v1/policies/{name}",
     rule=READ_ALL,
     summary="Read a version",
-    responses={200: described("The version and the evidence on it.", VersionDetail)},
+    responses={200: reply_description("The version and the evidence on it.", VersionDetail)},
 )
 async def shown(name: _NamePath, request: Request) -> Response:
     """Read one version: its comparison with the champion if it is in shadow, and the verbs that are possible now."""
@@ -86,7 +86,7 @@ async def shown(name: _NamePath, request: Request) -> Response:
     return JsonReply(await reads_of(request).run(read))
 
 
-_SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
+_SWITCHED: dict[int | str, dict[str, Any]] = {200: reply_description("The switch as it is now.", PolicyControl)}
 
 
 @endpoints.post("/v1/policies/kill", rule=COMMAND, summary="Activate the kill switch", responses=_SWITCHED)
@@ -109,7 +109,7 @@ async def unkill(body: ReasonBody, request: Request) -> Response:
     "/v1/policies/{name}/{verb}",
     rule=COMMAND,
     summary="Move a version",
-    responses={200: described("The version as it is now.", PolicyVersion)},
+    responses={200: reply_description("The version as it is now.", PolicyVersion)},
 )
 async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
     """Move a version to another state: shadow, promote, rollback, retire.
@@ -129,7 +129,7 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
     "/v1/arms/{arm}/changed",
     rule=COMMAND,
     summary="Declare that an arm has changed",
-    responses={200: described("The change.", ArmChange)},
+    responses={200: reply_description("The change.", ArmChange)},
 )
 async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Response:
     """Reset an arm whose implementation has changed: what was learned about it counts less.

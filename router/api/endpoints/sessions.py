@@ -12,9 +12,9 @@ from ragbandit.router.api.endpoints.feedback import feedback_of, stored
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import filled
 from ragbandit.router.api.schemas.requests import FeedbackBody, SessionEndBody, body_of
-from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.ownership import tenant_of
-from ragbandit.router.api.security.rules import Rule, roles
+from ragbandit.router.api.security.rules import AccessRule, roles
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Receipt
@@ -29,9 +29,9 @@ SessionPath = Annotated[
 
 @endpoints.post(
     "/v1/sessions/{session_id:path}/end",
-    rule=Rule(roles("app", "rater"), queue="feedback"),
+    rule=AccessRule(roles("app", "rater"), queue="feedback"),
     summary="End and judge a task",
-    responses={200: described("The decision of the task.", SessionEndReply)},
+    responses={200: reply_description("The decision of the task.", SessionEndReply)},
 )
 async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -> Response:
     """End the open tasks of a conversation, so that they are learned, and store a judgement of the newest one.

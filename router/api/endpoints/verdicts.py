@@ -12,7 +12,7 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import filled
 from ragbandit.router.api.schemas.requests import RequestBody, example
-from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
@@ -47,7 +47,7 @@ class DecideBody(RequestBody):
     "/v1/report/decide",
     rule=READ_ALL,
     summary="Read how a bought verdict gets on",
-    responses={200: described("The newest request.", PairedRequestReply)},
+    responses={200: reply_description("The newest request.", PairedRequestReply)},
 )
 async def read_paired_request(request: Request) -> Response:
     """Read the state of the newest request: its plan, its dollars so far, and why it ended. The comparison itself is in
@@ -61,7 +61,7 @@ async def read_paired_request(request: Request) -> Response:
     rule=ADMIN,
     status_code=202,
     summary="Plan or buy a verdict",
-    responses={202: described("A learner plans or asks it.", PairedRequestReply)},
+    responses={202: reply_description("A learner plans or asks it.", PairedRequestReply)},
 )
 async def decide(body: DecideBody, request: Request) -> Response:
     """Let a learner ask both ways the same stored questions, as `ragbandit report --decide` does. Without `budget` it

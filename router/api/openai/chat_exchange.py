@@ -28,7 +28,7 @@ from ragbandit.router.api.endpoints.streaming import (
 from ragbandit.router.api.openai import errors, requests
 from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.replies import headers, preview_json
-from ragbandit.router.api.schemas.responses import JsonReply, refusal
+from ragbandit.router.api.schemas.responses import JsonReply, refusal_reply
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
@@ -214,13 +214,13 @@ class ChatExchange:
             return Response(b"".join(events), media_type=EVENTS, headers=headers(decision))
         if isinstance(error, errors.ServerFault):  # the server has named the parameter, in its own words
             scope = {**scope, "path": ""}
-        reply = refusal(error, scope=scope)
+        reply = refusal_reply(error, scope=scope)
         reply.headers.update(headers(decision))
         may_repeat = error.status == 429
         if isinstance(error, errors.ServerFault):
             may_repeat = error.may_repeat
             if error.status == 422:
-                reply.status_code = 422  # `refusal` has changed it to 400
+                reply.status_code = 422  # `refusal_reply` has changed it to 400
         if not may_repeat:
             reply.headers["x-should-retry"] = "false"
         return reply

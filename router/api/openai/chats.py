@@ -134,7 +134,7 @@ def _storable_fields(sent: Mapping[str, Any], *, at: str) -> dict[str, Any]:
         if name in OWN or says_nothing or (name in _LISTS and value == []):
             continue
         if name not in TOKEN_LIMITS:
-            whole[_repaired(name)] = storable(value, field=at if name == "messages" else name)
+            whole[_repaired(name)] = storable_value(value, field=at if name == "messages" else name)
         elif (limit := token_limit(value, field=name)) is not None or value is None:
             whole[name] = limit
     return whole
@@ -187,7 +187,7 @@ _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-def storable(value: Any, *, field: str) -> Any:
+def storable_value(value: Any, *, field: str) -> Any:
     """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for a value that JSON cannot express."""
     try:
         text = _ENCODER.encode(value)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.endpoints.decisions import paced
-from ragbandit.router.api.openai.chats import storable
+from ragbandit.router.api.openai.chats import storable_value
 from ragbandit.router.api.openai.errors import ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
 from ragbandit.router.api.packed_bodies import Malformed
@@ -119,7 +119,7 @@ class EmbeddingsServer:
         await self._server.close()
 
 
-async def embedded(request: Request, body: EmbeddingsBody) -> Response:
+async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response:
     """Pass a request on. Raises NotFound without a server or a price, BudgetSpent, TooManyRequests, and ServerFault if
     the server fails.
     """
@@ -131,7 +131,7 @@ async def embedded(request: Request, body: EmbeddingsBody) -> Response:
         raise Malformed("embeddings have no preview, so nothing was sent", field=PREVIEW, remedy=remedy)
     if server is None:
         raise NotFound("no server of embeddings is configured", remedy="set embeddings.base_url")
-    sent = await read_body(request, lambda: {name: storable(value, field=name) for name, value in body})
+    sent = await read_body(request, lambda: {name: storable_value(value, field=name) for name, value in body})
     estimate = Tokens(read=await read_body(request, input_tokens, body.input), written=0, estimated=True)
     dollars, tenant = server.price(estimate, model=body.model), caller.tenant or "default"
     await paced(request, _permitted(request, tenant=tenant))

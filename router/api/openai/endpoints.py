@@ -8,15 +8,15 @@ from fastapi.responses import Response
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, reads_of, router_of
 from ragbandit.router.api.openai import errors, replies, requests
 from ragbandit.router.api.openai.chat_exchange import EVENTS, ChatExchange
-from ragbandit.router.api.openai.embeddings import EmbeddingsBody, embedded
+from ragbandit.router.api.openai.embeddings import EmbeddingsBody, forward_embeddings
 from ragbandit.router.api.openai.response_stream import ResponseStream, undecided_failure
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
-from ragbandit.router.api.openai.stored_responses import record_of, response_question, stored_response
+from ragbandit.router.api.openai.stored_responses import response_question, response_record, stored_response
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
-from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, described
+from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.router.serving.deciding.steps.needs import ContextExceeded
 from ragbandit.shared.errors import NotFound
@@ -28,7 +28,7 @@ endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
     "/v1/models",
     rule=APP,
     summary="List the models",
-    responses={200: described("All models.", replies.ModelList)},
+    responses={200: reply_description("All models.", replies.ModelList)},
 )
 async def models(request: Request) -> Response:
     """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
@@ -42,7 +42,7 @@ async def models(request: Request) -> Response:
     "/v1/models/{model:path}",
     rule=APP,
     summary="Read one model",
-    responses={200: described("The model.", replies.Model)},
+    responses={200: reply_description("The model.", replies.ListedModel)},
 )
 async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
@@ -53,7 +53,7 @@ async def model(
     return _models(request, named)
 
 
-def _models(request: Request, models: replies.Model | replies.ModelList) -> Response:
+def _models(request: Request, models: replies.ListedModel | replies.ModelList) -> Response:
     form: Callable[[Any], Any] | None = request.scope.get(MODELS)
     return JsonReply(models if form is None else form(models))
 
@@ -63,7 +63,8 @@ def _models(request: Request, models: replies.Model | replies.ModelList) -> Resp
     rule=CHAT,
     summary="Answer a chat message",
     responses={
-        200: described("The answer; with `stream` in pieces.", replies.ChatCompletion) | {"content": replies.STREAM},
+        200: reply_description("The answer; with `stream` in pieces.", replies.ChatCompletion)
+        | {"content": replies.STREAM},
         504: {"model": errors.OpenAIErrorReply},
     },
 )
@@ -94,7 +95,7 @@ def _by_open_webui(request: Request) -> bool:
 )
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     """Pass a request for embeddings on to the server of the setting `embeddings`. Its cost counts in the budgets."""
-    return await embedded(request, body)
+    return await forward_embeddings(request, body)
 
 
 @endpoints.post("/v1/completions", rule=TEXTS, include_in_schema=False)
@@ -118,7 +119,7 @@ ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the re
     rule=CHAT,
     summary="Create a response",
     responses={
-        200: described("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
+        200: reply_description("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
         504: {"model": errors.OpenAIErrorReply},
     },
 )
@@ -142,7 +143,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     _RESPONSE,
     rule=APP,
     summary="Read a response",
-    responses={200: described("The response.", ResponseReply)},
+    responses={200: reply_description("The response.", ResponseReply)},
 )
 async def read(response_id: ResponsePath, request: Request) -> Response:
     """Read a response, with or without its answer.
@@ -150,7 +151,7 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
     404 if there is no such response, if it belongs to another tenant, or if it was made with `store: false`. Decisions
     of other endpoints are shown as responses too.
     """
-    record = await record_of(request, response_id)
+    record = await response_record(request, response_id)
     return JsonReply(stored_response(request, record), headers=headers(record.decision))
 
 
@@ -158,14 +159,14 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
     f"{_RESPONSE}/cancel",
     rule=APP,
     summary="Cancel a response",
-    responses={200: described("The response as it is now.", ResponseReply)},
+    responses={200: reply_description("The response as it is now.", ResponseReply)},
 )
 async def cancel(response_id: ResponsePath, request: Request) -> Response:
     """Cancel a response, whether or not its answer has begun.
 
     The response stays `in_progress` until its worker stops. A response that has ended does not change.
     """
-    await record_of(request, response_id)
+    await response_record(request, response_id)
     router = router_of(request)
     await reads_of(request).run(lambda: router.cancel(response_id))
-    return JsonReply(stored_response(request, await record_of(request, response_id)))
+    return JsonReply(stored_response(request, await response_record(request, response_id)))

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.items import as_chat
+from ragbandit.router.api.openai.items import chat_of_items
 from ragbandit.shared.dialects.registry import DIALECTS
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in
@@ -27,7 +27,7 @@ def as_completion(body: object) -> tuple[object, list[str]]:
             if body.get(name):
                 message = f"{name} belongs to responses, and this endpoint has chat completions"
                 raise Unsupported(message, field=name, remedy="POST /v1/responses")
-        return as_chat(body)
+        return chat_of_items(body)
     changed, ignored = dict[str, Any](), list[str]()
     for dialect in DIALECTS.values():
         fields, lacking = dialect.in_chat_form({**body, **changed})

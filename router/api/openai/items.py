@@ -245,7 +245,9 @@ def _check_lists(body: Mapping[str, Any]) -> None:
             )
 
 
-def as_chat(body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[str]]:
+def chat_of_items(
+    body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = ()
+) -> tuple[dict[str, Any], list[str]]:
     """Convert the body of a response to a chat completion. before: messages that come before the input.
 
     Returns (messages and parameters of that chat completion, names of ignored tools, items and parameters). Raises

@@ -92,7 +92,7 @@ class ChatCompletion(TypedDict):
     """The decision behind the answer."""
 
 
-class Model(TypedDict):
+class ListedModel(TypedDict):
     """A model that a request may name."""
 
     id: str
@@ -117,11 +117,11 @@ class ModelList(TypedDict):
 
     object: Literal["list"]
     """Kind of object."""
-    data: list[Model]
+    data: list[ListedModel]
     """The models."""
 
 
-def model_name(decision: Decision) -> str:
+def answering_model(decision: Decision) -> str:
     return f"ragbandit/{decision.arm}"
 
 
@@ -129,7 +129,7 @@ def _head(decision: Decision) -> dict[str, Any]:
     return {
         "id": f"{COMPLETION_PREFIX}{decision.id}",
         "created": int(decision.made_at),
-        "model": model_name(decision),
+        "model": answering_model(decision),
         "system_fingerprint": f"{decision.policy}:{decision.version}",
     }
 
@@ -186,7 +186,7 @@ def annotations_of(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     return [{"type": "url_citation", "url_citation": citation} for citation in cited]
 
 
-def facts_of(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
+def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
     passages = [
         {"id": source.id, "title": source.title, "url": url, "score": source.score}
         for source, url in _cited(outcome, base=base)
@@ -223,7 +223,7 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
 def _last(decision: Decision, outcome: Outcome, *, base: str, **answer: Any) -> dict[str, Any]:
     """The fields of a whole reply, or of the last chunk of a streamed one. answer: fields of the choice."""
     choice = {"index": 0, **answer, "finish_reason": finish_of(outcome)}
-    choices, facts = [more_of(outcome, "choice") | choice], facts_of(decision, outcome, base=base)
+    choices, facts = [more_of(outcome, "choice") | choice], reply_facts(decision, outcome, base=base)
     return {**more_of(outcome), "choices": choices, "ragbandit": facts}
 
 

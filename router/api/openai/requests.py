@@ -15,9 +15,9 @@ from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
 from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
 from ragbandit.router.api.openai.foreign_forms import as_completion
-from ragbandit.router.api.openai.replies import Model, ModelList
+from ragbandit.router.api.openai.replies import ListedModel, ModelList
 from ragbandit.router.api.openai.tool_loops import hashed
-from ragbandit.router.api.schemas.question_headers import headers_of, value_of
+from ragbandit.router.api.schemas.question_headers import header_value, headers_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
@@ -65,11 +65,11 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
     return {"object": "list", "data": [named_model(name, router=router, caller=caller) for name in names]}
 
 
-def named_model(name: str, *, router: Router, caller: Caller) -> Model:
+def named_model(name: str, *, router: Router, caller: Caller) -> ListedModel:
     """The model of this name, with its context window if that is known. Raises ModelNotFound."""
     arm = choice_of(name, router=router, field=None).arm
     window = _window([arm] if arm else _arms_of(caller, router=router), router=router)
-    model: Model = {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWNER}
+    model: ListedModel = {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWNER}
     if window is not None:
         model |= {"context_length": window, "context_window": window, "max_model_len": window}
     return model
@@ -336,7 +336,7 @@ def _context_of(metadata: Mapping[str, Any], *, schema: ContextSchema) -> tuple[
         declared = schema.get(key)
         if declared is not None and not declared.is_own:
             if value is not None:
-                context[key] = value_of(_text_of(value), declared=declared, field=f"metadata.{key}")
+                context[key] = header_value(_text_of(value), declared=declared, field=f"metadata.{key}")
         elif isinstance(value, str) and len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE:
             stored[key] = value
     return context, dict(list(stored.items())[:_MOST_PAIRS])

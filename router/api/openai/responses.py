@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ragbandit.router.api.openai import errors, replies
-from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable
-from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, as_chat, in_namespace
+from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_value
+from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, chat_of_items, in_namespace
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
@@ -126,7 +126,7 @@ def response(
         "status": status,
         "incomplete_details": {"reason": reason} if status == "incomplete" else None,
         "error": None if error is None else {"code": error["code"], "message": error["message"]},
-        "model": replies.model_name(decision),
+        "model": replies.answering_model(decision),
         "previous_response_id": request.get("previous_response_id"),
         "instructions": next(iter(system), None) if request.get("instructions") else None,
         "output": [],
@@ -143,7 +143,7 @@ def response(
         if not fault:
             reply["output"] = output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
-        reply["ragbandit"] = replies.facts_of(decision, outcome, base=base)
+        reply["ragbandit"] = replies.reply_facts(decision, outcome, base=base)
         more = replies.more_of(outcome, "choice") | replies.more_of(outcome)
         reply |= {name: value for name, value in more.items() if name not in reply or name == "service_tier"}
     return reply
@@ -326,7 +326,7 @@ class ResponseBody(OpenAIBody):
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
-            SENT: storable(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"),
+            SENT: storable_value(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"),
             NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
         }
 
@@ -334,7 +334,7 @@ class ResponseBody(OpenAIBody):
         """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
         parameters of that chat completion, names of ignored tools, items and parameters). Raises InvalidInput.
         """
-        sent, ignored = as_chat(self.sent_fields, before=before)
+        sent, ignored = chat_of_items(self.sent_fields, before=before)
         return sent, short_names(ignored)
 
 

@@ -41,7 +41,7 @@ MOST_SAID: Final = 262_144
 REPEATS: Final = "repeats_answer"
 
 
-async def record_of(
+async def response_record(
     request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
 ) -> DecisionRecord:
     """Read the record of a response. Raises NotFound, also for a response made with `store: false`. field: name of the
@@ -56,7 +56,7 @@ async def record_of(
         record = await reads_of(request).run(lambda: router.decision(response_id))
         successor = None if record.outcome is None else successor_of(record.outcome.made_by)
         if successor is not None:
-            return await record_of(request, successor, field=field, tenant=tenant)
+            return await response_record(request, successor, field=field, tenant=tenant)
     except NotFound:
         raise missing from None
     query = record.decision.query
@@ -118,7 +118,7 @@ async def _messages_before(request: Request, response_id: str) -> tuple[Decision
     """
     tenant = caller_of(request).tenant or "default"
     # Even a key for all tenants must not copy the texts of one tenant into a conversation of another.
-    record = await record_of(request, response_id, field=PREVIOUS, tenant=tenant)
+    record = await response_record(request, response_id, field=PREVIOUS, tenant=tenant)
     if record.outcome is None and record.decision.query.text:
         remedy = f"wait for it: GET /v1/responses/{response_id}"
         raise InvalidInput("this response has no answer yet", field=PREVIOUS, remedy=remedy)
@@ -224,7 +224,7 @@ async def _stored_item(request: Request, item_id: str) -> dict[str, Any] | None:
     item = None
     for decision_id in decisions_of_item(item_id):
         with suppress(NotFound):
-            record = await record_of(request, decision_id, tenant=tenant)
+            record = await response_record(request, decision_id, tenant=tenant)
             output = stored_response(request, record)["output"] if record.decision.query.text else ()
             item = next((candidate for candidate in output if candidate["id"] == item_id), item)
     return item

@@ -153,7 +153,7 @@ def _value(sent: Sequence[str], *, declared: ContextKey) -> Json:
     """The value of a header that no rule reads; None without one, or if it was sent several times."""
     text = "" if len(sent) != 1 else sent[0][:LONGEST_HEADER]
     text = declared.map.get(text, text) if len(sent) < 2 else ""
-    return value_of(text, declared=declared, field=str(declared.header)) if text else None
+    return header_value(text, declared=declared, field=str(declared.header)) if text else None
 
 
 def _ruled_value(sent: Sequence[str], *, declared: ContextKey) -> Json:
@@ -169,7 +169,7 @@ def _ruled_value(sent: Sequence[str], *, declared: ContextKey) -> Json:
         raise _undecided(f"has {len(text)} characters", header=header, remedy=f"send at most {LONGEST_HEADER}")
     value = None
     with suppress(InvalidInput):
-        value = value_of(text, declared=declared, field=header)
+        value = header_value(text, declared=declared, field=header)
     is_certain = declared.values is not None or declared.type == "words" or text in declared.map.values()
     if not is_known(value, declared=declared) or ("," in text and not is_certain):  # proxies join with commas
         remedy = f"send {values_in_words(declared)}, once; letter case counts"
@@ -189,7 +189,7 @@ def _decoded(value: str) -> str:
         return value.strip()
 
 
-def value_of(text: str, *, declared: ContextKey, field: str) -> Json:
+def header_value(text: str, *, declared: ContextKey, field: str) -> Json:
     """A text as the value of a context key. Raises InvalidInput."""
     match declared.type:
         case "number":

@@ -187,7 +187,7 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
     )
 
 
-def plain(reply: Any) -> Any:
+def json_ready(reply: Any) -> Any:
     """The reply as JSON values: dataclasses become dicts, and numbers that are not finite become None."""
     return to_jsonable_python(reply, inf_nan_mode="null", fallback=dict)
 

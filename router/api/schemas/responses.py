@@ -24,7 +24,7 @@ MODELS: Final = "ragbandit.models"
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 
-def refusal(error: RagBanditError, *, scope: Scope) -> Response:
+def refusal_reply(error: RagBanditError, *, scope: Scope) -> Response:
     """The reply to a request that ended with an error; with Retry-After if a later attempt may succeed."""
     after_s = 1.0 if error.status == 503 and error.retry_after_s is None else error.retry_after_s
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
@@ -61,7 +61,7 @@ def error_body(code: str, message: str, *, field: str | None = None, remedy: str
     return {"error": {"code": code, "message": message, "field": field, "remedy": remedy}}
 
 
-def described(text: str, model: Any) -> dict[str, Any]:
+def reply_description(text: str, model: Any) -> dict[str, Any]:
     return {"description": text, "model": model}
 
 

@@ -15,11 +15,11 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from ragbandit.router.api.security.key_ring import KeyRing
-from ragbandit.router.api.security.rules import Rule
+from ragbandit.router.api.security.rules import AccessRule
 from ragbandit.router.api.security.sites import check_host, check_site, signs_in
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback, is_open
-from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, is_known
+from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, are_known_scopes
 from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role
 
@@ -47,7 +47,7 @@ class Gate:
         if self._loopback:
             self._hosts |= {server.host.lower(), f"[{server.host.lower()}]"}
 
-    async def caller(self, scope: Scope, headers: Headers, *, rule: Rule, path: str) -> Caller:
+    async def caller(self, scope: Scope, headers: Headers, *, rule: AccessRule, path: str) -> Caller:
         """The caller of a request. Raises Unauthorized, Forbidden, and NotReady if keys cannot be checked."""
         roles = rule.roles
         if roles is None:
@@ -161,7 +161,7 @@ def _only(headers: Headers, name: str) -> str:
 
 def caller_with(key: ApiKey) -> Caller:
     """The caller with this key. Raises Forbidden if this release does not support a scope of the key."""
-    if not is_known(key.scopes):
+    if not are_known_scopes(key.scopes):
         remedy = "upgrade this service, or make a new key"
         raise Forbidden("a newer version made this key, with scopes that this version does not know", remedy=remedy)
     return Caller(key=key.public_id, role=key.role, tenant=key.tenant, scopes=key.scopes)

@@ -13,7 +13,7 @@ MCP_PATH: Final = "/mcp"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     #: roles that may call the endpoint; None if no API key is needed
     roles: frozenset[Role] | None
     #: whether the reply shows data of all tenants, so that keys of one tenant are refused
@@ -44,21 +44,21 @@ def roles(*names: Role) -> frozenset[Role]:
 _OPERATORS: Final = roles("reader", "operator")
 _ALL_ROLES: Final = roles("reader", "app", "rater", "worker", "operator")
 
-EVERYBODY: Final = Rule(None)
-PROBE: Final = Rule(None, is_probe=True)
-ANY_ROLE: Final = Rule(_ALL_ROLES)
-DOCUMENTATION: Final = Rule(_ALL_ROLES, on_both_ports=True)
-APP: Final = Rule(roles("app"))
-QUESTION: Final = Rule(roles("app"), queue="questions", asks=True)
-CHAT: Final = Rule(roles("app"), queue="questions", size_limit="max_chat_bytes", asks=True)
+EVERYBODY: Final = AccessRule(None)
+PROBE: Final = AccessRule(None, is_probe=True)
+ANY_ROLE: Final = AccessRule(_ALL_ROLES)
+DOCUMENTATION: Final = AccessRule(_ALL_ROLES, on_both_ports=True)
+APP: Final = AccessRule(roles("app"))
+QUESTION: Final = AccessRule(roles("app"), queue="questions", asks=True)
+CHAT: Final = AccessRule(roles("app"), queue="questions", size_limit="max_chat_bytes", asks=True)
 #: what reads the messages or texts of a chat, but decides nothing
-TEXTS: Final = Rule(roles("app"), size_limit="max_chat_bytes", asks=True)
-READ: Final = Rule(_OPERATORS)
-READ_ALL: Final = Rule(_OPERATORS, all_tenants=True)
-ADMIN: Final = Rule(roles(), all_tenants=True)
-COMMAND: Final = Rule(roles("operator"), all_tenants=True)
-LABEL: Final = Rule(roles("rater", "operator"))
-PERSON: Final = Rule(roles("reader", "rater", "operator"))
+TEXTS: Final = AccessRule(roles("app"), size_limit="max_chat_bytes", asks=True)
+READ: Final = AccessRule(_OPERATORS)
+READ_ALL: Final = AccessRule(_OPERATORS, all_tenants=True)
+ADMIN: Final = AccessRule(roles(), all_tenants=True)
+COMMAND: Final = AccessRule(roles("operator"), all_tenants=True)
+LABEL: Final = AccessRule(roles("rater", "operator"))
+PERSON: Final = AccessRule(roles("reader", "rater", "operator"))
 
 
 def is_page(path: str) -> bool:

@@ -12,8 +12,8 @@ from ragbandit.router.api.endpoints import decisions, feedback, paired
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody, body_of
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.security.rules import LABEL, PERSON, READ, Rule, roles
-from ragbandit.router.api.ui.rendering import form_of, onward, page
+from ragbandit.router.api.security.rules import LABEL, PERSON, READ, AccessRule, roles
+from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
@@ -39,7 +39,7 @@ pages = Endpoints()
 
 
 @pages.get("/ui/decisions", rule=READ)
-async def listed(request: Request) -> Response:
+async def list_decisions(request: Request) -> Response:
     """The page with the results of a search. If the form has an id, redirects to the page of that decision."""
     form = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
     router, named = router_of(request), form["id"]
@@ -64,7 +64,7 @@ async def listed(request: Request) -> Response:
 
 
 @pages.get("/ui/decisions/{decision_id}", rule=READ)
-async def one(decision_id: str, request: Request) -> Response:
+async def show_decision(decision_id: str, request: Request) -> Response:
     router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     values["may_rate"] = caller_of(request).role != "reader"
@@ -73,16 +73,16 @@ async def one(decision_id: str, request: Request) -> Response:
     return page(request, "decision.html", title="Decision", **values)
 
 
-@pages.post("/ui/decisions/{decision_id}/cancel", rule=Rule(roles("operator")))
-async def cancel(decision_id: str, request: Request) -> Response:
-    await form_of(request)
+@pages.post("/ui/decisions/{decision_id}/cancel", rule=AccessRule(roles("operator")))
+async def cancel_answer(decision_id: str, request: Request) -> Response:
+    await form_fields(request)
     await decisions.cancel(decision_id, request)
     return onward(f"/ui/decisions/{decision_id}")
 
 
 @pages.post("/ui/decisions/{decision_id}/rating", rule=LABEL)
-async def rate(decision_id: str, request: Request) -> Response:
-    await _rated(request, await form_of(request, "rating"), decision_id=decision_id, source="human")
+async def rate_decision(decision_id: str, request: Request) -> Response:
+    await _rated(request, await form_fields(request, "rating"), decision_id=decision_id, source="human")
     return onward(f"/ui/decisions/{decision_id}")
 
 
@@ -135,7 +135,7 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
 
 @pages.post("/ui/labels", rule=LABEL)
 async def label(request: Request, skip: Skip = 0) -> Response:
-    form = await form_of(request, "decision_id", "item", "rating")
+    form = await form_fields(request, "decision_id", "item", "rating")
     if not form["rating"]:
         skip += 1
     elif form["item"]:

@@ -12,10 +12,10 @@ from ragbandit.router.api.endpoints.operations import current_state, read_or_non
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import body_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
-from ragbandit.router.api.ui.rendering import form_of, onward, page
+from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import shown
-from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, lines
+from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.operation.budget_words import budget_lines
@@ -106,7 +106,7 @@ def _report(
     step = deciding(router.database, result, scope, means=Means.of(settings), now=now)
     can_buy = step is not None and step.is_ours
     steps = rating(result), None if step is None or can_buy else step.text
-    shown = words.assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, steps=steps)
+    shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, steps=steps)
     return _Shown(result, shown, can_buy)
 
 
@@ -130,7 +130,9 @@ def earned_charts(history: Overview) -> list[Picture]:
             Line(name=name, values=[getattr(point.totals, field) for point in points], look=look)
             for (name, field), look in zip(fields.items(), _LOOKS, strict=False)
         ]
-        return lines(title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True)
+        return draw_lines(
+            title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True
+        )
 
     charts = (
         chart("Reward and quality per question", "reward", reward="reward", quality="quality"),
@@ -153,7 +155,9 @@ def arm_charts(history: Overview, *, sign: ArmSigns, cost: Collection[str]) -> l
             Line(name=arm, values=[value(p.arms.get(arm, none), p.totals) for p in points], look=sign.look(arm))
             for arm in arms
         ]
-        return lines(title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True)
+        return draw_lines(
+            title, at=[point.at for point in points], series=series, unit=unit, times=True, from_zero=True
+        )
 
     charts = (
         chart("Share of the decisions", "percent", lambda arm, everything: mean(arm.decided, everything.decided)),
@@ -202,7 +206,7 @@ async def first(request: Request) -> Response:
 
 @pages.post("/ui/decide", rule=ADMIN)
 async def decide(request: Request) -> Response:
-    form = await form_of(request, "budget", "since", "until", "against", "judge", "time")
+    form = await form_fields(request, "budget", "since", "until", "against", "judge", "time")
     sent: dict[str, Any] = {name: form[name] or None for name in ("against", "judge")}
     for name in ("budget", "since", "until"):
         try:
@@ -216,9 +220,9 @@ async def decide(request: Request) -> Response:
 
 
 @pages.post("/ui/rate", rule=ADMIN)
-async def rate(request: Request) -> Response:
+async def queue_ratings(request: Request) -> Response:
     """Put the answers whose ratings the shown verdict lacks on the page Labels."""
-    form, router = await form_of(request, "time"), router_of(request)
+    form, router = await form_fields(request, "time"), router_of(request)
     result = (await _newest_report(request, _time_of(form["time"]))).report
     if result.to_rate is not None and result.compared_arm is not None:
         scope = ReportScope(label=router.ledger.label, since=result.since, until=result.until)

@@ -10,10 +10,10 @@ from ragbandit.router.api.endpoints import policies
 from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import COMMAND, READ_ALL
-from ragbandit.router.api.ui.rendering import form_of, onward, page
+from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.comparison.words import difference
-from ragbandit.router.rollouts.overview import detail, overview, settings_of
+from ragbandit.router.rollouts.overview import detail, list_versions, settings_of
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
@@ -35,7 +35,7 @@ pages = Endpoints()
 
 
 @pages.get("/ui/policies", rule=READ_ALL)
-async def listed(request: Request) -> Response:
+async def list_policies(request: Request) -> Response:
     router = router_of(request)
     values = await reads_of(request).run(lambda: _versions(router))
     values["sign"] = ArmSigns(router.service.arms)
@@ -43,7 +43,7 @@ async def listed(request: Request) -> Response:
 
 
 @pages.get("/ui/policies/{name}", rule=READ_ALL)
-async def one(name: str, request: Request) -> Response:
+async def show_policy(name: str, request: Request) -> Response:
     router = router_of(request)
     try:
         values = await reads_of(request).run(lambda: _version(router, name))
@@ -56,7 +56,7 @@ async def one(name: str, request: Request) -> Response:
 
 @pages.post("/ui/policies/{name}/{verb}", rule=COMMAND)
 async def act(name: str, verb: str, request: Request) -> Response:
-    form = await form_of(request, "revision", "reason", "force")
+    form = await form_fields(request, "revision", "reason", "force")
     if verb not in TRANSITIONS:
         raise NotFound(f"{verb!r:.40} is not a verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
     if not re.fullmatch("[0-9]{1,15}", form["revision"]):
@@ -69,7 +69,7 @@ async def act(name: str, verb: str, request: Request) -> Response:
 
 @pages.post("/ui/switch", rule=COMMAND)
 async def switch(request: Request) -> Response:
-    form = await form_of(request, "to", "reason")
+    form = await form_fields(request, "to", "reason")
     target, _, arm = form["to"].partition(":")
     body = KillBody.model_construct(reason=form["reason"], arm=arm or None)
     if target not in ("off", "champion", "arm") or (target == "arm") != bool(arm):
@@ -79,7 +79,7 @@ async def switch(request: Request) -> Response:
 
 
 def _versions(router: Router) -> dict[str, Any]:
-    all_of = overview(router.database, base=base_of(router))
+    all_of = list_versions(router.database, base=base_of(router))
     ordered = sorted(all_of.policies, key=lambda version: (_ORDER.index(version.state), -version.since))
     versions = ordered[:MOST_VERSIONS]
     champion = next((version for version in versions if version.state == "champion"), None)

@@ -18,7 +18,7 @@ from starlette.types import Scope
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.routes import RouteTable
-from ragbandit.router.api.schemas.replies import plain
+from ragbandit.router.api.schemas.replies import json_ready
 from ragbandit.router.api.security.sites import check_form, signs_in
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
@@ -73,8 +73,8 @@ _KINDS: Final = (
 @cache
 def environment() -> Environment:
     """The Jinja environment of all pages. An undefined name is an error, not an empty text."""
-    jinja = assessments.environment("ragbandit.router.api.ui")
-    filters = (duration, age, state_sign, plain)
+    jinja = assessments.page_environment("ragbandit.router.api.ui")
+    filters = (duration, age, state_sign, json_ready)
     jinja.filters |= {function.__name__: function for function in filters} | {"moment": time_element, "query": _query}
     jinja.tests["blank"] = is_blank
     return jinja
@@ -138,7 +138,7 @@ def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[s
 _TYPE: Final = "application/x-www-form-urlencoded"
 
 
-async def form_of(request: Request, *fields: str) -> dict[str, str]:
+async def form_fields(request: Request, *fields: str) -> dict[str, str]:
     """The fields of a form; "" for a field that was not sent. Raises Forbidden if another site may have sent the form,
     and InvalidInput if it is not a form or has other fields.
     """

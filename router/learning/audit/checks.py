@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 
-from ragbandit.router.learning.audit.differences import difference
+from ragbandit.router.learning.audit.differences import snapshot_difference
 from ragbandit.router.learning.examples import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import FACTS, make_policy
@@ -22,9 +22,9 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_o
 from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.draw import (
     Drawn,
-    choose,
     configured_floor,
     draw,
+    draw_index,
     falling_share,
     holdback_of,
     seed_of,
@@ -61,7 +61,7 @@ def draw_fault(decision: Decision) -> str | None:
         return f"pmf falls below the floor {decision.floor}"
     if _held_fault(decision):
         return "the share of the holdback does not follow from its settings and its number of learned answers"
-    index = choose(pmf, seed=decision.seed)
+    index = draw_index(pmf, seed=decision.seed)
     if decision.arms[index] != decision.arm:
         return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
     if pmf[index] != decision.propensity:
@@ -96,7 +96,7 @@ MOST_NAMED: Final = 20
 
 
 @dataclass(kw_only=True, slots=True)
-class Verdict:
+class AuditResult:
     """Result of an audit: numbers of checked rows and of mismatches."""
 
     decisions: int = 0
@@ -205,7 +205,7 @@ class DeepCheck:
     Then one of the ledger's policies must reproduce all decisions of the version.
     """
 
-    def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
+    def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: AuditResult) -> None:
         self.ledger, self.files = ledger, files
         self.verdict = verdict
         of_ledger = select(snapshots).where(snapshots.c.policy == ledger.label)
@@ -324,7 +324,7 @@ class DeepCheck:
         """Compare policy and snapshot: the sha256 must be equal, or the arrays differ by at most the tolerance."""
         text = f"replaying to {info.last_seq} does not give {info.version}"
         try:
-            distance = difference(policy, files=self.files, info=info)
+            distance = snapshot_difference(policy, files=self.files, info=info)
         except SnapshotError as error:
             self.verdict.fail("deep_mismatches", f"{text}: {error}")
             return

@@ -16,7 +16,7 @@ from ragbandit.shared.types import SnapshotInfo
 SHORTEST_ROW: Final = 1e-7
 
 
-def difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
+def snapshot_difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
     """Largest relative difference between a relearned policy and a snapshot; None if the files were deleted."""
     if sha256_after(policy, info=info) == info.sha256:
         return 0.0

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import RowMapping, Table, func, select, tuple_
 
-from ragbandit.router.learning.audit.checks import PAGE, Verdict
+from ragbandit.router.learning.audit.checks import PAGE, AuditResult
 from ragbandit.router.learning.reward import MEASURES, cost_of_terms, quality_of
 from ragbandit.router.storage.access.corrections import Corrections, corrections_of
 from ragbandit.router.storage.access.spending import (
@@ -39,7 +39,7 @@ _ROUNDING: Final = 1e-9
 
 
 class RowCheck:
-    def __init__(self, ledger: Ledger, *, verdict: Verdict, now: float) -> None:
+    def __init__(self, ledger: Ledger, *, verdict: AuditResult, now: float) -> None:
         self.ledger, self.verdict, self.now = ledger, verdict, now
         self.without_hash = 0
         self._corrections = Corrections()

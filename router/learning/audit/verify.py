@@ -15,14 +15,14 @@ from sqlalchemy import and_, func, or_, select
 from ragbandit.router.learning.audit.checks import (
     MOST_NAMED,
     PAGE,
+    AuditResult,
     DeepCheck,
-    Verdict,
     draw_fault,
     is_of_another_release,
     pages,
     seed_fault,
 )
-from ragbandit.router.learning.audit.differences import difference
+from ragbandit.router.learning.audit.differences import snapshot_difference
 from ragbandit.router.learning.audit.stored_rows import RowCheck
 from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
@@ -31,7 +31,7 @@ from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
-from ragbandit.router.storage.sql.counters import GONE, counted, kept
+from ragbandit.router.storage.sql.counters import GONE, kept, row_counts
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
 from ragbandit.shared.model_servers.failures import FAILOVER
@@ -53,7 +53,7 @@ def verify(
     serving: Policy | None,
     deep: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Verdict:
+) -> AuditResult:
     """Check the decisions and replay the ledger. Changes nothing.
 
     serving: a policy with the algorithm and params of the routers. None for an imported ledger without a policy: then
@@ -61,7 +61,7 @@ def verify(
     deep: compute every pmf again, and compare the stored rows with each other
     progress: called with (checked decisions, all decisions)
     """
-    verdict = Verdict()
+    verdict = AuditResult()
     for place in ledger.database.damages(most=MOST_NAMED - 1):
         verdict.fail("damages", f"the database is damaged: {place}")
     if verdict.damages:
@@ -91,16 +91,16 @@ def verify(
     return verdict
 
 
-def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
+def _check_counters(ledger: Ledger, *, verdict: AuditResult) -> None:
     with ledger.database.read() as connection:  # one transaction, because other processes write
-        counts, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
+        counts, stored = row_counts(connection, label=ledger.label), kept(connection, label=ledger.label)
     for name, count in counts.items():
         if stored[name] != count:
             text = f"the counter {name} is {stored[name]}, the tables have {count}: run `ragbandit verify --recount`"
             verdict.fail("counter_mismatches", text)
 
 
-def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
+def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: AuditResult) -> SnapshotInfo | None:
     """The newest snapshot of the live policy, or None. Stores the sha256 of the snapshot's files in the verdict."""
     maker: dict[str, Any] = {}
     if serving is not None:
@@ -119,7 +119,7 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
     return info
 
 
-def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict) -> None:
+def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: AuditResult) -> None:
     end, policy = _relearned(ledger, files=files, live=live, verdict=verdict)
     if end is None:
         return
@@ -140,7 +140,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         reason = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
         verdict.note(f"{reason}: the policy is not compared with its ledger; its snapshots stay in use")
         return
-    distance = difference(policy, files=files, info=live) if verdict.live_sha256 == live.sha256 else None
+    distance = snapshot_difference(policy, files=files, info=live) if verdict.live_sha256 == live.sha256 else None
     if distance is None:
         verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
     elif distance <= tolerance_of(policy):
@@ -153,7 +153,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
 
 
 def _relearned(
-    ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: Verdict
+    ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: AuditResult
 ) -> tuple[int | None, Policy | None]:
     """Check every update, and let an untrained copy of the live policy learn it.
 
@@ -209,7 +209,7 @@ def _removed_updates(ledger: Ledger) -> int:
     return deleted["learned"] + deleted["defaulted"]
 
 
-def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+def _check_draws(ledger: Ledger, *, verdict: AuditResult, progress: Callable[[int, int], None]) -> None:
     with ledger.database.read() as connection:
         total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
 
@@ -230,7 +230,7 @@ def _check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, i
     _check_turns(ledger, turns, verdict=verdict)
 
 
-def _check_draw(decision: Decision, *, secret: bytes | None, verdict: Verdict) -> None:
+def _check_draw(decision: Decision, *, secret: bytes | None, verdict: AuditResult) -> None:
     verdict.decisions += 1
     verdict.erased += ERASED in decision.facts
     if IMPORTED in decision.facts:
@@ -249,7 +249,7 @@ def _first_of(decision: Decision) -> DecisionId | None:
     return decision.turn_of if stay is None else stay.first
 
 
-def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: Verdict) -> None:
+def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: AuditResult) -> None:
     """Count a mismatch for each turn with another arm than its decision, if that is still stored. After a turn that was
     moved to another arm, or that another arm answered in place of a failed one, the turns may have any arm of these.
     """

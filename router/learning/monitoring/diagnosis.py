@@ -172,7 +172,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Traffic:
+class NewestDecisions:
     """The newest decisions of a ledger, oldest first."""
 
     decisions: Sequence[Decision]
@@ -188,7 +188,7 @@ class Traffic:
 
 
 def diagnosed(
-    policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
+    policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: NewestDecisions, floors: Callable[[int], float]
 ) -> Diagnosis | None:
     """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior.
 
@@ -250,7 +250,7 @@ def diagnose(
     if len(valid) < len(outputs):
         return None
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
-    traffic = Traffic(decisions=newest, labelled=labelled, weight=weight)
+    traffic = NewestDecisions(decisions=newest, labelled=labelled, weight=weight)
     diagnosis = diagnosed(policy, valid, traffic=traffic, floors=settings.floor_of)
     if diagnosis is None:
         return None
@@ -302,7 +302,7 @@ def _evidence(output: PolicyOutput, decision: Decision, *, place: int, free: flo
 
 
 def _diagnose_arm(
-    evidence: list[_Evidence], *, noise: float, traffic: Traffic, judged: int, drifts: bool
+    evidence: list[_Evidence], *, noise: float, traffic: NewestDecisions, judged: int, drifts: bool
 ) -> ArmDiagnosis:
     worths, variances, served, free = map(math.fsum, zip(*evidence, strict=True))
     count = len(evidence)

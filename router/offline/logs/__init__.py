@@ -70,7 +70,7 @@ def bad_row(error: InvalidInput, *, line: int, task: int | None = None) -> BadRo
 _STRICT: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
-def json_object(value: dict[str, Any]) -> dict[str, Any]:
+def checked_object(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object if JSON can represent it: no NaN, no unpaired surrogates. Raises PydanticCustomError."""
     try:
         if value:
@@ -81,11 +81,11 @@ def json_object(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(json_object)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(checked_object)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def checked(model: type[Model], record: Mapping[str, Any]) -> Model:
+def checked_record(model: type[Model], record: Mapping[str, Any]) -> Model:
     """The record as a model. Raises InvalidInput for its first fault."""
     checked_record, faults = model_and_faults(model, record)
     if checked_record is None:

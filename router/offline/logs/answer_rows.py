@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ragbandit.router.offline.logs import BadRow, bad_row, cells
 from ragbandit.router.offline.logs.records import Parse
-from ragbandit.router.offline.logs.table_columns import COSTS, MEASURES, TableForm, is_in_milliseconds, value_at
+from ragbandit.router.offline.logs.table_columns import COSTS, MEASURES, TableForm, column_value, is_in_milliseconds
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 
@@ -102,7 +102,7 @@ class AnswerRows:
     def _cell(self, entry: Mapping[str, Any], ours: str) -> Any:
         """The value of our key; None if it is missing or blank."""
         column = self.form.columns.get(ours)
-        value = None if column is None else value_at(entry, column)
+        value = None if column is None else column_value(entry, column)
         return None if cells.is_empty(value) or (isinstance(value, str) and not value.strip()) else value
 
     def _converted(
@@ -182,7 +182,7 @@ def _quality(value: Any) -> float:
 
 
 def _amount(value: Any) -> float:
-    amount = cells.number(value)
+    amount = cells.cell_number(value)
     if not 0.0 <= amount <= MOST_AMOUNT:
         raise ValueError(f"Give a number from 0 to {MOST_AMOUNT:g}")
     return amount

@@ -80,7 +80,7 @@ class LogSource(Protocol):
         """Yield record batches with these columns, except optional ones that the source lacks. Raises InvalidInput."""
 
 
-def arms_of(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
+def offered_arms(source: LogSource, *, every: bool) -> tuple[ArmName, ...]:
     """The arms that the first drawn row offers; if `every` is True, the arms that any drawn row offers."""
     arms: dict[ArmName, None] = {}
     for batch in source.batches(("arms", "facts")):
@@ -152,7 +152,7 @@ def row_named(batch: Any, row: int, *, place: str) -> str:
     return f"{place} {line}" if line else f"decision {batch.column('id')[row].as_py()}"
 
 
-def decoded(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
+def decoded_batch(batch: Any, *, spec: BatchSpec, place: str = "line") -> Log:
     """Decode and check a batch. The log has features if all rows have features of one encoder.
 
     Raises InvalidInput for a row that the reader of rows refuses, in its words, or that offers other arms than the log.

@@ -40,7 +40,7 @@ _FLAGS: Final = {
 }
 
 
-def number(value: Any, *, most: float = sys.float_info.max) -> float:
+def cell_number(value: Any, *, most: float = sys.float_info.max) -> float:
     if type(value) is float and abs(value) <= most:  # the fast path for most values
         return value
     value = plain(value)
@@ -66,7 +66,7 @@ _OUTCOMES: Final = {
 def outcome(value: Any) -> float:
     """A quality as a number; also words such as "passed" and "wrong"."""
     known = _OUTCOMES.get(value.strip().lower()) if isinstance(value, str) else None
-    return number(value) if known is None else known
+    return cell_number(value) if known is None else known
 
 
 def written_number(text: str) -> float:
@@ -142,7 +142,7 @@ def texts(value: Any) -> list[str]:
 
 
 def numbers(value: Any) -> list[float]:
-    return [number(item) for item in _items(value)]
+    return [cell_number(item) for item in _items(value)]
 
 
 def _items(value: Any) -> Sequence[Any]:
@@ -153,7 +153,7 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    value = unpacked(value)
+    value = parsed_cell(value)
     if not isinstance(value, dict):
         raise ValueError("Give an object, or its JSON as text")
     members: dict[str, Any] = plain_tree(value)
@@ -192,7 +192,7 @@ def from_text(value: Any) -> Any:
     return value
 
 
-def unpacked(value: Any) -> Any:
+def parsed_cell(value: Any) -> Any:
     """Parse JSON in text, or a list of pairs (a map of Arrow), into an object. Other values are returned unchanged."""
     value = from_text(plain(value))
     if not isinstance(value, list | tuple) or (value and type(value[0]) in (float, int, str)):
@@ -204,14 +204,14 @@ def unpacked(value: Any) -> Any:
 
 
 def probabilities(value: Any) -> list[float] | dict[str, float]:
-    value = unpacked(value)
+    value = parsed_cell(value)
     if isinstance(value, dict):
-        return {str(arm): number(share) for arm, share in value.items() if not is_missing(share)}
+        return {str(arm): cell_number(share) for arm, share in value.items() if not is_missing(share)}
     return numbers(value)
 
 
 def reward(value: Any) -> dict[str, Any]:
-    value = unpacked(value)
+    value = parsed_cell(value)
     if isinstance(value, dict):
         return {name: part for name, part in value.items() if not is_missing(part)}
     return {"value": value}

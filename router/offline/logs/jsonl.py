@@ -37,8 +37,8 @@ from ragbandit.router.offline.logs import (
     JsonObject,
     Logged,
     cells,
-    checked,
-    json_object,
+    checked_object,
+    checked_record,
 )
 from ragbandit.router.offline.logs.cells import converted, in_order
 from ragbandit.router.offline.logs.records import nested, records
@@ -61,7 +61,7 @@ _Name = Annotated[str, _upto(64, least=1), _AsText]
 _AsTexts: Final = BeforeValidator(cells.texts)
 _Names = Annotated[tuple[Annotated[str, _upto(64)], ...], _AsTexts]
 _Price = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(price_value), _AsText]
-_AsNumber: Final = BeforeValidator(cells.number)
+_AsNumber: Final = BeforeValidator(cells.cell_number)
 _Number = Annotated[float, _AsNumber]
 _Seconds = Annotated[float, BeforeValidator(cells.seconds)]
 _Flag = Annotated[bool, BeforeValidator(cells.flag)]
@@ -69,7 +69,7 @@ _AsWhole: Final = BeforeValidator(cells.whole)
 _Mapping = Annotated[JsonObject, BeforeValidator(cells.mapping)]
 _AsMembers: Final = BeforeValidator(cells.members)
 _Members = Annotated[dict[str, float], _AsMembers]
-_AsPart: Final = BeforeValidator(partial(cells.number, most=LARGEST))
+_AsPart: Final = BeforeValidator(partial(cells.cell_number, most=LARGEST))
 _Part = Annotated[float, _AsPart]
 _Whole = Annotated[int, Field(gt=0, lt=2**63)]
 _Positive = Annotated[float, Field(gt=0.0)]
@@ -183,7 +183,7 @@ def column_values(rows: Iterable[Logged], key: str) -> list[Any]:
     return [convert(value(row)) for row in rows]
 
 
-def rows_of(
+def parsed_rows(
     parsers: Iterable[tuple[int, Callable[[], Record]]],
     *,
     defaults: RewardSettings,
@@ -218,7 +218,7 @@ def rows_of(
 def logged_row(
     record: Mapping[str, Any], *, line: int, defaults: RewardSettings, seen: Callable[[], Sequence[str]]
 ) -> Logged:
-    """Convert and check a record. seen: see `rows_of`. Raises InvalidInput, with the field."""
+    """Convert and check a record. seen: see `parsed_rows`. Raises InvalidInput, with the field."""
     record = nested(record, heads=("pmf", "reward", "context"))
     present = {
         name: value
@@ -236,7 +236,7 @@ def logged_row(
             present["arms"] = arms = converted(cells.texts, present.get("arms", list(pmf)), field="arms")
             pmf = in_order(pmf, arms=arms, field="pmf")
         present["pmf"] = [0.0 if -slack(0.0) < share < 0.0 else share for share in pmf]
-    row = checked(_Row, present)
+    row = checked_record(_Row, present)
     _check_offer(row)
     _check_draw(row)
     query = Query(
@@ -269,7 +269,7 @@ def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Rec
     arms = converted(cells.texts, present["arms"], field="arms") if "arms" in present else list(seen())
     if len(arms) < 2 and "arms" not in present:
         raise InvalidInput("the value is missing", field="arms", remedy=_EVERY_ARM)
-    drawn = converted(cells.number, present["propensity"], field="propensity")
+    drawn = converted(cells.cell_number, present["propensity"], field="propensity")
     _check_propensity(drawn)
     rest = max(1.0 - drawn, 0.0) / max(len(arms) - 1, 1)
     even = {"arms": arms, "pmf": [drawn if name == str(present["arm"]) else rest for name in arms]}
@@ -280,7 +280,7 @@ def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Rec
 
 def _extra(record: Record) -> Record:
     try:
-        return json_object(record)
+        return checked_object(record)
     except PydanticCustomError as error:
         raise InvalidInput("the unknown keys of a row cannot be used", field="extra", remedy=error.message()) from error
 
@@ -363,7 +363,7 @@ def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> It
     """
     file, keys = Path(path), ("arm", "id")
     seen = cache(partial(_arms_seen, file, keys=keys))
-    return rows_of(records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
+    return parsed_rows(records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
 
 
 def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:

@@ -133,7 +133,7 @@ def _opened(path: Path, **options: Any) -> Any:
         ) from error
 
 
-def numbered(path: Path) -> Iterator[tuple[int, Callable[[], Record]]]:
+def parquet_records(path: Path) -> Iterator[tuple[int, Callable[[], Record]]]:
     """Yield (number from 1, parser) of every row; see `records`."""
     number = 0
     with opened(path) as file:

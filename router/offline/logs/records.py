@@ -59,7 +59,7 @@ def records(path: Path, *, keys: Sequence[str], columns: Sequence[str] = ()) -> 
     """
     head = first_bytes(path)
     if head.startswith(PARQUET):
-        yield from required_module("ragbandit.router.offline.logs.parquet", extra="replay").numbered(path)
+        yield from required_module("ragbandit.router.offline.logs.parquet", extra="replay").parquet_records(path)
         return
     for name, pattern in _OTHERS.items():
         if re.match(pattern, head[:4096], re.DOTALL):

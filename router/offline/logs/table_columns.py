@@ -132,10 +132,10 @@ class TableForm:
         """Returns (declared keys -> values of their types, without missing ones; faults)."""
         values, faults = dict[str, Any](), []
         for key, column in self.context.items():
-            cell = value_at(entry, column)
+            cell = column_value(entry, column)
             if cells.is_empty(cell):
                 continue
-            kind = _KINDS[self.schema[key].type] if key in self.schema else cells.unpacked
+            kind = _KINDS[self.schema[key].type] if key in self.schema else cells.parsed_cell
             try:
                 values[key] = cells.converted(kind, cell, field=column)
             except InvalidInput as error:
@@ -146,7 +146,7 @@ class TableForm:
         """A record of a wide table with our keys. Raises a group of InvalidInput for a context of another type."""
         changed = dict(entry)
         for ours, theirs in self.columns.items():
-            if not cells.is_empty(value := value_at(entry, theirs)):
+            if not cells.is_empty(value := column_value(entry, theirs)):
                 changed[ours] = value
             if ours in BY_ARM:
                 for column in [column for column in entry if _is_below(column, theirs)]:
@@ -154,7 +154,7 @@ class TableForm:
         values, faults = self.context_of(entry)
         if faults:
             raise ExceptionGroup("context", faults)
-        given = cells.unpacked(entry.get("context"))
+        given = cells.parsed_cell(entry.get("context"))
         if isinstance(given, dict):
             changed["context"] = {**values, **given}
         elif cells.is_empty(given):
@@ -169,7 +169,7 @@ def _category(value: Any) -> str:
 
 #: type of a declared key -> conversion of a cell
 _KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "number": cells.number,
+    "number": cells.cell_number,
     "boolean": cells.flag,
     "category": _category,
     "words": cells.texts,
@@ -264,7 +264,7 @@ class _Known:
 
     def arms_below(self, name: str) -> frozenset[str]:
         """The arms of an object by arm, or of several columns with numbers, one per arm; empty for other columns."""
-        objects = (cells.unpacked(entry.get(name)) for entry in self.sample)
+        objects = (cells.parsed_cell(entry.get(name)) for entry in self.sample)
         arms = frozenset(str(arm) for value in objects if isinstance(value, dict) for arm in value)
         if arms or name in self.names:
             return arms
@@ -283,7 +283,7 @@ class _Known:
 
     def _has_numbers(self, column: str) -> bool:
         for entry in self.sample:
-            cell = value_at(entry, column)
+            cell = column_value(entry, column)
             if cells.is_empty(cell):
                 continue
             try:
@@ -304,7 +304,7 @@ def _names(entry: Mapping[str, Any]) -> Iterator[str]:
         if cells.is_empty(value):
             continue
         yield name
-        inner = cells.unpacked(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
+        inner = cells.parsed_cell(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
         if isinstance(inner, Mapping):
             yield from (f"{name}.{part}" for part, member in inner.items() if not cells.is_empty(member))
 
@@ -313,14 +313,14 @@ def _is_below(column: str, head: str) -> bool:
     return column.startswith(head) and column[len(head) : -1][:1] in {*SIGNS}
 
 
-def value_at(entry: Mapping[str, Any], column: str) -> Any:
+def column_value(entry: Mapping[str, Any], column: str) -> Any:
     """The value of a column, or of a member of an object; None without one."""
     inner: Any = entry
     while isinstance(inner, Mapping):
         if column in inner:
             return inner[column]
         head, dot, column = column.partition(".")
-        inner = cells.unpacked(inner.get(head)) if dot else None
+        inner = cells.parsed_cell(inner.get(head)) if dot else None
     return None
 
 

@@ -36,7 +36,7 @@ from ragbandit.router.offline.logs import (
     bad_row,
     cells,
     check_bad,
-    checked,
+    checked_record,
     model_and_faults,
 )
 from ragbandit.router.offline.logs.answer_rows import ARM, MOST_AMOUNT, AnswerRows
@@ -73,7 +73,7 @@ from ragbandit.shared.types import (
 
 Row = TypeVar("Row")
 _Name = Annotated[str, StringConstraints(pattern=r"\S"), BeforeValidator(cells.text)]
-_AsNumber = BeforeValidator(cells.number)
+_AsNumber = BeforeValidator(cells.cell_number)
 
 
 class LabelledRow(BaseModel):
@@ -124,7 +124,7 @@ def _rows_of(
             entry = parse()
             question = required_text(entry, "question", remedy="every line has one, a text")
             present = {name: value for name, value in entry.items() if not cells.is_empty(value)}
-            labelled = checked(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
+            labelled = checked_record(LabelledRow, {"id": f"{kind}-{number}", **present, "question": question})
             row = make(entry, labelled)
             if labelled.id in line_of:
                 message = f"{labelled.id!r} is on line {line_of[labelled.id]} too"
@@ -170,13 +170,13 @@ _Quality = Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(cells.outcome
 class _Line(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    correct: Annotated[dict[ArmName, _Quality], Field(max_length=MAX_ARMS), BeforeValidator(cells.unpacked)]
-    steps: Annotated[_Amounts, BeforeValidator(cells.unpacked)] = {}
+    correct: Annotated[dict[ArmName, _Quality], Field(max_length=MAX_ARMS), BeforeValidator(cells.parsed_cell)]
+    steps: Annotated[_Amounts, BeforeValidator(cells.parsed_cell)] = {}
     #: amounts by term and arm; "cost" if the term is not named
     costs: dict[str, _Amounts]
     #: values by measure and arm
     measures: dict[str, dict[ArmName, _Quality]]
-    context: Annotated[JsonObject, BeforeValidator(cells.unpacked)] | None = None
+    context: Annotated[JsonObject, BeforeValidator(cells.parsed_cell)] | None = None
 
 
 def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
@@ -187,7 +187,7 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         heads = [head for head in BY_ARM if head in columns and head not in entry]
         of_arms = {head: {arm: columns[head][arm] for arm in arms if arm in columns[head]} for head in heads}
         entry = {**entry, **of_arms}
-    if isinstance(cells.unpacked(entry.get("correct")), int | float | str):
+    if isinstance(cells.parsed_cell(entry.get("correct")), int | float | str):
         remedy = (
             "give one per arm: {arm: quality}, or the columns correct.ARM; for a row per answer, --columns arm=COLUMN"
         )
@@ -212,7 +212,7 @@ def _table_row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
 
 def _objects(entry: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The objects under these keys. Other values do not count: another file may use the key for something else."""
-    objects = {name: cells.unpacked(entry.get(name)) for name in names}
+    objects = {name: cells.parsed_cell(entry.get(name)) for name in names}
     return {name: amounts for name, amounts in objects.items() if amounts and isinstance(amounts, dict)}
 
 
@@ -472,7 +472,7 @@ def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
     return DecisionId(f"labelled-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}")
 
 
-def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:
+def read_unlabelled(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:
     """Read questions without outcomes: records with "question" and "hops". Hops serve as labels.
 
     Questions in `known` are left out, since their outcomes are better labels (as in Adaptive-RAG). Raises InvalidInput.

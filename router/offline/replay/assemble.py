@@ -22,7 +22,7 @@ from ragbandit.router.offline.replay.plan import (
     ReplayResult,
     side,
 )
-from ragbandit.router.offline.replay.sums import Evidence, LogSummary
+from ragbandit.router.offline.replay.sums import LogMoments, LogSummary
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
 from ragbandit.shared.texts.formats import one_line, percent
 from ragbandit.shared.types import ArmName, Vector
@@ -37,7 +37,7 @@ LOGGED_POLICY: Final = "the logged policy"
 class ResultAssembler:
     plan: Plan
     candidates: Sequence[CandidateSpec]
-    evidence: Evidence
+    evidence: LogMoments
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
 
     def result(self, descriptions: Sequence[Description], *, skipped: Sequence[BadRow], **about: Any) -> ReplayResult:
@@ -153,7 +153,7 @@ class ResultAssembler:
             segments.setdefault(name, {})[value] = comparison
         return segments
 
-    def _compared(self, evidence: Evidence, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
+    def _compared(self, evidence: LogMoments, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
         """The first of two sides compared with the second. None stands for the logged policy."""
         confidence = corrected(self.plan.confidence, comparisons=comparisons)
         tried, parts = self._tried(evidence, *sides), dict[str, Any]()
@@ -174,7 +174,7 @@ class ResultAssembler:
             **parts,
         )
 
-    def _blocked(self, evidence: Evidence, *sides: int | None, reward: Difference) -> str | None:
+    def _blocked(self, evidence: LogMoments, *sides: int | None, reward: Difference) -> str | None:
         """Why there is no verdict, unless more rows like these give one."""
         if self.faults:
             return "a log that does not contradict its own probabilities"
@@ -195,7 +195,7 @@ class ResultAssembler:
         return None
 
     def _shown(
-        self, evidence: Evidence, *sides: int | None, target: int = 0, confidence: float | None = None
+        self, evidence: LogMoments, *sides: int | None, target: int = 0, confidence: float | None = None
     ) -> Difference:
         """`_measured` on all questions, without an interval if there are too few rows.
 
@@ -218,7 +218,7 @@ class ResultAssembler:
 
     def _measured(
         self,
-        evidence: Evidence,
+        evidence: LogMoments,
         moments: Moments,
         *sides: int | None,
         target: int = 0,
@@ -261,7 +261,7 @@ class ResultAssembler:
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return Difference(estimate=value, low=low, high=high)
 
-    def _tried(self, evidence: Evidence, *sides: int | None) -> Tried:
+    def _tried(self, evidence: LogMoments, *sides: int | None) -> Tried:
         """Counts of the side with the fewest effective rows. None stands for the logged policy."""
         rows, questions = evidence.rows, evidence.whole.rows
         tried = [Tried(draws=rows, judged=rows, effective=questions, questions=questions)]

@@ -15,12 +15,12 @@ from ragbandit.router.offline.replay.plan import (
     Description,
     Learned,
     Plan,
-    described,
+    candidate_description,
 )
 from ragbandit.router.offline.replay.policy_pmfs import (
     MakeEncoder,
     crossfitted,
-    lessons,
+    row_lessons,
     served_policy,
     with_features,
 )
@@ -60,14 +60,14 @@ def learn_columns(
     log = replace(log, log=plan.read_at_weight(log.log))
     if log.log.features is None and any("features" in policy.needs for policy in served.values()):
         log = with_features(log, encoder=encoder, progress=progress)
-    updates = lessons(log, plan=plan) if served else []
+    updates = row_lessons(log, plan=plan) if served else []
     for name, policy in served.items():
         if "pick" in policy.needs:
             _check_picks(updates, name=name)
     columns, descriptions = dict(log.log.pmfs), list[Description]()
     for spec in candidates:
         if spec.name not in served:
-            descriptions.append(Description(described=described(spec)))
+            descriptions.append(Description(described=candidate_description(spec)))
             continue
         columns[spec.name], notes = crossfitted(
             log,

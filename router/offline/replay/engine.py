@@ -41,16 +41,16 @@ from ragbandit.router.offline.replay.plan import (
     Plan,
     ReplayResult,
     baselines,
-    check_arms,
+    candidate_description,
+    check_fixed_arms,
     current_candidate,
-    described,
     parse_candidates,
 )
 from ragbandit.router.offline.replay.pmf_files import check_file, write_pmfs
 from ragbandit.router.offline.replay.policy_pmfs import MakeEncoder
 from ragbandit.router.offline.replay.sums import (
     CountedRows,
-    Evidence,
+    LogMoments,
     LogSummary,
     Measure,
     ScoredRows,
@@ -126,7 +126,7 @@ def replay(
         specs = [*specs, current_candidate(serving or settings)]
         baseline = specs[-1].name
     plan = replace(plan, baseline=baseline)
-    check_arms(specs, arms=whole.log.arms)
+    check_fixed_arms(specs, arms=whole.log.arms)
     whole, descriptions = learn_columns(
         whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress
     )
@@ -154,14 +154,14 @@ def _replay_columns(
     with log.sources(skipped=skipped) as sources:
         arms = log.arms(sources)
         specs, plan = specs or baselines(arms), replace(plan, baseline=plan.baseline or LOGGED)
-        check_arms(specs, arms=arms)
+        check_fixed_arms(specs, arms=arms)
         spec = BatchSpec(arms=arms, mixed_arms=log.mixed_arms, fields=plan.segments, pmfs=columns)
         parts = [SourcePart(source=source, spec=spec, plan=plan, since=log.since) for source in sources]
         return judging(
             without_certain_start(parts),
             plan=plan,
             candidates=specs,
-            descriptions=[Description(described=described(spec)) for spec in specs],
+            descriptions=[Description(described=candidate_description(spec)) for spec in specs],
             skipped=skipped,
         )
 
@@ -211,7 +211,7 @@ def estimate_candidates(
     measure = Measure.of(summaries[main], candidates=candidates, segments=plan.segments)
     rows = sum(summary.rows for summary in summaries.values())
     second: ScoredRows = merged("judged", partial(measure_part, origin=main, measure=measure, rows=rows))
-    evidence = Evidence.of(summaries[main], measure=measure, sums=second.segments)
+    evidence = LogMoments.of(summaries[main], measure=measure, sums=second.segments)
     assembler = ResultAssembler(plan=plan, candidates=candidates, evidence=evidence, baseline=baseline)
     return assembler.result(
         descriptions,
@@ -245,7 +245,7 @@ def check_log(first: CountedRows, *, main: bool, plan: Plan, since: float | None
             raise InvalidInput(f"no row has the field {name!r}", field=f"segment {name}", remedy=remedy)
 
 
-def notes_on(first: CountedRows, *, evidence: Evidence, plan: Plan) -> list[str]:
+def notes_on(first: CountedRows, *, evidence: LogMoments, plan: Plan) -> list[str]:
     """Notes on rows that are not judged, then notes on the rows of the log."""
     summary, left_out, notes = evidence.summary, first.left_out, list[str]()
     if len(first.by_origin) > 1:

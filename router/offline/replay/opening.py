@@ -25,13 +25,13 @@ from ragbandit.router.offline.logs import (
     usable_rows,
     with_progress,
 )
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, arms_of, check_choice, decoded
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, check_choice, decoded_batch, offered_arms
 from ragbandit.router.offline.logs.columns import LINE, id_keys
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_source import LedgerSource
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.parquet import ParquetSource, RowsSource, rows_batch
-from ragbandit.router.offline.replay.parts import LeftOut, check_times, judged
+from ragbandit.router.offline.replay.parts import LeftOut, check_times, usable_draws
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -171,7 +171,7 @@ class OpenLog:
         """The arms of the first row, or of all rows if mixed arms are allowed. Raises InvalidInput."""
         names: dict[ArmName, None] = {}
         for source in sources:
-            names |= dict.fromkeys(arms_of(source, every=self.mixed_arms))
+            names |= dict.fromkeys(offered_arms(source, every=self.mixed_arms))
             if names and not self.mixed_arms:
                 break
         if not names:
@@ -228,7 +228,7 @@ class OpenLog:
         fields = ("policy", *fields)
         spec = BatchSpec(arms=arms, mixed_arms=self.mixed_arms, fields=fields, pmfs=pmfs)
         return MemoryLog(
-            log=decoded(rows_batch(rows, [*spec.columns, LINE]), spec=spec),
+            log=decoded_batch(rows_batch(rows, [*spec.columns, LINE]), spec=spec),
             rows=rows,
             opened=self,
             serving=self._serving() if self.in_store else None,
@@ -248,7 +248,7 @@ class OpenLog:
         since = None if self.in_store else self.since
         with self._reading(skipped=skipped, progress=progress) as stream:
             while page := list(islice(stream, _PAGE)):
-                flags = judged(rows_batch(page, ["facts", "reward", "made_at"]), since=since, left_out=left_out)
+                flags = usable_draws(rows_batch(page, ["facts", "reward", "made_at"]), since=since, left_out=left_out)
                 rows += compress(page, flags)
                 total += int(np.count_nonzero(flags))
                 if sample and len(rows) > 2 * sample:

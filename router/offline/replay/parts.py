@@ -8,7 +8,7 @@ import numpy as np
 
 from ragbandit.router.offline.estimation import Flags, Tally
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded, drawn, selected, times_of
+from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded_batch, drawn, selected, times_of
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.shared.errors import InvalidInput
@@ -26,7 +26,7 @@ class LeftOut(Tally):
     early: int = 0  #: rows before the first exploration
 
 
-def judged(batch: Any, *, since: float | None, left_out: LeftOut) -> Flags:
+def usable_draws(batch: Any, *, since: float | None, left_out: LeftOut) -> Flags:
     """Flags of the drawn rows of a batch that were decided since `since`. Counts the others in `left_out`."""
     was_drawn = drawn(batch)
     left_out.undrawn += int(np.count_nonzero(~was_drawn))
@@ -83,9 +83,9 @@ class SourcePart:
 
     def batches(self, left_out: LeftOut) -> Iterator[Log]:
         for batch in self.source.batches(self.spec.columns):
-            rows = selected(batch, judged(batch, since=self.since, left_out=left_out))
+            rows = selected(batch, usable_draws(batch, since=self.since, left_out=left_out))
             if rows.num_rows:
-                yield self.plan.read_at_weight(decoded(rows, spec=self.spec, place=self.place))
+                yield self.plan.read_at_weight(decoded_batch(rows, spec=self.spec, place=self.place))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

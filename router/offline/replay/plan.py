@@ -116,7 +116,7 @@ def current_candidate(settings: Settings) -> CandidateSpec:
     return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
 
 
-def check_arms(candidates: Sequence[CandidateSpec], *, arms: Sequence[ArmName]) -> None:
+def check_fixed_arms(candidates: Sequence[CandidateSpec], *, arms: Sequence[ArmName]) -> None:
     """Raise InvalidInput for a fixed arm that the log lacks."""
     for spec in candidates:
         if spec.kind == "fixed" and spec.what not in arms:
@@ -124,7 +124,7 @@ def check_arms(candidates: Sequence[CandidateSpec], *, arms: Sequence[ArmName]) 
             raise InvalidInput(message, field=spec.name, remedy=remedy)
 
 
-def pmf_of(spec: CandidateSpec, log: Log) -> Matrix:
+def candidate_pmf(spec: CandidateSpec, log: Log) -> Matrix:
     """The candidate's column of the log: its pmf in every row, shape (n, K)."""
     if spec.name in log.pmfs:
         return log.pmfs[spec.name]
@@ -136,7 +136,7 @@ def pmf_of(spec: CandidateSpec, log: Log) -> Matrix:
     return np.where(log.offered[:, column, None], np.arange(len(log.arms)) == column, even)
 
 
-def described(spec: CandidateSpec) -> str:
+def candidate_description(spec: CandidateSpec) -> str:
     if spec.kind == "fixed":
         return f"always {spec.what}"
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"

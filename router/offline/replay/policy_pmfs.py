@@ -28,7 +28,7 @@ MakeEncoder = Callable[[], Encoder]
 ASKED_AT_ONCE = 256
 
 
-def lessons(log: MemoryLog, *, plan: Plan) -> list[Update]:
+def row_lessons(log: MemoryLog, *, plan: Plan) -> list[Update]:
     """The update that each row teaches, and its question, at the weight at which the plan reads rewards."""
     updates = []
     for index, row in enumerate(log.rows):

@@ -50,7 +50,7 @@ def _unsupported(candidate: CandidateResult) -> str:
     )
 
 
-def assessment(replayed: ReplayResult) -> Assessment:
+def replay_assessment(replayed: ReplayResult) -> Assessment:
     """What a replay shows. If the log has faults, these are the sentence, and nothing has a verdict."""
     compared = comparisons(replayed)
     first = compared[0] if compared else None

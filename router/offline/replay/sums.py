@@ -25,7 +25,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
 )
 from ragbandit.router.offline.estimation.reward_model import RewardModel
 from ragbandit.router.offline.replay.parts import LeftOut, Part, by_origin
-from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, pmf_of
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, candidate_pmf
 from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows
 
 #: flags of `Log` whose True values are counted
@@ -290,7 +290,7 @@ def learn_part(
                     baseline=baseline,
                     apart=np.zeros(len(candidates)),
                 )
-            first.by_origin[origin].add(rows, pmfs=[pmf_of(spec, rows) for spec in candidates])
+            first.by_origin[origin].add(rows, pmfs=[candidate_pmf(spec, rows) for spec in candidates])
         done += len(log)
         progress("rows summarized", done, 0)
     return first
@@ -303,7 +303,7 @@ def measure_part(
     second, done = ScoredRows(), 0
     for log in part.batches(LeftOut()):
         for own in (own for kind, own in by_origin(log) if kind == origin):
-            pmfs = [pmf_of(spec, own) for spec in measure.candidates]
+            pmfs = [candidate_pmf(spec, own) for spec in measure.candidates]
             matrix = measure.columns.matrix(own, pmfs=pmfs, model=measure.model)
             for segment, places in measure.rows_of(own):
                 of_segment = second.segments.setdefault(segment, QuestionSums.empty())
@@ -314,18 +314,18 @@ def measure_part(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
+class LogMoments:
     """Moments over the questions of a log, and the design that they come from."""
 
     design: Design
     summary: LogSummary
     measure: Measure
     whole: Moments
-    segments: Mapping[Segment, "Evidence"] = field(default_factory=dict)
+    segments: Mapping[Segment, "LogMoments"] = field(default_factory=dict)
     is_segment: bool = False  #: whether `whole` has only some of the rows that `summary` has
 
     @classmethod
-    def of(cls, summary: LogSummary, *, measure: Measure, sums: Mapping[Segment, QuestionSums]) -> "Evidence":
+    def of(cls, summary: LogSummary, *, measure: Measure, sums: Mapping[Segment, QuestionSums]) -> "LogMoments":
         """The evidence of these sums. Paired outcomes, if every question has the outcomes of every arm."""
         width, design = measure.columns.width, "logged draws"
         if measure.columns.arms and sums[ALL].repeated and not sums[ALL].once.rows:

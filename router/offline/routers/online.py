@@ -13,7 +13,7 @@ import numpy as np
 
 from ragbandit.router.comparison.assessment import CURVE_POINTS
 from ragbandit.router.offline.routers.passes import Played as Pass, break_even
-from ragbandit.router.offline.routers.play import Played
+from ragbandit.router.offline.routers.play import PolicyPlay
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.router.offline.routers.rows import Estimate, estimate
 from ragbandit.shared.types import Matrix, Vector
@@ -60,7 +60,7 @@ class OnlineRow:
 
 
 def online_rows(
-    plays: Mapping[str, Mapping[int, Sequence[Played]]], *, outcomes: RoutingTable
+    plays: Mapping[str, Mapping[int, Sequence[PolicyPlay]]], *, outcomes: RoutingTable
 ) -> tuple[OnlineRow, ...]:
     """A row for each policy that made passes over these questions, and for always each arm; none without passes.
 
@@ -82,7 +82,7 @@ def _ranked(outcomes: RoutingTable) -> list[int]:
     return [int(place) for place in np.argsort(-outcomes.reward.mean(axis=0), kind="stable")]
 
 
-def _of_policy(name: str, seeds: Mapping[int, Sequence[Played]], *, outcomes: RoutingTable) -> OnlineRow:
+def _of_policy(name: str, seeds: Mapping[int, Sequence[PolicyPlay]], *, outcomes: RoutingTable) -> OnlineRow:
     reward, fixed = outcomes.reward, outcomes.reward[:, best_arm(outcomes)]
     regret = reward.max(axis=1, keepdims=True) - reward
     passes = [

@@ -49,7 +49,7 @@ class Played:
     fault: str | None = None  #: why the fallback decided, or an outcome was not learned; the first reason
 
 
-def rows_of(
+def table_rows(
     table: LabelledTable, *, features: FeatureRows | None, encoder_hash: str, settings: Settings
 ) -> list[Logged]:
     """A row for each question and arm. Their ids are the table's, so that draws depend on nothing else."""

@@ -53,14 +53,14 @@ class Setup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class PlayTask:
     policy: str
     seed: int
     fold: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Played:
+class PolicyPlay:
     """What a policy chose. Places are those of `Setup.test` for `test`, of `Setup.train` for `order`."""
 
     test: Places
@@ -94,7 +94,7 @@ class _Written(BaseModel, strict=True):
     fault: str | None
 
 
-def played_of(values: Any, *, task: Task, setup: Setup) -> Played:
+def played_of(values: Any, *, task: PlayTask, setup: Setup) -> PolicyPlay:
     """Read what `Played.as_json` wrote of this task. Raises ValueError for wrong values."""
     written = _Written.model_validate(values)
     learned, tested = split(setup, seed=task.seed, fold=task.fold)
@@ -111,7 +111,7 @@ def played_of(values: Any, *, task: Task, setup: Setup) -> Played:
         raise ValueError("drawn: needs an arm for each question of the pass")
     places = {name: np.array(getattr(written, name), dtype=np.intp) for name in ("test", "order", "drawn")}
     shares = np.array(written.shares, dtype=np.float64).reshape(len(tested), count)
-    return Played(shares=shares, seconds=written.seconds, fault=written.fault, **places)
+    return PolicyPlay(shares=shares, seconds=written.seconds, fault=written.fault, **places)
 
 
 def split(setup: Setup, *, seed: int, fold: int) -> tuple[Places, Places]:
@@ -143,10 +143,10 @@ def is_fitted_here(policy: Policy) -> bool:
     return isinstance(policy, TableTrained) and not policy.trained_arms
 
 
-def tasks_of(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> list[Task]:
+def tasks_of(setup: Setup, *, policies: Mapping[str, Policy], seeds: int) -> list[PlayTask]:
     """The tasks of each policy. A policy that learns nothing here is asked once, since no seed changes it."""
     return [
-        Task(policy=name, seed=seed, fold=fold)
+        PlayTask(policy=name, seed=seed, fold=fold)
         for name, policy in policies.items()
         for seed in range(seeds if is_fitted_here(policy) or learns_online(policy) else 1)
         for fold in range(setup.folds)
@@ -166,7 +166,9 @@ def check_stream(policies: Mapping[str, Policy]) -> None:
         raise InvalidInput(message, field="folds", remedy="use at least 2 folds, or give --train")
 
 
-def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lambda _done, _total: None) -> Played:
+def play(
+    task: PlayTask, *, setup: Setup, progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> PolicyPlay:
     """Learn, then predict. progress: receives (steps of the training done, total)."""
     train, test = split(setup, seed=task.seed, fold=task.fold)
     known = setup.train
@@ -178,7 +180,7 @@ def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lam
         rows = [replace(known.table.rows[place], id="", dataset=None) for place in train]
         policy.fit(rows, progress=progress)  # type: ignore[attr-defined] # it is a TableTrained
     elif learns_online(policy):
-        settings = settings_of(policy, settings=setup.policy)
+        settings = play_settings(policy, settings=setup.policy)
         rewarded = _rewarded(policy, setup=setup)
         learning = Learning(policy, rows=rewarded, settings=settings, seed=task.seed * setup.folds + task.fold)
         for done, place in enumerate(train, start=1):
@@ -193,7 +195,7 @@ def play(task: Task, *, setup: Setup, progress: Callable[[int, int], None] = lam
     shares, other = greedy_shares(policy, queries, features=features, arms=setup.test.arms)
     seconds = (time.perf_counter() - began) / max(1, len(test))
     seconds += setup.pick_seconds if "pick" in policy.needs else 0.0
-    return Played(test=test, shares=shares, order=order, drawn=drawn, seconds=seconds, fault=fault or other)
+    return PolicyPlay(test=test, shares=shares, order=order, drawn=drawn, seconds=seconds, fault=fault or other)
 
 
 def _query(row: TableRow, *, setup: Setup) -> Query:
@@ -202,7 +204,7 @@ def _query(row: TableRow, *, setup: Setup) -> Query:
     return query if pick is None else replace(query, request={PICK: dict(pick)})
 
 
-def _policy(task: Task, *, setup: Setup) -> Policy:
+def _policy(task: PlayTask, *, setup: Setup) -> Policy:
     """A new policy, with the task's seed for its initial weights unless its params name one."""
     params = setup.policies[task.policy]
     policy = make_policy(task.policy, params=params)
@@ -211,7 +213,7 @@ def _policy(task: Task, *, setup: Setup) -> Policy:
     return policy
 
 
-def settings_of(policy: Policy, *, settings: PolicySettings) -> PolicySettings:
+def play_settings(policy: Policy, *, settings: PolicySettings) -> PolicySettings:
     """Settings of the draw in a pass: no safe start, no holdback, and no floors for a policy whose paper has none."""
     changes: dict[str, Any] = {"incumbent": None, "holdback": None}
     if getattr(policy, "without_floors", False):
@@ -236,8 +238,8 @@ _setup: list[Setup] = []
 
 
 def play_all(
-    tasks: Sequence[Task], *, setup: Setup, here: frozenset[str], jobs: int, progress: Progress
-) -> Iterator[tuple[Task, Played]]:
+    tasks: Sequence[PlayTask], *, setup: Setup, here: frozenset[str], jobs: int, progress: Progress
+) -> Iterator[tuple[PlayTask, PolicyPlay]]:
     """Yield each task with its play, in the order in which they end; no play depends on the number of processes.
 
     here: policies that are played in this process, since a model uses all cores. jobs: number of processes.
@@ -269,5 +271,5 @@ def _begin(setup: Setup) -> None:
     _setup.append(setup)
 
 
-def _play(task: Task) -> Played:
+def _play(task: PlayTask) -> PolicyPlay:
     return play(task, setup=_setup[0])

@@ -36,7 +36,7 @@ HEADS: Final[Mapping[str, tuple[str, float, int]]] = {
 _MOST_SHARE: Final = 10.0
 
 
-def assessment(
+def routers_assessment(
     rows: Sequence[RouterRow],
     *,
     outcomes: RoutingTable,

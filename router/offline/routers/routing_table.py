@@ -113,7 +113,7 @@ def check_priced(table: LabelledTable, *, reward: RewardSettings) -> None:
         raise ConfigError(message, field="reward.cost", remedy=f"charge a cost of the table, for example {known}: 1.0")
 
 
-def totals_of(table: LabelledTable, *, total: Mapping[str, float]) -> Mapping[str, float] | None:
+def question_totals(table: LabelledTable, *, total: Mapping[str, float]) -> Mapping[str, float] | None:
     """Number of questions by data set. total: the same, or {"": number of all questions}, divided evenly, as in the
     papers, where each data set has 500 questions; {} for None. Raises InvalidInput.
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 from ragbandit.router.offline.routers.labels import Confusion, confusion_of
 from ragbandit.router.offline.routers.passes import Places
-from ragbandit.router.offline.routers.play import Played
+from ragbandit.router.offline.routers.play import PolicyPlay
 from ragbandit.router.offline.routers.routing_table import RoutingTable, mixture_shares
 from ragbandit.shared.types import ArmName, Matrix
 
@@ -96,7 +96,7 @@ class Shares:
 
 
 def rows_of_policy(
-    name: str, plays: Mapping[int, Sequence[Played]], *, train: RoutingTable, test: RoutingTable
+    name: str, plays: Mapping[int, Sequence[PolicyPlay]], *, train: RoutingTable, test: RoutingTable
 ) -> Iterator[RouterRow]:
     """Yield the row of the greedy policy, then of its first pass if it made one. plays: seed -> play of each fold."""
     faults = [one.fault for folds in plays.values() for one in folds if one.fault is not None]
@@ -125,7 +125,7 @@ def rows_of_policy(
         yield row_of(f"{name}, first pass", passes, outcomes=train, kind="first pass", fault=fault)
 
 
-def baselines(outcomes: RoutingTable, *, at: float | None) -> Iterator[RouterRow]:
+def baseline_rows(outcomes: RoutingTable, *, at: float | None) -> Iterator[RouterRow]:
     """Yield the rows of always each arm, uniform, a mixture, and the oracle. at: cost of the mixture; None for none."""
     count, n = len(outcomes.arms), len(outcomes.table.rows)
     every = np.eye(count)

@@ -25,7 +25,7 @@ from ragbandit.router.offline.traffic.telemetry import numbered_as_lists, spans_
 from ragbandit.router.offline.traffic.turns import answer_of, question_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.reading.fields import clean, listed, words_of
+from ragbandit.shared.reading.fields import clean_value, listed, words_of
 from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 
@@ -149,7 +149,7 @@ class QuestionLog:
         for name in (*NUMBERS, "turn", "time"):
             value = row.pop(name, None)
             with contextlib.suppress(ValueError):
-                row[name] = _seconds(value) if name == "time" else max(0.0, cells.number(value, most=1e12))
+                row[name] = _seconds(value) if name == "time" else max(0.0, cells.cell_number(value, most=1e12))
         row |= {name: _short(words_of(row[name])) for name in ("model", "session") if name in row}
         gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
@@ -164,7 +164,7 @@ class QuestionLog:
             row.pop("model", None)  # for example an embedding model
         with contextlib.suppress(InvalidInput):
             row["question"] = checked_text(asked, field="question") if turn and not is_inner else ""
-        return dict(clean(plain_tree(row))[0])
+        return dict(clean_value(plain_tree(row))[0])
 
 
 def _short(key: str) -> str:
@@ -231,5 +231,5 @@ def _scores(value: Any) -> dict[str, float]:
             part = next((part[key] for key in ("value", "score", "avg", "result") if part.get(key) is not None), None)
         part = amount_of(part) if isinstance(part, str) and level_of(part) is None else part
         with contextlib.suppress(ValueError):
-            scores[name[:100] or "score"] = cells.number(level_of(part) if isinstance(part, str) else part)
+            scores[name[:100] or "score"] = cells.cell_number(level_of(part) if isinstance(part, str) else part)
     return scores

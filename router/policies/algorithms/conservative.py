@@ -45,7 +45,7 @@ import numpy as np
 from pydantic import Field
 
 from ragbandit.router.config.sections import RewardSettings
-from ragbandit.router.policies.algorithms.paired_gains import PairedGains, question_key
+from ragbandit.router.policies.algorithms.paired_gains import PairedGains, imported_question_key
 from ragbandit.router.policies.base import (
     ArmParam,
     Arrays,
@@ -432,7 +432,7 @@ class ConservativePolicy(HasParams):
         reward = self.shortfall.reward(update)
         if not (abs(update.reward.value) < _MOST_REWARD and abs(reward) < _MOST_REWARD):
             raise PolicyFault(f"the reward is {update.reward.value!r}, not a number or too large to be squared")
-        question = question_key(update, context=bool(schema_of(self.inner)))
+        question = imported_question_key(update, context=bool(schema_of(self.inner)))
         preferred = self._preferred(update) if self.gains.opens(question) else None
         self.inner.learn(update)
         self.gains.learn(update, question=question, preferred=preferred, reward=reward, rows=rows_of(update))

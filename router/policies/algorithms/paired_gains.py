@@ -54,7 +54,7 @@ class PairedGains:
         return max(mean - _ERRORS * math.sqrt(variance / (self.count - 1)), 0.0)
 
     def opens(self, question: str) -> bool:
-        """Whether a row with this key (see `question_key`) begins a question that the policy shall be asked about."""
+        """Whether a row with this `imported_question_key` begins a question that the policy is asked about."""
         return question not in ("", self._question) and self.asked < MOST_ASKED
 
     def learn(self, update: Update, *, question: str, preferred: ArmName | None, reward: float, rows: float) -> None:
@@ -86,7 +86,7 @@ class PairedGains:
         self._question, self._preferred, self._rewards = state["question"], state["preferred"], dict(state["rewards"])
 
 
-def question_key(update: Update, *, context: bool) -> str:
+def imported_question_key(update: Update, *, context: bool) -> str:
     """Key of an imported row's question; "" for other rows, and if nothing of the question is stored.
 
     It is made from the features if there are any, since a ledger is read without texts for policies that need none.

@@ -42,7 +42,7 @@ from ragbandit.router.policies.base import (
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import free_folder, read_file, read_text, text_of_file, whole_folder
 from ragbandit.shared.json_lines import DECODER
-from ragbandit.shared.texts.entity_words import FUNCTION_WORDS, LONGEST, Word, runs_of
+from ragbandit.shared.texts.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 #: number of entities in a decision's facts
@@ -56,7 +56,7 @@ _COUNTS: Final = f"{WHERE}.counts"
 _TRAINED: Final = f"{WHERE}.trained"
 
 
-class MentionCounts(BaseModel, frozen=True, strict=True):
+class MentionCountsFile(BaseModel, frozen=True, strict=True):
     format: Literal[1]
     passages: Annotated[int, Field(ge=0)] = 0
     #: key of an entity -> its popularity
@@ -81,12 +81,12 @@ class MentionCounts(BaseModel, frozen=True, strict=True):
             start += length or 1
         return popularity
 
-    def _longest(self, words: Sequence[Word]) -> int:
+    def _longest(self, words: Sequence[EntityWord]) -> int:
         """Number of words of the longest key at the beginning of these words; 0 if there is none."""
         return next((end for end in range(len(words), 0, -1) if _key(words[:end]) in self.mentions), 0)
 
 
-def _key(words: Sequence[Word]) -> str:
+def _key(words: Sequence[EntityWord]) -> str:
     return " ".join(word.key for word in words)
 
 
@@ -240,7 +240,7 @@ class Popularity(PerQuestionPolicy):
         return float(threshold)
 
 
-def read_counts(path: str) -> MentionCounts:
+def read_counts(path: str) -> MentionCountsFile:
     """Read a file of counts; cached until the file changes. Raises ConfigError."""
     remedy = "`ragbandit index counts --corpus CORPUS.jsonl --out FILE` writes it"
     try:
@@ -258,7 +258,7 @@ def read_counts(path: str) -> MentionCounts:
 
 
 @functools.lru_cache(maxsize=2)  # a policy is made for every snapshot, and reads the file
-def _read_file(path: Path, changed: int, size: int) -> MentionCounts:  # noqa: ARG001 - the key of the cache
+def _read_file(path: Path, changed: int, size: int) -> MentionCountsFile:  # noqa: ARG001 - the key of the cache
     data = read_file(path, most=_MOST_COUNTS)
-    counts = MentionCounts.model_validate(DECODER.decode(text_of_file(data)))
+    counts = MentionCountsFile.model_validate(DECODER.decode(text_of_file(data)))
     return counts.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})

@@ -11,7 +11,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
-from ragbandit.router.serving.batching import CLOSE_S, ActiveTenants, MicroBatcher, QueueState, together
+from ragbandit.router.serving.batching import CLOSE_S, ActiveTenants, MicroBatcher, QueueState, joint_state
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
@@ -19,7 +19,7 @@ from ragbandit.router.serving.loading.live import NOTHING_LIVE, LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.decisions.decision_writes import OUTDATED, settle
+from ragbandit.router.storage.decisions.decision_writes import OUTDATED, repeated_reply
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
@@ -93,7 +93,7 @@ class RouteService:
     def state(self) -> QueueState:
         """State of the questions that wait to be encoded or decided."""
         state = self.batcher.state()
-        return state if self._encoding is None else together(self._encoding.state(), state)
+        return state if self._encoding is None else joint_state(self._encoding.state(), state)
 
     def alive(self) -> bool:
         return all(batcher.alive() for batcher in self._batchers)
@@ -203,7 +203,9 @@ class RouteService:
             return committed
         results = iter(committed)
         return [
-            settle(*already_decided[question.query.id], request_hash=query_hash(question.query, run_by=question.run_by))
+            repeated_reply(
+                *already_decided[question.query.id], request_hash=query_hash(question.query, run_by=question.run_by)
+            )
             if question.query.id in already_decided
             else next(results)
             for question in batch

@@ -104,7 +104,7 @@ def policy_map(
     for at, row in enumerate(rows):
         pmfs[at, [arms.index(arm) for arm in arms_value(row["arms"])]] = scores_value(row["pmf"])
     rewards = np.array([np.nan if row["value"] is None else reward_at(row, weight=weight) for row in rows])
-    tests = _tests([facts_of(row, schema=schema) for row in rows])
+    tests = _tests([question_facts(row, schema=schema) for row in rows])
     return _mapped([row["text"] for row in rows], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards)
 
 
@@ -117,7 +117,7 @@ def question_kinds(
     """
     same = {"price": None, "cost_weight": None}
     rows = [{"tenant": q.tenant, "text": q.text, "context": json.dumps(dict(q.context)), **same} for q in queries]
-    tests = _tests([facts_of(row, schema=schema) for row in rows])
+    tests = _tests([question_facts(row, schema=schema) for row in rows])
     return _mapped([query.text for query in queries], tests=tests, pmfs=pmfs, arms=arms, rewards=rewards).kinds
 
 
@@ -165,14 +165,14 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
     ]
 
 
-def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
+def question_facts(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
     """Facts about a question, from its columns. Facts about words are most useful in English."""
     facts: dict[str, str | float] = {"tenant": row["tenant"], "price": row["price"] or "none"}
     if row["cost_weight"] is not None:
         facts["weight of cost"] = float(row["cost_weight"])
     context, words = json.loads(row["context"]), [] if _SHA256.fullmatch(row["text"]) else row["text"].split()
     if words:
-        facts |= {"question": kind_of(words), "words": float(len(words))}
+        facts |= {"question": question_kind(words), "words": float(len(words))}
         facts["names"] = float(sum(word[:1].isupper() for word in words[1:]))
         facts["numbers"] = float(sum(any(map(str.isdigit, word)) for word in words))
     for key, declared in schema.items():
@@ -186,7 +186,7 @@ def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
     return facts
 
 
-def kind_of(words: Sequence[str]) -> str:
+def question_kind(words: Sequence[str]) -> str:
     """The kind of a question (who, how many, yes or no, ..., other) by its first word, leaving out a preposition."""
     first, *rest = [*(word.strip("\"'(¿¡,?").casefold() for word in words[:3]), ""]
     if first in _PREPOSITIONS:

@@ -171,9 +171,9 @@ def make_jobs(settings: Settings) -> Jobs:
         if settings.redis_url is not None:
             raise missing_package(missing[0], extra="service", field="redis_url")
         return MemoryJobs(broken=True)
-    from ragbandit.router.queue.jobs import RedisJobs, connect
+    from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 
-    return RedisJobs(connect(redis_url(settings), timeout_s=1.0), expected=expected)
+    return RedisJobs(connect_redis(redis_url(settings), timeout_s=1.0), expected=expected)
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs, files: SnapshotFiles | None = None) -> Learner:

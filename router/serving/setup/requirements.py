@@ -94,13 +94,13 @@ def check_port(server: ServerSettings) -> None:
         places.append(("server.admin_port", server.admin_host, server.admin_port))
     for field, host, port in places:
         try:
-            bound(host, port).close()
+            bind_socket(host, port).close()
         except OSError as error:
             fault, remedy = f"{host}:{port} cannot be used: {error.strerror}", "choose another host or port"
             raise ConfigError(fault, field=field, remedy=f"{remedy}, or stop what listens there") from error
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind)
     try:

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, bindparam, func, insert, or_, select, upda
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
@@ -88,7 +88,7 @@ def check_scopes(scopes: Mapping[str, Json]) -> None:
         raise InvalidInput(message, field="scopes.cost_weight", remedy=remedy)
 
 
-def is_known(scopes: Mapping[str, Json]) -> bool:
+def are_known_scopes(scopes: Mapping[str, Json]) -> bool:
     """Whether this release supports all scopes. A key that a newer release made may have unknown restrictions."""
     return all(name in SCOPES and SCOPES[name][0](value) for name, value in scopes.items())
 
@@ -210,7 +210,7 @@ class KeyStore:
     def in_force(self, *, now: float) -> KeysInForce:
         query = select(api_keys).where(*_usable(now)).limit(2 * MAX_KEYS)
         with self.database.read() as connection:
-            (found,) = run(connection, _EXIST)
+            (found,) = run_statement(connection, _EXIST)
             ever, unrevoked = bool(found["ever"]), bool(found["unrevoked"])
             rows = connection.execute(query).mappings().all() if unrevoked else []
         keys = {row["public_id"]: _KEYS.value(row) for row in rows}

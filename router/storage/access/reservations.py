@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ragbandit.router.storage.access.spending import Spender, Spent, lock, spent
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.errors import RagBanditError
@@ -46,7 +46,7 @@ class Reservations:
             return {}
         spenders = {Spender(limit.kind, limit.name) for decision in limited for limit in decision.query.limits}
         lock(connection, spenders)
-        known = {row["id"] for row in run(connection, _STORED, sorted({decision.id for decision in limited}))}
+        known = {row["id"] for row in run_statement(connection, _STORED, sorted({decision.id for decision in limited}))}
         means = self._mean_costs(connection)
         sums = spent(connection, sorted(spenders, key=repr), now=limited[0].made_at)
         refused = dict[DecisionId, RagBanditError]()
@@ -68,7 +68,7 @@ class Reservations:
         """Arm -> mean dollars of its answers among the newest outcomes."""
         if time.monotonic() - self._read_at >= _FRESH_S:
             costs: dict[str, list[float]] = {}
-            for row in run(connection, _RECENT):
+            for row in run_statement(connection, _RECENT):
                 dollars = object_or_empty(row["cost"]).get("dollars", 0.0)
                 costs.setdefault(row["arm"], []).append(float(dollars))
             self._means = {arm: sum(of_arm) / len(of_arm) for arm, of_arm in costs.items()}

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from sqlalchemy import delete
 
-from ragbandit.router.storage.sql.bulk_insert import Row, run
+from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Day, Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
@@ -156,7 +156,7 @@ def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
     """Let one transaction at a time admit calls of these spenders. SQLite has one writer anyway."""
     if not connection.is_sqlite:
         for number in sorted(spender.lock for spender in spenders):
-            run(connection, "SELECT pg_advisory_xact_lock(?::bigint)", number)
+            run_statement(connection, "SELECT pg_advisory_xact_lock(?::bigint)", number)
 
 
 def count_dollars(
@@ -194,7 +194,7 @@ def spent(
     """
     today = day_of(now)
     days: dict[str, dict[str, float]] = {spender.label: {} for spender in spenders}
-    for row in run(connection, _SPENT, [*days], f"{today[:7]}-01", today + OTHER):
+    for row in run_statement(connection, _SPENT, [*days], f"{today[:7]}-01", today + OTHER):
         days[row["label"]][row["name"]] = float(row["sum"]) * UNIT
     reserved = _reserved(connection, spenders, without=without)
     return {
@@ -212,9 +212,9 @@ def _reserved(
     connection: Connection, spenders: Sequence[Spender], *, without: DecisionId | None
 ) -> dict[Spender, float]:
     sums = dict.fromkeys(spenders, 0.0)
-    own = [] if without is None else run(connection, _OWN, without)
+    own = [] if without is None else run_statement(connection, _OWN, without)
     left_out = sum(row["reserved"] or 0 for row in own)
-    for row in run(connection, _RESERVED):
+    for row in run_statement(connection, _RESERVED):
         for spender in spenders_of(row["tenant"] or "", key=row["api_key"]):
             if spender in sums:
                 sums[spender] += float(row["sum"]) * UNIT

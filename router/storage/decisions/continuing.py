@@ -35,7 +35,7 @@ from ragbandit.router.storage.decisions.turns import (
     tool_turn_of,
 )
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
@@ -160,14 +160,14 @@ def _turn_of_calls(
     previous = query.request.get(PREVIOUS)
     named = "" if previous is None else " AND d.id = ?"
     values = [list(keys), since, *([] if previous is None else [previous]), _MOST_ALIKE]
-    rows = run(connection, _CALLS.format(named=named), *values)
+    rows = run_statement(connection, _CALLS.format(named=named), *values)
     waiting = [row for row in rows if row["taken_by"] is None]
     if not waiting:
         return _repeated(connection, [row["taken_by"] for row in rows], query=query)
     calling = waiting[0]
     first = calling["turn_of"] or calling["id"]
     before = tool_turn_of(connection, calling["request"])
-    began = run(connection, "SELECT made_at FROM decisions WHERE id = ?", first)
+    began = run_statement(connection, "SELECT made_at FROM decisions WHERE id = ?", first)
     if len(waiting) > 1 or not began or began[0]["made_at"] <= since:
         return None
     number, arm = int(before.get("turn", 1)) + 1, ArmName(calling["arm"])
@@ -188,7 +188,7 @@ def _turn_of_calls(
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> EarlierTurn | None:
     """The stored turn with the same chat as `query`. A failed turn counts only if it has the same id as `query`."""
     chat = query.request.get(CHAT_HASH)
-    for row in run(connection, _REPEATED, list(turns), query.id) if turns and chat is not None else ():
+    for row in run_statement(connection, _REPEATED, list(turns), query.id) if turns and chat is not None else ():
         if edge_of(row["request"]).get(CHAT_HASH) == chat:
             is_permitted = query.arms is None or row["arm"] in query.arms
             return EarlierTurn(session=None, facts={}, same=DecisionId(row["id"])) if is_permitted else None
@@ -238,7 +238,7 @@ def task_key(query: Query) -> str | None:
 def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTask]:
     """Key -> newest task of the conversation, open or ended. Raises StoreError."""
     with database.look() as connection:
-        rows = run(connection, _NEWEST, sorted(keys))
+        rows = run_statement(connection, _NEWEST, sorted(keys))
     return {row.pop("key"): OpenTask(**row) for row in rows}
 
 
@@ -262,7 +262,7 @@ def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[Decisi
     ordered.sort()  # a fixed order prevents deadlocks between writers
     errors = dict[DecisionId, RagBanditError]()
     for previous, key, field in ordered:
-        if not run(connection, _TAKE, key, previous):
+        if not run_statement(connection, _TAKE, key, previous):
             message = "another request has already continued this chat"
             if field == RESULTS:
                 message = "another request has already brought the results of these tool calls"

@@ -113,7 +113,7 @@ class DecisionWrites:
         replies = list[Decision | RagBanditError]()
         for decision in group:
             if decision.id in stored and id(decision) in hashes:
-                replies.append(settle(*stored[decision.id], request_hash=hashes[id(decision)]))
+                replies.append(repeated_reply(*stored[decision.id], request_hash=hashes[id(decision)]))
             else:
                 replies.append(refused.get(decision.id, decision))
         return replies
@@ -216,7 +216,7 @@ def stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tu
     return {row["id"]: (readable(row), row["body_hash"]) for row in rows}
 
 
-def settle(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:
+def repeated_reply(stored: Decision | StoreError, stored_hash: str, *, request_hash: str) -> Decision | RagBanditError:
     """The reply to a repeated id: the stored decision, or Conflict if a different request made it."""
     if stored_hash == request_hash:
         return stored

@@ -11,7 +11,7 @@ from ragbandit.router.storage.decisions.turns import firsts_of
 from ragbandit.router.storage.jobs.claims import drop_jobs
 from ragbandit.router.storage.rows.conversion import erased_feedback, feedback_row, id_of_tenant
 from ragbandit.router.storage.rows.waiting import flag_waiting, lock_waiting, number_transaction
-from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_new, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.json_columns import object_or_empty
@@ -116,12 +116,12 @@ def _stored(connection: Connection, items: Sequence[_Item]) -> dict[str, Row]:
         SELECT feedback.id, feedback.body_hash, feedback.late, decisions.tenant
         FROM feedback JOIN decisions ON decisions.id = feedback.decision_id WHERE feedback.id IN ?
     """
-    return {row["id"]: row for row in run(connection, query, [item.row["id"] for item in items])}
+    return {row["id"]: row for row in run_statement(connection, query, [item.row["id"] for item in items])}
 
 
 def _decisions(connection: Connection, ids: list[str]) -> dict[str, Row]:
     query = "SELECT id, policy, tenant, facts FROM decisions WHERE id IN ?"
-    return {row["id"]: row for row in run(connection, query, ids)}
+    return {row["id"]: row for row in run_statement(connection, query, ids)}
 
 
 def _flag(

@@ -31,7 +31,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_valu
 from ragbandit.router.storage.rows.waiting import (
     with_open_turn,
 )
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
@@ -156,7 +156,7 @@ class DecisionStore:
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
         with self.database.look() as connection:
-            rows = run(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
+            rows = run_statement(connection, "SELECT id, tenant FROM decisions WHERE id IN ?", list(ids))
         return {row["id"]: row["tenant"] for row in rows}
 
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
@@ -209,7 +209,7 @@ class DecisionStore:
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
         """The ids whose decisions have an outcome."""
         with self.database.look() as connection:
-            rows = run(connection, "SELECT decision_id FROM outcomes WHERE decision_id IN ?", list(ids))
+            rows = run_statement(connection, "SELECT decision_id FROM outcomes WHERE decision_id IN ?", list(ids))
         return [row["decision_id"] for row in rows]
 
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome | StoreError]:

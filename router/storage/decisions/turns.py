@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.outcome_rows import (
     with_added,
     with_late,
 )
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
@@ -75,7 +75,7 @@ def tool_turn_of(connection: Connection, request: str | None) -> Mapping[str, An
     """The value of TOOL_TURN of a turn, or of the turn that it replaces after a failure; {} if it brings no results."""
     edge = edge_of(request)
     if failed := link_of(edge).get("first"):
-        rows = run(connection, "SELECT request FROM decisions WHERE id = ?", failed)
+        rows = run_statement(connection, "SELECT request FROM decisions WHERE id = ?", failed)
         edge = edge_of(rows[0]["request"] if rows else None)
     loop = edge.get(TOOL_TURN)
     return loop if isinstance(loop, Mapping) else {}
@@ -83,7 +83,9 @@ def tool_turn_of(connection: Connection, request: str | None) -> Mapping[str, An
 
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
     """Id of a turn -> id of its decision; ids of decisions are left out."""
-    rows = run(connection, "SELECT id, turn_of FROM decisions WHERE id IN ? AND turn_of IS NOT NULL", list(ids))
+    rows = run_statement(
+        connection, "SELECT id, turn_of FROM decisions WHERE id IN ? AND turn_of IS NOT NULL", list(ids)
+    )
     return {row["id"]: row["turn_of"] for row in rows}
 
 

@@ -26,7 +26,7 @@ _FIRST: Final = itemgetter(0)
 _UNION: Final = re.compile(r"IN \(\?( UNION ALL SELECT [^()?]* IN \?)\)")
 
 
-def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
+def run_statement(connection: Connection, statement: str, *values: Any) -> list[dict[str, Any]]:
     """Run a statement and return its rows. `?` is a value, and `IN ?` a list of texts. SQLite ignores locks.
 
     `IN (? UNION ALL SELECT ... IN ?)` is a list and the rows of a query. PostgreSQL uses an index for it, but none for
@@ -36,7 +36,7 @@ def run(connection: Connection, statement: str, *values: Any) -> list[dict[str, 
 
 
 def send(connection: Connection, statement: str, *values: Any) -> Rows:
-    """Like `run`, but returns a function that returns the rows.
+    """Like `run_statement`, but returns a function that returns the rows.
 
     PostgreSQL gets the statement when its rows or those of a later statement are read, or with the commit. All
     statements that wait are sent in one round trip. SQLite runs the statement now.

@@ -1,6 +1,6 @@
 """Counters of rows by state.
 
-A counter changes in the transaction that changes the rows, so it is exact. `counted` counts the rows themselves, for
+A counter changes in the transaction that changes the rows, so it is exact. `row_counts` counts the rows themselves, for
 `verify`. On PostgreSQL every counter has SHARDS rows, and a process changes only one of them, so that routers do not
 wait for each other. A transaction changes its counters last and in the order of their keys, which prevents deadlocks.
 """
@@ -175,7 +175,7 @@ def ask_kept(connection: Connection, *, label: str, prefix: str = "") -> Callabl
     return counts
 
 
-def counted(connection: Connection, *, label: str) -> dict[str, int]:
+def row_counts(connection: Connection, *, label: str) -> dict[str, int]:
     """The values that `kept` should return: counts of rows, and those of GONE. Takes time proportional to the rows."""
 
     def count(table: Any, *where: Any) -> int:
@@ -201,7 +201,7 @@ def counted(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Set the counters to `counted`, in a write transaction. Returns {"label name": (old, new)} of changed counters."""
+    """Set the counters to `row_counts`, in a write transaction. Returns "label name" -> (old, new) of changed ones."""
     if not connection.is_sqlite:
         # To count a large table takes longer than the usual time limit of a statement.
         connection.execute(text("SET LOCAL statement_timeout = 0"))
@@ -212,7 +212,7 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
     rows: dict[tuple[str, str], int] = {}
     for label in labels or [ALL]:
         before = kept(connection, label=label)
-        for name, value in counted(connection, label=label).items():
+        for name, value in row_counts(connection, label=label).items():
             owner = ALL if name in _OF_THE_STORE else label
             rows[owner, name] = value
             if before[name] != value:

@@ -93,7 +93,7 @@ def _state(connection: Connection) -> tuple[dict[str, int], str]:
 def _is_complete(target: Database, rows: dict[str, int], *, state: str) -> bool:
     """Whether an earlier move of this store has ended, and nothing has used the target since."""
     with target.read() as connection:
-        if schema.version_of(connection)[0] != SCHEMA_REVISION:
+        if schema.schema_version(connection)[0] != SCHEMA_REVISION:
             return False
         return _state(connection) == (rows, state)
 
@@ -101,7 +101,7 @@ def _is_complete(target: Database, rows: dict[str, int], *, state: str) -> bool:
 def _begin(target: Database, *, state: str) -> None:
     """Create the schema in a database without rows and mark it as MOVING, unless this move has begun before."""
     with target.read() as connection:
-        version, begun = schema.version_of(connection)
+        version, begun = schema.schema_version(connection)
         names = inspect(connection).get_table_names()
         present = [table for table in metadata.sorted_tables if table.name in names and table is not counters]
         first = {table.name: select(literal(1)).select_from(table).limit(1) for table in present}

@@ -170,8 +170,8 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The schema's revision; None without a schema of this product. Raises StoreError as `version_of`, or if MOVING."""
-    revision, _ = version_of(connection)
+    """The schema's revision; None without a schema of ours. Raises StoreError as `schema_version`, or if MOVING."""
+    revision, _ = schema_version(connection)
     if revision == MOVING:
         remedy = "run the same `ragbandit migrate --from SQLITE_URL` again; it continues"
         message = "the database has only a part of a store, since a move from SQLite has not ended"
@@ -179,7 +179,7 @@ def revision_of(connection: Connection) -> str | None:
     return revision
 
 
-def version_of(connection: Connection) -> tuple[str | None, str | None]:
+def schema_version(connection: Connection) -> tuple[str | None, str | None]:
     """Returns (revision or MOVING, `code_from`), or (None, None). Raises StoreError for a schema of no release."""
     exists = inspect(connection).has_table("alembic_version")
     row = connection.execute(text("SELECT * FROM alembic_version")).mappings().one_or_none() if exists else None
@@ -242,7 +242,7 @@ def _check_connected(connection: Connection, *, current: str | None) -> None:
 
 def _may_use(connection: Connection) -> bool:
     """Whether this code may use a database with a newer schema."""
-    _, oldest = version_of(connection)
+    _, oldest = schema_version(connection)
     return oldest is not None and oldest <= SCHEMA_REVISION
 
 

@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING, Final
 
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.shared.processes.steady_clock import SLACK_S, Clock, SteadyClock, steady_clock
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class StoreClock:
         if self._database.is_sqlite or (self._offset is not None and self._monotonic() < self._looked_at + LOOK_S):
             return
         with self._database.look() as connection:
-            (row,) = run(connection, f"SELECT {CLOCK['postgresql']} AS now")
+            (row,) = run_statement(connection, f"SELECT {CLOCK['postgresql']} AS now")
         self._looked_at = self._monotonic()
         self._offset = float(row["now"]) - self._looked_at
 

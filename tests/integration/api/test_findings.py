@@ -12,10 +12,10 @@ from sqlalchemy import text
 
 from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
-from ragbandit.router.learning.status import status
+from ragbandit.router.learning.status import read_status
 from ragbandit.router.operation import findings
 from ragbandit.router.operation.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
-from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import arm_hours
@@ -67,7 +67,7 @@ def test_nothing_is_found_where_all_is_well(settings, stored, running, redis_cli
     configuration = settings()
     stored.world.judged(3)
     stored.world.learn()
-    state = status(stored.world.ledger, serving=None, rule=closing_rule(configuration.learning), now=time.time())
+    state = read_status(stored.world.ledger, serving=None, rule=closing_rule(configuration.learning), now=time.time())
     assert told([*of_settings(configuration), *of_disk(configuration), *of_ledger(state)]) == []
     assert stored(None) == running() == []
 
@@ -148,8 +148,10 @@ def test_a_learner_that_does_not_run(make_world):
     world = make_world(now=time.time() - 1200)
     world.judged(3)
     rule = closing_rule(world.settings.learning)
-    (reported,) = told(of_ledger(status(world.ledger, serving=policy_of(world.settings), rule=rule, now=time.time())))
-    assert told(of_ledger(status(world.ledger, serving=None, rule=rule, now=time.time()))) == []
+    (reported,) = told(
+        of_ledger(read_status(world.ledger, serving=policy_of(world.settings), rule=rule, now=time.time()))
+    )
+    assert told(of_ledger(read_status(world.ledger, serving=None, rule=rule, now=time.time()))) == []
     assert reported.startswith("problem learner: feedback has waited for 20")
     assert "--queue learn" in reported
 
@@ -208,7 +210,7 @@ def test_settings_that_contradict_each_other(settings, given, words):
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
     """A card appears if the thread starts and disappears if it is closed; other values in Redis are left out."""
-    presence = keep_present(connect(redis_server), card_of(role="service"))
+    presence = keep_present(connect_redis(redis_server), card_of(role="service"))
     until(lambda: present(redis_client), seconds=10)
     redis_client.zadd("ragbandit:processes", {"ragbandit:process:x": time.time()})
     redis_client.set("ragbandit:process:x", "[]")
@@ -218,7 +220,7 @@ def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
 
 
 def test_the_command(settings, make_world, redis_server, redis_client, monkeypatch, tmp_path):
-    """`status` prints the findings and what to do, or JSON; exit code 1 with a problem."""
+    """`read_status` prints the findings and what to do, or JSON; exit code 1 with a problem."""
     make_world()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", settings().data_dir)

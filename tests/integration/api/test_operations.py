@@ -2,13 +2,13 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 
 def test_ready_without_redis(serve, tmp_path):
     """Without Redis the service is ready, since it decides and keeps feedback, and says what is missing."""
-    client = connect(f"unix://{tmp_path / 'nobody.sock'}")
+    client = connect_redis(f"unix://{tmp_path / 'nobody.sock'}")
     service = serve(jobs=RedisJobs(client))
     response = service.http.get("/ready")
     assert response.status_code == 200

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from ragbandit.router.api.endpoints import streaming
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.queue.streams import TEXT, stream_key
@@ -29,7 +29,7 @@ def place(settings, redis_client, redis_server):
 
     def start(*, text=WORDS, word_seconds=0.02, arms=LONG, generator=None, worker=True, **given):
         configuration = settings(redis_url=redis_server, arms=arms, **given)
-        service = Service(configuration, jobs=RedisJobs(connect(redis_server, timeout_s=5.0)))
+        service = Service(configuration, jobs=RedisJobs(connect_redis(redis_server, timeout_s=5.0)))
         running.append(service)
         model = generator or ScriptedGenerator(lambda _: text, word_seconds=word_seconds)
         if worker:
@@ -196,7 +196,7 @@ def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
     server = RedisServer(configuration.data_dir)
     server.start()
     configuration = settings(arms=LONG, redis_url=redis_url(configuration))
-    service = Service(configuration, jobs=RedisJobs(connect(configuration.redis_url, timeout_s=1.0)))
+    service = Service(configuration, jobs=RedisJobs(connect_redis(configuration.redis_url, timeout_s=1.0)))
     worker = StreamWorker(configuration, generator=ScriptedGenerator(lambda _: WORDS, word_seconds=0.15))
     try:
         events = []

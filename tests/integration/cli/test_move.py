@@ -17,7 +17,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.requirements import hold_store
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
-from ragbandit.router.storage.sql.schema import check_schema, version_of
+from ragbandit.router.storage.sql.schema import check_schema, schema_version
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata
 from tests.support.audits import assert_compared, verified
 from tests.support.command import run
@@ -148,7 +148,7 @@ def test_what_is_refused(source, target, monkeypatch, tmp_path):
         Lease(database=database, name="learn:main").acquire(holder=lease_holder("learn"), lease_s=60)
     assert "holds the lease 'learn:main'" in run("migrate", "--from", source, code=2).output
     with closing(Database(target)) as database, database.read() as connection:
-        assert version_of(connection) == (None, None)
+        assert schema_version(connection) == (None, None)
 
 
 def test_the_next_decision_is_warm(make_world, settings, target, monkeypatch, tmp_path, other_processor):

@@ -11,7 +11,7 @@ from sqlalchemy import delete, select, update
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.algorithms.mba import MbaRag
-from ragbandit.router.policies.draw import choose
+from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from ragbandit.shared.errors import PolicyFault
@@ -100,7 +100,7 @@ def swappable(world):
 def swapped(decision):
     """A pmf above the floor, of the arms that were offered, from which the decision's seed draws another one."""
     pmfs = ([0.96, 0.02, 0.02], [0.02, 0.96, 0.02], [0.02, 0.02, 0.96])
-    return json.dumps(next(pmf for pmf in pmfs if decision.arms[choose(pmf, seed=decision.seed)] != decision.arm))
+    return json.dumps(next(pmf for pmf in pmfs if decision.arms[draw_index(pmf, seed=decision.seed)] != decision.arm))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_pmf_same_draw(world):
         decision = world.router.decision(row["decision_id"]).decision
         bent = [p * 0.97 + 0.01 for p in decision.pmf]
         position = decision.arms.index(decision.arm)
-        if choose(bent, seed=decision.seed) == position:
+        if draw_index(bent, seed=decision.seed) == position:
             break
     change(world, decisions, decisions.c.id == decision.id, pmf=json.dumps(bent), propensity=bent[position])
     verdict = refused(world, decision.id, deep=True)
@@ -147,7 +147,7 @@ def test_from_the_rows_alone(world):
     verdict = verify(ledger, files=files, serving=MbaRag(), deep=True)
     assert verdict.ok
     assert all(
-        choose(decision.pmf, seed=decision.seed) == decision.arms.index(decision.arm)
+        draw_index(decision.pmf, seed=decision.seed) == decision.arms.index(decision.arm)
         for decision in (world.router.decision(row["decision_id"]).decision for row in world.updates())
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.learning import status as status_module
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.status import status
+from ragbandit.router.learning.status import read_status
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
@@ -45,7 +45,7 @@ def test_status_estimates_the_end(backlog, monkeypatch):
     policy = learner.policy
 
     def seen(now):
-        return status(backlog.ledger, serving=policy, rule=rule, now=now)
+        return read_status(backlog.ledger, serving=policy, rule=rule, now=now)
 
     assert (seen(backlog.now).backlog, seen(backlog.now).caught_up_s) == (9, None)
     for _ in range(2):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.learning.exclusions import relearn, selected
+from ragbandit.router.learning.exclusions import count_feedback, relearn
 from ragbandit.router.learning.sources import quarantines_of
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router
@@ -97,7 +97,7 @@ def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
     fill(world, count=12)
     world.learn()
     middle = world.now - 12
-    some = selected(world.ledger, source="key:bad", since=middle, until=None)
+    some = count_feedback(world.ledger, source="key:bad", since=middle, until=None)
     assert 0 < some < 8
     done = quarantined(world, since=middle)
     assert done["feedback"] == some

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
@@ -68,7 +68,7 @@ def test_recovery_after_flush(make_world, jobs, redis_client):
 def test_redis_down(own_redis):
     """With Redis down every call raises QueueError with a remedy, quickly."""
     server, url = own_redis
-    client = connect(url)
+    client = connect_redis(url)
     jobs = RedisJobs(client)
     server.stop()
     began = time.monotonic()

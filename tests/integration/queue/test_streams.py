@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.outage import Outage
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.queue.stream_reader import MAX_HELD, StreamReader
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture
 def writer(redis_client, redis_server):
-    made = StreamWriter(connect(redis_server, timeout_s=3.0), outage=Outage())
+    made = StreamWriter(connect_redis(redis_server, timeout_s=3.0), outage=Outage())
     yield made
     made.close()
 
@@ -30,7 +30,7 @@ def writer(redis_client, redis_server):
 @pytest.fixture
 def reader(redis_client, redis_server):
     # as the service has it
-    made = StreamReader(connect(redis_server, timeout_s=1.0), outage=Outage())
+    made = StreamReader(connect_redis(redis_server, timeout_s=1.0), outage=Outage())
     yield made
     made.close()
 
@@ -137,7 +137,7 @@ def test_redis_going_away_ends_the_stream_and_not_the_run(settings):
     configuration = settings()
     server = RedisServer(configuration.data_dir)
     server.start()
-    client = connect(redis_url(configuration), timeout_s=3.0)
+    client = connect_redis(redis_url(configuration), timeout_s=3.0)
     writer, reader = (kind(client, outage=Outage()) for kind in (StreamWriter, StreamReader))
     try:
         reading = Reading(reader)

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from ragbandit import Router
 from ragbandit.router.config.rules import Rule
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_questions
+from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_paired_questions
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.questions import capped
@@ -290,7 +290,7 @@ def test_what_a_run_needs_is_named(world, arms):
     with pytest.raises(InvalidInput, match="large cannot be run here") as refused:
         prepared(world, SimpleNamespace(pipelines={}))
     assert "--module" in refused.value.remedy
-    nobody = read_questions(
+    nobody = read_paired_questions(
         world.database, scope(world), against="large", reward=world.settings.reward, secret=SECRET, arms=["large"]
     )
     assert set(nobody.obstacles) == {"small cannot be run here"}

@@ -9,7 +9,7 @@ from sqlalchemy import delete, event, func, insert, select
 from ragbandit.router.storage import retention
 from ragbandit.router.storage.paired_answers import keep_answer
 from ragbandit.router.storage.retention import Retention
-from ragbandit.router.storage.sql.counters import GONE, Moves, counted, kept, recount
+from ragbandit.router.storage.sql.counters import GONE, Moves, kept, recount, row_counts
 from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
@@ -76,7 +76,7 @@ def stored(world, table=decisions):
 def assert_right(world):
     """Counters agree with tables and what left; no row refers to a decision that left; the audit finds no fault."""
     with world.database.read() as connection:
-        assert kept(connection, label="main") == counted(connection, label="main")
+        assert kept(connection, label="main") == row_counts(connection, label="main")
     assert world.counters().balanced
     here = stored(world)
     for table in TABLES[1:]:

@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers import sentences
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
-from ragbandit.strategies.retrievers.sentences import DenseRetriever, SentenceEncoder, build_index
+from ragbandit.strategies.retrievers.sentences import DenseRetriever, SentenceEncoder, build_sentence_index
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
 from tests.support.tiny_models import WIDTH, tiny_encoder
 
@@ -38,7 +38,7 @@ def test_contract(check, encoder, tmp_path_factory):
 
     def make(passages):
         folder = tmp_path_factory.mktemp("indexes") / "dense"
-        build_index(passages, folder, encoder=encoder)
+        build_sentence_index(passages, folder, encoder=encoder)
         return DenseRetriever(folder, encoder=encoder)
 
     check(make)
@@ -48,7 +48,7 @@ def test_contract(check, encoder, tmp_path_factory):
 def test_search_is_exact(encoder, tmp_path, monkeypatch, block):
     """Order and scores are those of all cosines, whatever the block; equal ones come in the order indexed."""
     monkeypatch.setattr(sentences, "_BLOCK", block)
-    build_index(ROWS, tmp_path / "i", encoder=encoder)
+    build_sentence_index(ROWS, tmp_path / "i", encoder=encoder)
     query = "where is paris"
     hits = found(DenseRetriever(tmp_path / "i", encoder=encoder), query, k=4)[0]
     cosines = encoder.encode([row.text for row in ROWS]) @ encoder.encode([query])[0]
@@ -61,7 +61,7 @@ def test_search_is_exact(encoder, tmp_path, monkeypatch, block):
 def test_the_index_says_what_it_is(encoder, tmp_path):
     """Its sha256 is that of the same corpus under bm25; the name begins with "dense:" and holds its start."""
     done = []
-    meta = build_index(ROWS, tmp_path / "i", encoder=encoder, progress=done.append)
+    meta = build_sentence_index(ROWS, tmp_path / "i", encoder=encoder, progress=done.append)
     assert done[-1] == 4
     assert meta["sha256"] == build_bm25(ROWS, tmp_path / "words")["sha256"]
     assert (meta["format"], meta["passages"], meta["width"]) == (sentences.FORMAT, 4, WIDTH)
@@ -72,7 +72,7 @@ def test_the_index_says_what_it_is(encoder, tmp_path):
 
 def test_another_encoder_or_another_index_is_refused(encoder, tmp_path):
     """Vectors of another model, and the folder of another retriever, are not searched."""
-    build_index(ROWS, tmp_path / "i", encoder=encoder)
+    build_sentence_index(ROWS, tmp_path / "i", encoder=encoder)
     build_bm25(ROWS, tmp_path / "words")
     with pytest.raises(ConfigError, match="has vectors of 'tiny:"):
         DenseRetriever(tmp_path / "i", encoder=SentenceEncoder(tiny_encoder(1), name="tiny"))
@@ -84,7 +84,7 @@ def test_another_encoder_or_another_index_is_refused(encoder, tmp_path):
 
 def test_damage_is_refused(encoder, tmp_path):
     """A file that is too short is damage, with the command that builds the index again."""
-    build_index(ROWS, tmp_path / "i", encoder=encoder)
+    build_sentence_index(ROWS, tmp_path / "i", encoder=encoder)
     vectors = tmp_path / "i" / "vectors.float16"
     vectors.write_bytes(vectors.read_bytes()[:-2])
     with pytest.raises(ConfigError, match=r"is damaged.*ragbandit index build --retriever dense"):

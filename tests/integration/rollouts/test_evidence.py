@@ -9,7 +9,7 @@ from sqlalchemy import insert
 
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
-from ragbandit.router.policies.draw import choose
+from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.reporting.reading import NO_PMF, NOT_ASKED
 from ragbandit.router.rollouts import evidence as module
 from ragbandit.router.rollouts.evidence import evidence_on
@@ -58,7 +58,7 @@ class Traffic:
             self.now += 10.0
             self.seq += 1
             decision, pmf = self.make_decision(f"decision-{self.seq:06d}"), tuple(CHAMPION.tolist())
-            drawn = choose(pmf, seed=decision.seed)
+            drawn = draw_index(pmf, seed=decision.seed)
             notes = facts(number)
             stored = {CandidateNotes.key: CandidateNotes(notes=notes).stored} if isinstance(notes, tuple) else notes
             values = {"arm": decision.arms[drawn], "pmf": pmf, "propensity": pmf[drawn], "made_at": self.now}

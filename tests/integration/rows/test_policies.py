@@ -7,14 +7,14 @@ import yaml
 
 from ragbandit import Router
 from ragbandit.router.config.loading import load
-from ragbandit.router.learning.audit.checks import Verdict
+from ragbandit.router.learning.audit.checks import AuditResult
 from tests.support.audits import verified
 from tests.support.policies import FINE_TUNED, POLICIES, example
 
 ARMS = ["no_retrieval", "single_step", "multi_step"]
 
 
-def learned(config: Path, numbers: range) -> Verdict:
+def learned(config: Path, numbers: range) -> AuditResult:
     """Audit of the store after these questions were decided, rated and learned."""
     with Router.open(load(config).settings) as router:
         for number in numbers:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.policies.draw import choose
+from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import HoldbackShare, Query, candidate_notes
@@ -45,7 +45,7 @@ def test_a_row_without_its_holdback_is_found(make_world):
     """A row whose draw is sound, but from a pmf that its holdback does not give, is a mismatch."""
     world = make_world(policy={"holdback": HELD})
     less = (0.4, 0.4, 0.2)
-    last = next(d for d in map(world.route, map(str, range(50))) if d.arms[choose(less, seed=d.seed)] == d.arm)
+    last = next(d for d in map(world.route, map(str, range(50))) if d.arms[draw_index(less, seed=d.seed)] == d.arm)
     changed = {"pmf": json.dumps(less), "propensity": less[last.arms.index(last.arm)], "floor": 0.0}
     world.write(update(decisions).where(decisions.c.id == last.id).values(**changed))
     verified = world.router.verify(deep=True)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event, select, update
 
-from ragbandit.router.learning.status import status
+from ragbandit.router.learning.status import read_status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.storage.cancellations import cancel
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import Moves, counted, kept, recount
+from ragbandit.router.storage.sql.counters import Moves, kept, recount, row_counts
 from ragbandit.router.storage.sql.database import SHARDS, Database
 from ragbandit.router.storage.sql.tables import counters, policies
 
@@ -24,7 +24,7 @@ def assert_kept(database) -> dict[str, dict[str, int]]:
     with database.read() as connection:
         labels = list(connection.execute(select(policies.c.label)).scalars())
         found = {label: kept(connection, label=label) for label in labels}
-        assert found == {label: counted(connection, label=label) for label in labels}
+        assert found == {label: row_counts(connection, label=label) for label in labels}
     return found
 
 
@@ -121,7 +121,7 @@ def test_status_reads_no_history(make_world, database_url):
     statements: list[str] = []
     event.listen(world.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     rule = ClosingRule(wait_s=0.0, expire_s=10.0)
-    status(world.ledger, serving=world.router.process.versions.snapshots.fresh, rule=rule, now=world.now)
+    read_status(world.ledger, serving=world.router.process.versions.snapshots.fresh, rule=rule, now=world.now)
     assert statements
     counting = [one for one in statements if "count(" in one.lower()]
     assert [one for one in counting if "FROM jobs" not in one] == []  # it has 10,000 rows of checks at most

@@ -12,7 +12,7 @@ from sqlalchemy import event, func, select
 from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import connections, database as database_module
-from ragbandit.router.storage.sql.bulk_insert import insert_rows, run, send
+from ragbandit.router.storage.sql.bulk_insert import insert_rows, run_statement, send
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.pipelined import PipelinedConnection
 from ragbandit.router.storage.sql.tables import decisions
@@ -101,15 +101,15 @@ def test_statements_of_text(database):
     insert = "INSERT INTO policies (label, algorithm, params, encoder_hash, made_at) VALUES (?, ?, ?, ?, ?)"
     with database.write() as connection:
         for label in ("a", "b", "c?%"):
-            assert run(connection, insert, label, "uniform", "{}", "", 2.0) == []
+            assert run_statement(connection, insert, label, "uniform", "{}", "", 2.0) == []
     with database.look() as connection:
-        found = run(connection, query, ["a", "c?%", "none"], 1.0)
+        found = run_statement(connection, query, ["a", "c?%", "none"], 1.0)
         assert [(row["label"], bool(row["in_use"])) for row in found] == [("a", True), ("c?%", True)]
-        assert run(connection, query, [], 1.0) == []
+        assert run_statement(connection, query, [], 1.0) == []
     with pytest.raises(StoreError, match="the database failed"), database.write() as connection:
-        run(connection, insert, "a", "uniform", "{}", "", 3.0)
+        run_statement(connection, insert, "a", "uniform", "{}", "", 3.0)
     with pytest.raises(StoreError, match="absent"), database.look() as connection:
-        run(connection, "SELECT 1 FROM absent")
+        run_statement(connection, "SELECT 1 FROM absent")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -139,10 +139,10 @@ def test_a_connection_lost_while_statements_wait(postgres_url, make_decision):
 
     def write_while_the_session_ends():
         with database.write() as connection:
-            process = run(connection, "SELECT pg_backend_pid() AS id")[0]["id"]
+            process = run_statement(connection, "SELECT pg_backend_pid() AS id")[0]["id"]
             insert_rows(connection, decisions, [row])
             with other.look() as killer:
-                assert run(killer, "SELECT pg_terminate_backend(?, 5000) AS ended", process)[0]["ended"]
+                assert run_statement(killer, "SELECT pg_terminate_backend(?, 5000) AS ended", process)[0]["ended"]
 
     try:
         with pytest.raises(StoreError, match="it is not known whether this was written"):
@@ -178,7 +178,7 @@ def test_connections_are_bounded(database_url, monkeypatch):
                 pass
             assert database.failed_write is not None
         with database.read() as connection:
-            assert run(connection, "SELECT 1 AS one")[0]["one"] == 1
+            assert run_statement(connection, "SELECT 1 AS one")[0]["one"] == 1
             assert connection.driver in drivers
         assert len({*map(id, drivers)}) == connections.LIMIT
         closed = 0
@@ -207,5 +207,5 @@ def test_a_connection_whose_pipeline_broke_is_closed(postgres_url, monkeypatch, 
             with pytest.raises(StoreError, match="pipeline mode"), database.write() as connection:
                 send(connection, "SELECT 1 AS one")()
         with database.write() as connection:
-            assert run(connection, "SELECT 1 AS one")[0]["one"] == 1
+            assert run_statement(connection, "SELECT 1 AS one")[0]["one"] == 1
     assert caplog.records == []

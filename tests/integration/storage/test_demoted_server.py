@@ -8,7 +8,7 @@ from sqlalchemy import make_url, select, text
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.conversion import decision_row
-from ragbandit.router.storage.sql.bulk_insert import insert_rows, run
+from ragbandit.router.storage.sql.bulk_insert import insert_rows, run_statement
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import decisions
@@ -24,7 +24,7 @@ def process(connection) -> int:
 
 def pipelined(connection, row):
     insert_rows(connection, decisions, [row])
-    run(connection, "SELECT 1 AS one")
+    run_statement(connection, "SELECT 1 AS one")
 
 
 def inserted_at_commit(connection, row):
@@ -40,7 +40,7 @@ def locked(connection, _row):
 
 
 def locked_by_text(connection, _row):
-    run(connection, "SELECT id FROM decisions FOR UPDATE")
+    run_statement(connection, "SELECT id FROM decisions FOR UPDATE")
 
 
 def wrapped(connection, row):
@@ -60,7 +60,7 @@ def raised(code: str):
 
 def write_while_refused(database, statement, row):
     with database.write() as connection:
-        run(connection, "SET TRANSACTION READ ONLY")
+        run_statement(connection, "SET TRANSACTION READ ONLY")
         statement(connection, row)
 
 

@@ -12,8 +12,8 @@ from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, sha
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.scores import JudgeSample, is_judgeable
-from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreJob, ScoreQueue, Spent, expire
-from ragbandit.router.storage.sql.counters import counted, kept, next_day
+from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreCost, ScoreJob, ScoreQueue, expire
+from ragbandit.router.storage.sql.counters import kept, next_day, row_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import this_process
@@ -22,7 +22,7 @@ from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state
 from tests.support.waiting import at_once
 
-COST = Spent(prompt_tokens=100, completion_tokens=10, dollars=0.25)
+COST = ScoreCost(prompt_tokens=100, completion_tokens=10, dollars=0.25)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def day(database, now=EPOCH):
 def check_counted(database):
     """The counts that are kept are those of the tables."""
     with database.read() as connection:
-        assert kept(connection, label="main") == counted(connection, label="main")
+        assert kept(connection, label="main") == row_counts(connection, label="main")
 
 
 def test_a_share_is_sampled(database, answered):

@@ -8,7 +8,7 @@ from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs import scores
-from ragbandit.router.storage.sql.counters import ALL, counted, kept
+from ragbandit.router.storage.sql.counters import ALL, kept, row_counts
 from ragbandit.shared.types import LabelRequest
 from tests.support.examples import made_decision
 
@@ -56,7 +56,7 @@ def test_asked_answers_wait_until_labelled(store, settings):
     assert queued(store) == ["old"]
     with store.database.read() as connection:
         assert kept(connection, label=ALL)["label_due"] == 2  # with the one that a user has rated
-        assert kept(connection, label="main") == counted(connection, label="main")
+        assert kept(connection, label="main") == row_counts(connection, label="main")
 
 
 def test_what_waits_too_long_leaves(store):
@@ -78,4 +78,4 @@ def test_no_tenant_fills_the_queue(store, monkeypatch):
     assert queued(store) == ["many5", "few1", "many4", "few0"]
     with store.database.read() as connection:
         assert kept(connection, label=ALL)["label_due"] == 4
-        assert kept(connection, label="main") == counted(connection, label="main")
+        assert kept(connection, label="main") == row_counts(connection, label="main")

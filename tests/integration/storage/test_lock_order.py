@@ -16,7 +16,7 @@ from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.rows import waiting
 from ragbandit.router.storage.rows.waiting import LOCK_ORDER
 from ragbandit.router.storage.sql import tables
-from ragbandit.router.storage.sql.bulk_insert import run
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.types import Feedback, SpendLimit, TaskTurn
@@ -122,12 +122,12 @@ def test_a_writer_that_waits_for_a_row_holds_no_later_row(store, write, held, fr
     """While another transaction holds a row, the writer waits for it, and the other one gets the later row, too."""
     with ThreadPoolExecutor(1) as pool:
         with store.database.write() as connection:
-            run(connection, LOCK.format(held))
+            run_statement(connection, LOCK.format(held))
             written = pool.submit(write, store)
             with store.database.look() as other:
-                until(lambda: run(other, _BLOCKED)[0]["n"] or written.done())
+                until(lambda: run_statement(other, _BLOCKED)[0]["n"] or written.done())
             assert not written.done(), written.exception()
-            run(connection, LOCK.format(free))
+            run_statement(connection, LOCK.format(free))
         written.result(20)
 
 
@@ -180,6 +180,6 @@ def test_rows_of_outcomes_are_found_by_indexes(store, statement):
     """An outcome does not read all rows of a table to find its decision, and that of a turn."""
     values = ["a"] * (statement.count("?") - 2)
     with store.database.write() as connection:
-        run(connection, "SET LOCAL enable_seqscan = off")  # the planner prefers to scan a small table
-        plan = run(connection, f"EXPLAIN {statement}", *values, ["a2"], ["a2"])
+        run_statement(connection, "SET LOCAL enable_seqscan = off")  # the planner prefers to scan a small table
+        plan = run_statement(connection, f"EXPLAIN {statement}", *values, ["a2"], ["a2"])
     assert not [row for row in plan if "Filter" in row["QUERY PLAN"]]

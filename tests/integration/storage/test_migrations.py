@@ -13,7 +13,7 @@ from sqlalchemy import inspect, select, text
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import schema
-from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.sql.counters import kept, row_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema, migrate, wait_for_schema
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, tables_of
@@ -188,7 +188,7 @@ def test_turns_of_older_stores_belong_to_their_decision(empty):
         assert [tuple(row) for row in named] == [("d1", None), ("d2", "d1"), ("d3", None)]
         counts = kept_of(connection)
         assert (counts["decided"], counts["closed"], counts["waiting"]) == (2, 0, 2)
-        assert counts == counted(connection, label="main")
+        assert counts == row_counts(connection, label="main")
 
 
 def kept_of(connection):

@@ -12,7 +12,7 @@ import yaml
 from sqlalchemy import select, update
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.learning.audit.checks import Verdict
+from ragbandit.router.learning.audit.checks import AuditResult
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.explanations.explain import explain
@@ -62,7 +62,7 @@ def opened(config: Path) -> Router:
     return Router.open(load(config.name).settings, jobs=MemoryJobs())
 
 
-def learned_on(config: Path, question: str) -> tuple[Verdict, Verdict]:
+def learned_on(config: Path, question: str) -> tuple[AuditResult, AuditResult]:
     """Audits before and after another question was answered, judged and learned."""
     with contextlib.chdir(config.parent), opened(config) as router:
         before = router.verify(deep=True)

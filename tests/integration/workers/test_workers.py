@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.service_process import environment
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.shared.types import Query
@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self, router, url, *, arms, generator, retriever):
         self.router, self.url = router, url
-        self.client = connect(url, timeout_s=LOOK_S + REPLY_S)
+        self.client = connect_redis(url, timeout_s=LOOK_S + REPLY_S)
         self.context = Context(
             settings=router.settings,
             store=router.store,

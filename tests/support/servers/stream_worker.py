@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
@@ -26,7 +26,7 @@ class StreamWorker:
 
     def __init__(self, settings, *, generator, retriever=None, at_once=4):
         self.generator = generator
-        self.jobs = RedisJobs(connect(settings.redis_url, timeout_s=3.0))
+        self.jobs = RedisJobs(connect_redis(settings.redis_url, timeout_s=3.0))
         self.database = open_database(settings)
         label = PolicyLabel(settings.policy.label)
         self.context = Context(

@@ -8,7 +8,7 @@ import pytest
 from ragbandit.examples.handbook.learning_curve import play
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.routers.passes import Played, break_even, rows_of
+from ragbandit.router.offline.routers.passes import Played, break_even, table_rows
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from tests.support.examples import made_table
 
@@ -49,7 +49,7 @@ def passed(monkeypatch):
     def passed(table, *, policy=None, **given):
         settings = Settings(policy={"name": "spy", **(policy or {})})
         features = HashingEncoder(16).encode([row.question for row in table.rows])
-        rows = rows_of(table, features=features, encoder_hash="", settings=settings)
+        rows = table_rows(table, features=features, encoder_hash="", settings=settings)
         return play(rows, settings=settings, seed=0, **given)
 
     return passed

@@ -5,7 +5,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.texts.text_forms import answer_words, canonical, is_blank, words
+from ragbandit.shared.texts.text_forms import answer_words, canonical_text, is_blank, words
 from tests.support.examples import steady
 
 
@@ -84,7 +84,7 @@ def test_answers_that_differ_have_other_words(one, other):
     [
         ("नई दिल्ली।", ["नई", "दिल्ली"]),
         ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
-        ("שָׁלוֹם עֲלֵיכֶם", list(map(canonical, ["שָׁלוֹם", "עֲלֵיכֶם"]))),
+        ("שָׁלוֹם עֲלֵיכֶם", list(map(canonical_text, ["שָׁלוֹם", "עֲלֵיכֶם"]))),
         ("東京2024年", ["東", "京", "2024", "年"]),
         ("ที่นี่", ["ที่", "นี่"]),
         ("한국어 책", ["한국어", "책"]),
@@ -114,7 +114,7 @@ def test_what_cannot_be_seen_is_blank(text):
 @given(st.text(max_size=60))
 def test_case_and_normal_form_never_matter(text):
     """A text, its composed and its decomposed form have the same form, and only blank text has no words."""
-    assert canonical(unicodedata.normalize("NFD", text)) == canonical(unicodedata.normalize("NFC", text))
+    assert canonical_text(unicodedata.normalize("NFD", text)) == canonical_text(unicodedata.normalize("NFC", text))
     assert (answer_words(text) == []) is is_blank(text)
 
 

@@ -21,7 +21,7 @@ from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import GROUP, built_in_arms, make_arms
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.testing.arms import ARM_CHECKS
-from ragbandit.workers.setup.generators import check_arms, hints, worker_arms
+from ragbandit.workers.setup.generators import check_worker_arms, hints, worker_arms
 from ragbandit.workers.setup.loading import check_generators
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
@@ -64,7 +64,7 @@ def test_the_recipes_are_configurations(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     recipes = re.findall(r"```yaml\n(.*?)```", GENERATORS.partition("## Several models")[2], flags=re.S)
     models, indexes = (Settings.model_validate(yaml.safe_load(each)) for each in recipes[:2])
-    check_arms(models)
+    check_worker_arms(models)
     check_generators(models, fetch=False)
     assert hints(models) == ()
     assert {name: arm.generator for name, arm in worker_arms(models).items()} == {

@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.workers.setup import loading
-from ragbandit.workers.setup.generators import check_arms, hints, make_strategies, worker_arms
+from ragbandit.workers.setup.generators import check_worker_arms, hints, make_strategies, worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
 from tests.support.cases import every_case
 
@@ -88,11 +88,11 @@ def test_each_arm_is_checked_against_its_own_generator(caplog):
     told = {**server, "openai": {**server["openai"], "logprobs": True}, "token_prices": {"input": 1.0, "output": 1.0}}
     given = {"generator": SCRIPTED, "generators": {"plain": server, "told": told}, "budget": {"dollars": 1.0}}
     fits = Settings.model_validate({**given, "arms": {"f": {"class": "flare", "generator": "told"}}})
-    check_arms(fits)
+    check_worker_arms(fits)
     assert hints(fits) == ()
     lacks = Settings.model_validate({**given, "arms": {"f": {"class": "flare", "generator": "plain"}}})
     with pytest.raises(ConfigError, match=r"generators\.plain\.openai\.logprobs: true") as caught:
-        check_arms(lacks)
+        check_worker_arms(lacks)
     assert caught.value.field == "arms.f"
     (short, free) = hints(Settings.model_validate({**given, "arms": {"a": named("plain"), "b": {"class": "react"}}}))
     assert short.startswith("arms: a answer")
@@ -111,7 +111,7 @@ def test_names_that_nobody_knows():
             with case(kind, name):
                 arms = {"deep": {"class": "single_step", kind: name}}
                 with pytest.raises(ConfigError) as caught:
-                    check_arms(Settings.model_validate({**given, "arms": arms}))
+                    check_worker_arms(Settings.model_validate({**given, "arms": arms}))
                 assert caught.value.field == f"arms.deep.{kind}"
                 assert words in caught.value.remedy
 
@@ -170,7 +170,7 @@ def test_a_cascade_of_no_arm_is_refused_by_name(params, message):
     both = CASCADE["arms"]["both"] | params
     arms = CASCADE["arms"] | {"both": both, "caller": {"run_by": "caller"}}
     with pytest.raises(ConfigError, match=message) as caught:
-        check_arms(Settings.model_validate(CASCADE | {"arms": arms}))
+        check_worker_arms(Settings.model_validate(CASCADE | {"arms": arms}))
     assert caught.value.field == f"arms.both.{next(iter(params))}"
 
 
@@ -193,7 +193,7 @@ def test_parts_defined_in_place():
     for wrong, field in (({"max_tokens": 0}, "max_tokens"), ({"generator": "nobody"}, "generator")):
         both = CASCADE["arms"]["both"] | {"first": first | wrong}
         with pytest.raises(ConfigError) as caught:
-            check_arms(Settings.model_validate(CASCADE | {"arms": CASCADE["arms"] | {"both": both}}))
+            check_worker_arms(Settings.model_validate(CASCADE | {"arms": CASCADE["arms"] | {"both": both}}))
         assert caught.value.field == f"arms.both.first.{field}"
 
 
@@ -203,7 +203,7 @@ def test_a_part_defined_in_place_needs_no_preset_of_its_own(first, preset):
     both = {"class": "cascade", "first": {"class": first}, "then": "react", "empty": True}
     arms = {"react": {"run_by": "worker"}, "both": both}
     settings = Settings.model_validate({"generator": SCRIPTED, "arms": arms, "arms_preset": "paper"})
-    check_arms(settings)
+    check_worker_arms(settings)
     part, _ = make_strategies(settings, worker_arms(settings))["both.first"]
     assert part.params.get("preset") == preset
 

@@ -17,7 +17,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.processes.consumers import Signals
 from ragbandit.workers.setup.generators import (
-    check_arms,
+    check_worker_arms,
     concurrency_of,
     hints,
     offered,
@@ -25,7 +25,7 @@ from ragbandit.workers.setup.generators import (
     worker_arms,
 )
 from ragbandit.workers.setup.loading import ArmLoader
-from ragbandit.workers.setup.retrievers import kind_of, search_once
+from ragbandit.workers.setup.retrievers import retriever_kind, search_once
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 
@@ -41,21 +41,21 @@ def test_workers_share_the_cores(workers, cores, threads):
 def test_a_bare_arm_check_loads_no_model():
     """What a generator can do is read from its class; an arm that needs more is refused before anything is loaded."""
     settings = Settings(generator={"name": "local", "model": "no/such-model"})
-    check_arms(settings)
+    check_worker_arms(settings)
     assert offered(settings.generator) == LocalGenerator.capabilities
     assert offered(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
     with pytest.raises(ConfigError, match=r"needs .*trained_tokens"):
-        check_arms(settings.model_copy(update={"arms": {"self_rag_trained": {}}}))
+        check_worker_arms(settings.model_copy(update={"arms": {"self_rag_trained": {}}}))
 
 
 def test_the_retriever_is_made_by_its_name(tmp_path):
     """retriever.name picks the maker: bm25 looks for its index; an unknown name lists the known ones."""
     settings = Settings(data_dir=str(tmp_path))
     with pytest.raises(ConfigError, match="has no index"):
-        kind_of(settings).open()
+        retriever_kind(settings).open()
     other = settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"name": "web"})})
     with pytest.raises(ConfigError, match=r"'web' is unknown \(known: bm25, dense, elasticsearch, hybrid\)"):
-        kind_of(other).open()
+        retriever_kind(other).open()
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def own_retriever(tmp_path, monkeypatch):
 def test_a_retriever_of_your_own(own_retriever):
     """retriever.name names a function that makes one; it has no index of ours to build, and says what it is."""
     chosen = Settings(retriever={"name": "my_search:library"})
-    assert kind_of(chosen).open().name == "library"
-    assert kind_of(chosen).info() == {"retriever": "my_search:library", "name": "library"}
+    assert retriever_kind(chosen).open().name == "library"
+    assert retriever_kind(chosen).info() == {"retriever": "my_search:library", "name": "library"}
     with pytest.raises(ConfigError, match="index of its own"):
-        kind_of(chosen).built(list, lambda done: None)
+        retriever_kind(chosen).built(list, lambda done: None)
 
 
 def test_the_retriever_on_the_page_reranks(tmp_path, monkeypatch):
@@ -134,7 +134,7 @@ def test_the_retriever_on_the_page_reranks(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [Passage(id=f"p{n}", title="", text="river " + "sea " * (3 - n)) for n in range(3)]
     build_index(rows, ".ragbandit/indexes/default")
-    retriever = kind_of(Settings(retriever={"name": "search_of_the_page:shortest"})).open()
+    retriever = retriever_kind(Settings(retriever={"name": "search_of_the_page:shortest"})).open()
     assert retriever.name.endswith(":reranked:shortest:50")
     assert [hit.passage.id for hit in search_once(retriever, query="river", k=2)] == ["p2", "p1"]
 
@@ -143,7 +143,7 @@ def test_the_retriever_on_the_page_reranks(tmp_path, monkeypatch):
 def test_a_retriever_that_cannot_be_made(own_retriever, name):
     """It is a ConfigError of the setting when it is opened."""
     with pytest.raises(ConfigError) as caught:
-        kind_of(Settings(retriever={"name": name})).open()
+        retriever_kind(Settings(retriever={"name": name})).open()
     assert caught.value.field == "retriever.name"
 
 
@@ -163,7 +163,7 @@ def test_one_preset_for_every_arm_that_has_it():
 def test_a_preset_that_no_arm_has_is_refused():
     """The error names the setting and the presets there are."""
     with pytest.raises(ConfigError, match="'chatt'") as caught:
-        check_arms(Settings(arms={"single_step": {}}, arms_preset="chatt"))
+        check_worker_arms(Settings(arms={"single_step": {}}, arms_preset="chatt"))
     assert caught.value.field == "arms_preset"
     assert "chat, flan, gpt, small" in caught.value.remedy
 
@@ -171,7 +171,7 @@ def test_a_preset_that_no_arm_has_is_refused():
 def test_short_answers_of_a_large_model_are_hinted_at(caplog):
     """With an OpenAI-compatible server and the defaults for small models the log says what to set, once a check."""
     with caplog.at_level(logging.WARNING):
-        check_arms(Settings(generator=OPENAI))
+        check_worker_arms(Settings(generator=OPENAI))
     (record,) = caplog.records
     assert "no_retrieval, single_step, multi_step" in record.getMessage()
     assert "arms_preset: chat" in record.getMessage()

@@ -7,7 +7,7 @@ PlainParts = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 _PLAIN: Final = ("content", "role")
 
 
-def plain_parts(value: Any) -> PlainParts | None:
+def chunk_parts(value: Any) -> PlainParts | None:
     """A chunk, its choice and its delta, each without the text; None if it has no text, or more than a text."""
     try:
         (choice,) = value["choices"]

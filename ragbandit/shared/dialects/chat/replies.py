@@ -13,14 +13,14 @@ from itertools import islice
 from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, LARGE, LOGPROBS, MessageParts, is_token
-from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, plain_parts
+from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, chunk_parts
 from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_budget
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.repeated_events import Repeated
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.reading.budget import REPLY
-from ragbandit.shared.reading.fields import TEXTS, clean, is_json, listed, whole_characters, words_of, written
+from ragbandit.shared.reading.fields import TEXTS, clean_value, is_json, listed, whole_characters, words_of, written
 
 #: longest message, longest text in it, and longest media by default, characters
 MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most
@@ -187,7 +187,7 @@ class ModelReply:
         if self.size + self.budget.spent["media"] > size:  # an answer follows, so the message was no error
             self._note, self.budget.spent["silent"] = "", 0
             if self.tagged.is_over and not (self.delta or self.finish or self._halves):
-                self._plain = plain_parts(value)
+                self._plain = chunk_parts(value)
             return
         self.budget.spend("silent")
 
@@ -203,7 +203,7 @@ class ModelReply:
 
     def take_texts(self, chunks: Repeated) -> bool:
         """Read chunks that differ from the last one only in their texts. Returns False if they must be read singly."""
-        if self._plain is None or plain_parts(chunks.pattern.value) != self._plain:
+        if self._plain is None or chunk_parts(chunks.pattern.value) != self._plain:
             return False
         text = "".join(chunks.texts)
         if self.size + len(text) > MAX_MESSAGE or len(self.text) + len(text) > MAX_TEXT:
@@ -329,7 +329,7 @@ class ModelReply:
             value = listed(value)
         if isinstance(value, list):
             value = self._numbered(name, value)
-        cleaned, size = clean(value)
+        cleaned, size = clean_value(value)
         if name not in LARGE:
             self.size += size
         else:
@@ -365,7 +365,7 @@ class ModelReply:
             # Many servers repeat them in every chunk.
             if (kept.get(name) == value and not is_joined) or value in _EMPTY:
                 continue
-            field, (cleaned, size) = whole_characters(name), clean(value)
+            field, (cleaned, size) = whole_characters(name), clean_value(value)
             if not self.budget.fits("more", size + len(field)):
                 self._omit(name)
                 continue
@@ -387,7 +387,7 @@ class ModelReply:
         usable, size = [], 0
         for entry in filter(is_token, entries):
             alternatives = list(filter(is_token, listed(entry.get("top_logprobs"))[:MAX_ALTERNATIVES]))
-            cleaned, _ = clean({"bytes": None, **entry, "top_logprobs": alternatives})
+            cleaned, _ = clean_value({"bytes": None, **entry, "top_logprobs": alternatives})
             usable.append(cleaned)
             self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))
             size += len(cleaned["token"]) + 10 * len(alternatives)
@@ -415,7 +415,9 @@ class ModelReply:
         texts = (CALL_TEXTS[kind], "parameters", "input")
         body = entry[kind] if isinstance(entry.get(kind), dict) else entry
         read_by_name = {"index", "id", "type", kind, *(("name", *texts) if body is entry else ())}
-        further, size = clean({key: entry[key] for key in entry if entry[key] is not None and key not in read_by_name})
+        further, size = clean_value(
+            {key: entry[key] for key in entry if entry[key] is not None and key not in read_by_name}
+        )
         self.size += size
         server_id = whole_characters(words_of(entry.get("id")))
         name = whole_characters(words_of(body.get("name")))

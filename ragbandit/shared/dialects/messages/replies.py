@@ -9,7 +9,7 @@ from ragbandit.shared.dialects.chat.message_parts import BLOCKS, thoughts_of
 from ragbandit.shared.model_servers.event_reader import reply_budget
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.budget import ReadBudget
-from ragbandit.shared.reading.fields import clean, listed, object_in, words_of
+from ragbandit.shared.reading.fields import clean_value, listed, object_in, words_of
 
 #: type of an error -> HTTP status
 STATUSES: Final = {
@@ -90,7 +90,7 @@ class ChatChunks:
     def _begin(self, index: int | None, *, block: Mapping[str, Any]) -> Iterator[Any]:
         kind, held = str(block.get("type")), dict(block)
         self._budget.check("parts", len(self._open))
-        self._budget.spend("blocks", clean(held)[1])
+        self._budget.spend("blocks", clean_value(held)[1])
         self._open[index] = held, {}
         if kind == "tool_use":
             more = {name: block[name] for name in block if name not in CALL_FIELDS}
@@ -102,7 +102,7 @@ class ChatChunks:
 
     def _grow(self, block: Mapping[str, Any], pieces: dict[str, list[Any]], *, delta: Mapping[str, Any]) -> Any:
         kind = str(block.get("type"))
-        self._budget.spend("blocks", clean(delta)[1])
+        self._budget.spend("blocks", clean_value(delta)[1])
         for name in delta.keys() - {"type"}:
             pieces.setdefault(name, []).append(delta[name])
         if kind == "tool_use":

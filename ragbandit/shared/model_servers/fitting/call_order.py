@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.fitting.contents import joined, text_of
+from ragbandit.shared.model_servers.fitting.contents import join_messages, message_text
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.reading.fields import words_of
 
@@ -25,7 +25,7 @@ def fit_order(body: dict[str, Any], *, fitted: Fitted) -> None:
         fitted.changed.add("messages.order")
 
 
-def calls_of(message: Mapping[str, Any]) -> list[Any]:
+def message_calls(message: Mapping[str, Any]) -> list[Any]:
     """The calls of a message; [] if they have another form."""
     calls = message.get("tool_calls")
     if not calls or not isinstance(calls, list) or message.get("role") != "assistant":
@@ -38,7 +38,7 @@ def _named(messages: Sequence[Any]) -> list[Any]:
     """The messages with an id for each call and result; a result without one belongs to the next call."""
     named, waiting, number = list[Any](), dict[str, None](), 0
     for message in messages:
-        calls, changed = calls_of(message) if message.get("tool_calls") else [], message
+        calls, changed = message_calls(message) if message.get("tool_calls") else [], message
         if calls and [call for call in calls if not (isinstance(call.get("id"), str) and call["id"])]:
             calls = [{**call, "id": words_of(call.get("id")) or f"call_{n}"} for n, call in enumerate(calls, number)]
             changed = {**message, "tool_calls": calls}
@@ -65,14 +65,14 @@ def _is_right(messages: Sequence[Any]) -> bool:
         elif waiting:
             return False
         elif message.get("tool_calls"):
-            calls = calls_of(message)
+            calls = message_calls(message)
             waiting = {call.get("id") for call in calls}
             if len(waiting) < len(calls):
                 return False
     return not waiting
 
 
-class Places:
+class CallPlaces:
     """Where the calls and results of a conversation stand. calls, results: ids in each message."""
 
     def __init__(self, *, calls: Sequence[Iterable[str]], results: Sequence[Iterable[str]]) -> None:
@@ -101,22 +101,22 @@ class Places:
 
 
 def _placed(messages: Sequence[Any]) -> list[Any]:
-    ids = [[call["id"] for call in calls_of(message)] for message in messages]
+    ids = [[call["id"] for call in message_calls(message)] for message in messages]
     answered = [[message["tool_call_id"]] if message.get("role") == "tool" else [] for message in messages]
-    places, placed, at = Places(calls=ids, results=answered), list[Any](), 0
+    places, placed, at = CallPlaces(calls=ids, results=answered), list[Any](), 0
     while at < len(messages):
         message, at = messages[at], at + 1
         if at - 1 in places.taken:
             continue
         if message.get("role") == "tool":  # its call is gone
-            placed.append({"role": "user", "content": f"Result of a tool:\n{text_of(message)}"})
+            placed.append({"role": "user", "content": f"Result of a tool:\n{message_text(message)}"})
             continue
         if not ids[at - 1]:
             placed.append(message)
             continue
         begin, at = at - 1, _end_of_answer(messages, ids=ids, at=at, taken=places.taken)
         parts = [messages[place] for place in range(begin, at) if place not in places.taken]
-        placed.append(joined(parts))
+        placed.append(join_messages(parts))
         for key in dict.fromkeys(key for place in range(begin, at) for key in ids[place]):
             place = places.result(key, behind=at - 1)
             missing = {"role": "tool", "tool_call_id": key, "content": NO_RESULT}

@@ -30,13 +30,13 @@ def with_texts(message: Mapping[str, Any], before: Sequence[str] = (), after: Se
     return {**message, "content": "\n\n".join(filter(None, [*before, words_of(content), *after]))}
 
 
-def text_of(message: Mapping[str, Any]) -> str:
+def message_text(message: Mapping[str, Any]) -> str:
     """The texts of a message, joined."""
     content = message.get("content")
     return "\n\n".join(filter(None, map(words_of, content if isinstance(content, list) else [content])))
 
 
-def joined(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def join_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One message with the contents and calls of all, and the other fields of the first that has them."""
     if len(messages) == 1:
         return dict(messages[0])
@@ -115,15 +115,15 @@ def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted) -> dict[s
 
 def _without_blanks(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any]:
     content = message.get("content")
-    kept: Any = [part for part in content if not is_blank(part)] if isinstance(content, list) else content
-    kept = None if is_blank(content) else kept
+    kept: Any = [part for part in content if not is_blank_part(part)] if isinstance(content, list) else content
+    kept = None if is_blank_part(content) else kept
     if kept == content:
         return message
     fitted.changed.add("messages.content")
     return {**message, "content": kept}
 
 
-def is_blank(part: Any) -> bool:
+def is_blank_part(part: Any) -> bool:
     """Whether a part or block is a text without words."""
     text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else part
     return isinstance(text, str) and not text.strip()
@@ -144,7 +144,7 @@ def _without_blank_end(content: Any) -> Any:
     if isinstance(content, str):
         return content.rstrip()
     size = len(content) if isinstance(content, list) else 0
-    while size and is_blank(content[size - 1]):
+    while size and is_blank_part(content[size - 1]):
         size -= 1
     last = content[size - 1] if size else None
     if not isinstance(last, dict) or last.get("type") != "text" or not isinstance(last.get("text"), str):

@@ -17,7 +17,7 @@ MARK: Final = "cache_control"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class IdForm:
     """The form of ids or names. characters: a class of regular expressions; "" for any characters."""
 
     characters: str = ""
@@ -43,7 +43,7 @@ class Form:
 
 @functools.cache
 def _pattern(first: str, characters: str) -> re.Pattern[str]:
-    """The pattern of a whole text. first, characters: see `Form`."""
+    """The pattern of a whole text. first, characters: see `IdForm`."""
     return re.compile((f"(?=[{first}])" if first else "") + (rf"[{characters}]*+\Z" if characters else ""))
 
 
@@ -76,10 +76,10 @@ class Takes:
     prefix_mark: str | None = None
     #: fields of a message, if no others are taken
     message_fields: frozenset[str] | None = None
-    call_id: Form = Form(most=1000)
+    call_id: IdForm = IdForm(most=1000)
     #: whether all calls of a conversation need ids of their own
     unique_ids: bool = False
-    tool_name: Form = Form(_PLAIN)
+    tool_name: IdForm = IdForm(_PLAIN)
     #: whether the arguments of a call must be a JSON object
     json_arguments: bool = True
     #: names of models that take tools of free text (`custom`); None if no model does
@@ -122,7 +122,7 @@ class Takes:
 #: parameters that servers with a chat template know, and vendors do not
 _VLLMS: Final = frozenset({"top_k", "min_p", "repetition_penalty"})
 _OPENAI: Final = Takes(
-    call_id=Form(most=40),
+    call_id=IdForm(most=40),
     json_arguments=False,
     free_text=re.compile(r"(^|/)gpt-([5-9]|[1-9]\d)"),
     text_results=True,
@@ -130,13 +130,13 @@ _OPENAI: Final = Takes(
     refused=_VLLMS,
     most_stops=4,
 )
-_TEMPLATE: Final = Takes(developer=False, system="first", call_id=Form(most=40))
+_TEMPLATE: Final = Takes(developer=False, system="first", call_id=IdForm(most=40))
 _MISTRAL: Final = replace(
     _TEMPLATE,
     without_user=False,
     user_first=True,
     user_after_result=False,
-    call_id=Form("A-Za-z0-9", least=9, most=9),
+    call_id=IdForm("A-Za-z0-9", least=9, most=9),
 )
 #: parameters that only OpenAI knows and on which no answer depends
 _OPENAIS: Final = frozenset(
@@ -148,10 +148,10 @@ _OPENAIS: Final = frozenset(
 TABLE: Final[Mapping[Kind, Takes]] = {
     "openai": _OPENAI,
     "anthropic": Takes(
-        call_id=Form(_PLAIN),
+        call_id=IdForm(_PLAIN),
         unique_ids=True,
         unique_tools=True,
-        tool_name=Form(_PLAIN, most=128),
+        tool_name=IdForm(_PLAIN, most=128),
         without_user=False,
         schemas="valid",
         closed_words=_LIMITS,
@@ -169,7 +169,7 @@ TABLE: Final[Mapping[Kind, Takes]] = {
     ),
     "deepseek": Takes(
         developer=False,
-        call_id=Form(most=1000),
+        call_id=IdForm(most=1000),
         unique_tools=True,
         cache_marks=False,
         refused=_OPENAIS - {"logit_bias"},
@@ -181,7 +181,7 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         _TEMPLATE,
         without_user=False,
         user_first=True,
-        tool_name=Form(_PLAIN, first="A-Za-z_"),
+        tool_name=IdForm(_PLAIN, first="A-Za-z_"),
         unique_tools=True,
         schemas="nonempty",
         blank=False,
@@ -196,7 +196,7 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         without_user=False,
         user_first=True,
         alternates=True,
-        call_id=Form(_PLAIN),
+        call_id=IdForm(_PLAIN),
         unique_tools=True,
         declared_tools=True,
         blank=False,
@@ -236,7 +236,7 @@ _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
         _ANYWHERE,
         r"claude",
         {
-            "call_id": Form(_PLAIN),
+            "call_id": IdForm(_PLAIN),
             "unique_ids": True,
             "without_user": False,
             "blank": False,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT, Places
-from ragbandit.shared.model_servers.fitting.contents import BLANK, is_blank, media_type, without_blank_end
+from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT, CallPlaces
+from ragbandit.shared.model_servers.fitting.contents import BLANK, is_blank_part, media_type, without_blank_end
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
 from ragbandit.shared.model_servers.fitting.naming import fit_block_names
@@ -58,7 +58,9 @@ def _take_system(body: dict[str, Any], *, fitted: Fitted) -> None:
         fitted.changed.add("messages.role")
     if first:
         lead = [block for message in messages[:first] for block in _blocks(message)]
-        given = [block for block in [*_blocks({"content": body.get("system") or []}), *lead] if not is_blank(block)]
+        given = [
+            block for block in [*_blocks({"content": body.get("system") or []}), *lead] if not is_blank_part(block)
+        ]
         body["system"], messages = given, messages[first:]
         fitted.changed.add("messages.order")
     body["messages"] = messages
@@ -66,8 +68,8 @@ def _take_system(body: dict[str, Any], *, fitted: Fitted) -> None:
 
 def _fit_system(body: dict[str, Any], *, fitted: Fitted) -> None:
     system = body["system"]
-    kept = [part for part in system if not is_blank(part)] if isinstance(system, list) else system
-    if is_blank(kept) or kept in (None, []):
+    kept = [part for part in system if not is_blank_part(part)] if isinstance(system, list) else system
+    if is_blank_part(kept) or kept in (None, []):
         del body["system"]
     elif kept != system:
         body["system"] = kept
@@ -90,8 +92,8 @@ def _filled(messages: Sequence[Any]) -> list[Any]:
     for message in messages:
         content = sent = message.get("content")
         if isinstance(sent, list):
-            content = [_block(block) for block in sent if not is_blank(block)]
-        elif is_blank(sent):
+            content = [_block(block) for block in sent if not is_blank_part(block)]
+        elif is_blank_part(sent):
             content = ""
         if content in ("", []):
             if message.get("role") != "user":
@@ -105,10 +107,10 @@ def _block(block: Any) -> Any:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind == _RESULT and isinstance(block.get("content"), str | list):
         content = block["content"]
-        if is_blank(content):
+        if is_blank_part(content):
             content = ""
         elif isinstance(content, list):
-            content = [_block(part) for part in content if not is_blank(part)]
+            content = [_block(part) for part in content if not is_blank_part(part)]
         return block if content == block["content"] else {**block, "content": content}
     source = object_in(block, "source") if kind == "image" else {}
     if source.get("type") != "base64":
@@ -123,7 +125,7 @@ def _ordered(messages: Sequence[Any]) -> list[Any]:
     calls, results = list(map(_calls, contents)), list(map(_results, contents))
     if not (any(calls) or any(results)):
         return list(messages)
-    places, placed, at = Places(calls=calls, results=results), list[Any](), 0
+    places, placed, at = CallPlaces(calls=calls, results=results), list[Any](), 0
     moved: _Moved = set()
     while at < len(messages):
         begin, at = at, _end_of_answer(messages, at=at)

@@ -39,7 +39,7 @@ class CallIds:
         return self._newest[key] if key in self._newest else self.called(key)
 
 
-def named(name: str, *, takes: Takes, fitted: Fitted) -> str:
+def tool_name(name: str, *, takes: Takes, fitted: Fitted) -> str:
     """The name of a tool for the server."""
     if takes.tool_name.fits(name):
         return name
@@ -55,7 +55,7 @@ def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     """Fit the ids and names of a chat completion."""
 
     def renamed(name: str) -> str:
-        return named(name, takes=takes, fitted=fitted)
+        return tool_name(name, takes=takes, fitted=fitted)
 
     tools = body.get("tools")
     if isinstance(tools, list) and tools:
@@ -131,7 +131,7 @@ def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> No
     """Fit the ids and names of a request for Messages."""
 
     def renamed(name: str) -> str:
-        return named(name, takes=takes, fitted=fitted)
+        return tool_name(name, takes=takes, fitted=fitted)
 
     if isinstance(body.get("tools"), list):
         is_own = [isinstance(tool, dict) and tool.get("type") in (None, "custom") for tool in body["tools"]]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.fitting.contents import joined, text_of, with_texts
+from ragbandit.shared.model_servers.fitting.contents import join_messages, message_text, with_texts
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
 
@@ -63,7 +63,7 @@ def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
             lead.append(message)
         else:
             groups[-1][2].append(_reminder(message))
-    placed = list[Any]([joined(lead)] if lead else [])
+    placed = list[Any]([join_messages(lead)] if lead else [])
     for (before, message, after), following in zip_longest(groups, groups[1:]):
         if after and message.get("role") not in ("user", "tool"):
             if following is not None and following[1].get("role") == "user":
@@ -77,7 +77,7 @@ def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _reminder(message: Mapping[str, Any]) -> str:
-    return f"<system-reminder>\n{text_of(message)}\n</system-reminder>"
+    return f"<system-reminder>\n{message_text(message)}\n</system-reminder>"
 
 
 def _without_system(messages: Sequence[Any]) -> list[Any]:
@@ -86,7 +86,7 @@ def _without_system(messages: Sequence[Any]) -> list[Any]:
     at = next((at for at, message in enumerate(rest) if message.get("role") == "user"), None)
     if at != 0:
         return [{**first, "role": "user"}, *rest]
-    return [with_texts(rest[0], [text_of(first)]), *rest[1:]]
+    return [with_texts(rest[0], [message_text(first)]), *rest[1:]]
 
 
 def _alternating(messages: Sequence[Any]) -> list[Any]:
@@ -99,7 +99,7 @@ def _alternating(messages: Sequence[Any]) -> list[Any]:
             groups[-1].append(message)
         else:
             groups.append([message])
-    return [group[0] if len(group) == 1 else joined(group) for group in groups]
+    return [group[0] if len(group) == 1 else join_messages(group) for group in groups]
 
 
 def _with_answers(messages: Sequence[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.router.policies.draw import choose
+from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
@@ -47,7 +47,7 @@ def test_a_promotion_while_questions_come_in(world):
         version, _, _ = one.version.partition("-")
         sure = one.pmf[one.arms.index("two")] > 0.75
         assert (one.policy == version, sure) == (True, one.policy == "main.v1")
-        assert one.arm == one.arms[choose(one.pmf, seed=one.seed)]
+        assert one.arm == one.arms[draw_index(one.pmf, seed=one.seed)]
     assert {one.policy for one in made} >= {"main", "main.v1"}
     assert world.router.verify(deep=True).ok
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from ragbandit.router.policies.draw import choose
+from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.loading import versions
@@ -43,7 +43,7 @@ def unkill(database):
 
 
 def drawn_again(decision):
-    return decision.arms[choose(decision.pmf, seed=decision.seed)]
+    return decision.arms[draw_index(decision.pmf, seed=decision.seed)]
 
 
 FIXED_TWO = {"policy": {"name": "fixed", "params": {"arm": "two"}}}

@@ -7,7 +7,7 @@ import pytest
 from backports import zstd
 from starlette.exceptions import HTTPException
 
-from ragbandit.router.api.packed_bodies import Malformed, UnknownCoding, codings_of, unpacked
+from ragbandit.router.api.packed_bodies import Malformed, UnknownCoding, codings_of, unpack_body
 
 TEXT = b'{"model": "auto", "input": "Who wrote Dracula?"}' * 100
 
@@ -33,26 +33,26 @@ PACKED = [
 def test_a_packed_body(header, data):
     """One coding or several come out as they were, up to the limit; a body that is cut off is refused."""
     codings = codings_of(header)
-    assert unpacked(data, codings=codings, most=len(TEXT)) == TEXT
-    assert unpacked(b"", codings=codings, most=1) == b""
+    assert unpack_body(data, codings=codings, most=len(TEXT)) == TEXT
+    assert unpack_body(b"", codings=codings, most=1) == b""
     if codings:
         with pytest.raises(HTTPException) as large:
-            unpacked(data, codings=codings, most=len(TEXT) - 1)
+            unpack_body(data, codings=codings, most=len(TEXT) - 1)
         assert large.value.status_code == 413
         for broken in (data[:-1], TEXT, b"\x00"):
             with pytest.raises(Malformed):
-                unpacked(broken, codings=codings, most=10**6)
+                unpack_body(broken, codings=codings, most=10**6)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress])
 def test_a_body_that_grows_too_much(pack):
     """Bodies above a megabyte are read if they grow to at most 200 times their size, whatever the limit is."""
     (coding,) = codings_of("gzip" if pack is gzip.compress else "zstd")
-    assert len(unpacked(pack(bytes(1_000_000)), codings=[coding], most=10**9)) == 1_000_000
+    assert len(unpack_body(pack(bytes(1_000_000)), codings=[coding], most=10**9)) == 1_000_000
     with pytest.raises(HTTPException):
-        unpacked(pack(bytes(30_000_000)), codings=[coding], most=10**9)
+        unpack_body(pack(bytes(30_000_000)), codings=[coding], most=10**9)
     with pytest.raises(Malformed, match="frames"):
-        unpacked(pack(b"") * 101, codings=[coding], most=10**9)
+        unpack_body(pack(b"") * 101, codings=[coding], most=10**9)
 
 
 @pytest.mark.parametrize("header", ["br", "gzip, compress", "gzip,gzip,gzip,gzip"])

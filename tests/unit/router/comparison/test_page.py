@@ -14,9 +14,9 @@ from rich.console import Console
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
-from ragbandit.router.comparison.page import check_page, coded, page, shown, write_page
+from ragbandit.router.comparison.page import assessment_page, check_page, coded, shown, write_page
 from ragbandit.router.comparison.terminal import print_assessment
-from ragbandit.router.comparison.words import between, headline
+from ragbandit.router.comparison.words import between, estimate_words
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.assessments import BETTER, WHOLE
 
@@ -93,7 +93,7 @@ class Parsed(HTMLParser):
 @given(assessments)
 def test_every_assessment_has_a_page(assessment):
     """Its tags are closed, texts are texts, every place lies on the picture, and nothing is loaded or run."""
-    parsed = Parsed(page(assessment))
+    parsed = Parsed(assessment_page(assessment))
     allowed = {"href", "src", "style", "action"}
     assert not [tag for tag, given in parsed.tags if tag in ("script", "img", "link") or allowed & set(given)]
     for tag, attributes in parsed.tags:
@@ -164,7 +164,7 @@ def test_the_axis_of_one_value_begins_at_zero(values):
 def test_an_interval_without_a_width_is_one_number():
     """Ends that both round to zero are "0.000", not "+0.000 to +0.000"."""
     equal = Difference(low=-1e-4, high=1e-4, estimate=None)
-    assert (headline(equal), between(equal)) == ("0.000", "0.000")
+    assert (estimate_words(equal), between(equal)) == ("0.000", "0.000")
     assert between(replace(equal, high=0.002)) == "+0.000 to +0.002"
 
 

@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.rollouts.overview import changed_settings
+from ragbandit.router.rollouts.overview import settings_with
 from ragbandit.shared.errors import ConfigError
 
 GRID = {"generator": ["small", "large"], "rounds": [2, 4]}
@@ -79,8 +79,8 @@ def test_a_grid_in_a_version():
     """A version may offer one; an arm of the configuration of the same name with other params is refused."""
     settings = Settings(arms={"fast": {}, "deep.rounds-4": {"rounds": 9}}, policy={"name": "uniform"})
     taken = {"arms": {"other": {"class": "multi_step", "grid": {"rounds": [2, 4]}}}}
-    assert list(changed_settings(settings, taken, label="v1").arms) == [*settings.arms, "other", "other.rounds-4"]
+    assert list(settings_with(settings, taken, label="v1").arms) == [*settings.arms, "other", "other.rounds-4"]
     refused = {"arms": {"deep": {"class": "multi_step", "grid": {"rounds": [2, 4]}}}}
     with pytest.raises(ConfigError) as caught:
-        changed_settings(settings, refused, label="v1")
+        settings_with(settings, refused, label="v1")
     assert caught.value.field == "arms.deep.grid"

@@ -16,7 +16,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.workers.setup.generators import check_arms
+from ragbandit.workers.setup.generators import check_worker_arms
 from ragbandit.workers.setup.loading import check_generators
 from tests.support.cases import every_case
 
@@ -71,7 +71,7 @@ def said(tmp_path, tree, environ) -> str:
     try:
         loaded = load(file, environ=environ)
         shown = json.dumps(loaded.rows)
-        check_arms(loaded.settings)
+        check_worker_arms(loaded.settings)
         check_policy(loaded.settings)
         check_generators(loaded.settings, fetch=False)
     except RagBanditError as error:

@@ -6,10 +6,10 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.learning.reward import FAMILIES, Rules, judged, last_announced, normalise
+from ragbandit.router.learning.reward import FAMILIES, FamilyRules, last_announced, metric_values, normalise
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
-SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, Rules))
+SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, FamilyRules))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ FLAGS = [
 )
 def test_every_family_keeps_its_flags(family, values):
     """What each family of short answers gives where the families differ."""
-    judgements = [judged(prediction, gold=gold, family=family)[measure] for prediction, gold, measure in FLAGS]
+    judgements = [metric_values(prediction, gold=gold, family=family)[measure] for prediction, gold, measure in FLAGS]
     assert judgements == pytest.approx(values)
 
 
@@ -69,7 +69,7 @@ def test_every_family_keeps_its_flags(family, values):
 def test_every_family_of_readings_keeps_its_flags(family, values):
     """ALCE judges the first line without citation marks, Adaptive-Note everything with them."""
     cases = [("It sank in\n1912", "1912"), ("nineteen [1] 12", "nineteen 12")]
-    assert [judged(said, gold=[[gold]], family=family)["str_hit"] for said, gold in cases] == values
+    assert [metric_values(said, gold=[[gold]], family=family)["str_hit"] for said, gold in cases] == values
 
 
 @pytest.mark.parametrize(
@@ -92,36 +92,36 @@ def test_published_extraction_takes_the_last_marker_of_the_first_line(text, answ
 def test_one_hop_families_extract_and_take_the_first_item(family):
     """The single-hop sets judge what follows "answer is", and of what begins or ends like a list its first item."""
     for said in ("So the answer is: Ohio.", '["Ohio", "Iowa"]', "So the answer is: [Ohio, Iowa", "Ohio, Iowa]"):
-        assert judged(said, gold=["Ohio"], family=family)["exact_match"] == 1.0
+        assert metric_values(said, gold=["Ohio"], family=family)["exact_match"] == 1.0
     for said in ('"Ohio, USA"', "Ohio, USA"):
-        assert judged(said, gold=["Ohio"], family=family)["exact_match"] == 0.0
+        assert metric_values(said, gold=["Ohio"], family=family)["exact_match"] == 0.0
 
 
 def test_one_hop_families_repair_broken_text(monkeypatch):
     """Mojibake and curly quotes are no difference there, elsewhere they are; a missing ftfy is named."""
     for prediction, gold in (("schÃ¶n", "schön"), ("schön", "schÃ¶n"), ("“Ohio”", "Ohio")):
-        assert judged(prediction, gold=[gold], family="nq")["exact_match"] == 1.0
-        assert judged(prediction, gold=[gold], family="musique")["exact_match"] == 0.0
+        assert metric_values(prediction, gold=[gold], family="nq")["exact_match"] == 1.0
+        assert metric_values(prediction, gold=[gold], family="musique")["exact_match"] == 0.0
     monkeypatch.setitem(sys.modules, "ftfy", None)
     with pytest.raises(ConfigError, match=r"pip install '\.\[families\]'"):
-        judged("Ohio", gold=["Ohio"], family="nq")
+        metric_values("Ohio", gold=["Ohio"], family="nq")
 
 
 def test_asqa_counts_the_readings_that_were_found():
     """str_em is the share of readings with a short answer in the first line, str_hit whether that is all."""
     gold = [["1912", "April 1912"], ["1913"]]
-    judgements = judged("It sank in 1912 [1], \nnot in 1913.", gold=gold, family="asqa")
-    both = judged("In 1912[2] or 1913 [3][4].", gold=gold, family="asqa")
+    judgements = metric_values("It sank in 1912 [1], \nnot in 1913.", gold=gold, family="asqa")
+    both = metric_values("In 1912[2] or 1913 [3][4].", gold=gold, family="asqa")
     assert judgements == {"str_em": 0.5, "str_hit": 0.0}
     assert both == {"str_em": 1.0, "str_hit": 1.0}
-    assert judged("It sank in 1912\nnot in 1913.", gold=gold, family="asqa_adaptive_note")["str_hit"] == 1.0
+    assert metric_values("It sank in 1912\nnot in 1913.", gold=gold, family="asqa_adaptive_note")["str_hit"] == 1.0
 
 
 @pytest.mark.parametrize("prediction", [None, "", " \n"])
 def test_no_answer_is_wrong_whatever_the_gold(prediction):
     """A missing or blank answer has 0 by every measure, also against a gold that normalises to nothing."""
     for family in SHORT:
-        assert set(judged(prediction, gold=["The"], family=family).values()) == {0.0}, family
+        assert set(metric_values(prediction, gold=["The"], family=family).values()) == {0.0}, family
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_no_answer_is_wrong_whatever_the_gold(prediction):
 def test_gold_of_the_wrong_shape_is_refused(family, gold):
     """Gold is a list of texts, of asqa a list of lists; anything else is an error, not a 0."""
     with pytest.raises(InvalidInput, match="no gold answers"):
-        judged("Ohio", gold=gold, family=family)
+        metric_values("Ohio", gold=gold, family=family)
 
 
 def test_unknown_family_names_the_known():
     """An unknown family is refused with the names."""
     with pytest.raises(InvalidInput, match=r"known: 2wiki, .*triviaqa"):
-        judged("Ohio", gold=["Ohio"], family="trivia")
+        metric_values("Ohio", gold=["Ohio"], family="trivia")
 
 
 WORDS = st.lists(st.sampled_from(["no", "yes", "the", "ohio", "paris", "1912", "!"]), max_size=5).map(" ".join)
@@ -155,7 +155,7 @@ GOLD = st.lists(WORDS.filter(str.strip), min_size=1, max_size=3)
 @given(prediction=WORDS, gold=GOLD, family=st.sampled_from(SHORT))
 def test_measures_are_shares_and_an_exact_match_is_one_by_all(prediction, gold, family):
     """Every measure is in [0, 1]; where exact match is 1 and words are left, so are F1 and an accuracy of words."""
-    judgements = judged(prediction, gold=gold, family=family)
+    judgements = metric_values(prediction, gold=gold, family=family)
     assert all(0.0 <= value <= 1.0 for value in judgements.values())
     if judgements["exact_match"] and normalise(prediction):
         assert judgements["f1"] == 1.0
@@ -166,7 +166,7 @@ def test_measures_are_shares_and_an_exact_match_is_one_by_all(prediction, gold, 
 @given(prediction=WORDS, gold=GOLD, more=WORDS.filter(str.strip))
 def test_another_alias_never_lowers_a_measure(prediction, gold, more):
     """The best gold counts."""
-    before, after = (judged(prediction, gold=each, family="musique") for each in (gold, [*gold, more]))
+    before, after = (metric_values(prediction, gold=each, family="musique") for each in (gold, [*gold, more]))
     assert all(after[name] >= before[name] for name in before)
 
 
@@ -186,5 +186,5 @@ def test_another_alias_never_lowers_a_measure(prediction, gold, more):
 )
 def test_crud_compares_characters(prediction, gold, measures):
     """F1 and BLEU of Chinese characters without punctuation and spaces, computed by hand; the best gold text counts."""
-    found = judged(prediction, gold=gold, family="crud")
+    found = metric_values(prediction, gold=gold, family="crud")
     assert (found["character_f1"], found["bleu"]) == pytest.approx(measures)

@@ -9,7 +9,7 @@ from ragbandit.router.learning.monitoring.diagnosis import (
     STARVED,
     ArmDiagnosis,
     Diagnosis,
-    Traffic,
+    NewestDecisions,
     _common_state,
     diagnosed,
     read_diagnosis,
@@ -50,7 +50,7 @@ def output(gap, *, spread, pmf=(0.98, 0.02), restraint=None):
 
 
 def read(one, *, pmf=(0.98, 0.02), labelled=1.0, policy=None, floor=0.0, apart_s=1.0):
-    traffic = Traffic(decisions=decisions(pmf=pmf, apart_s=apart_s), labelled=labelled)
+    traffic = NewestDecisions(decisions=decisions(pmf=pmf, apart_s=apart_s), labelled=labelled)
     return diagnosed(policy or Known(), [one] * 20, traffic=traffic, floors=lambda _arms: floor)
 
 
@@ -67,7 +67,7 @@ def test_labels_are_counted_at_the_configured_price():
     policy = Known()
     policy.noise, policy.noise_at = 11.4, lambda weight: 0.41 if weight == 20.0 else 11.4
     given = {"policy": policy, "outputs": [output(-0.1, spread=0.2)] * 20, "floors": lambda _arms: 0.0}
-    raised = Traffic(decisions=decisions(pmf=(0.98, 0.02)), labelled=1.0)
+    raised = NewestDecisions(decisions=decisions(pmf=(0.98, 0.02)), labelled=1.0)
     assert diagnosed(**given, traffic=replace(raised, weight=20.0)).arms[PAIR[1]].labels == 105
     text = diagnosed(**given, traffic=raised).sentence
     assert "needs tens of thousands more (millions more questions at this rate)" in text

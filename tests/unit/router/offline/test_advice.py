@@ -10,7 +10,7 @@ import pytest
 from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.advice import Advice, Ask, advise, concluded
+from ragbandit.router.offline.advice import Advice, Ask, advice_of, concluded
 from ragbandit.router.offline.gains import cost_unit_of, log_of, on_outcomes, paired_outcomes
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import arm_rows
@@ -56,7 +56,7 @@ def drawn(count: int, *, seed: int, pmfs=((0.5, 0.5), (0.1, 0.9), (0.9, 0.1)), w
 
 
 def asked(*rows) -> Advice:
-    return advise([*rows], source="the store", settings=SETTINGS)
+    return advice_of([*rows], source="the store", settings=SETTINGS)
 
 
 def test_outcomes_of_every_arm_are_compared_question_by_question():

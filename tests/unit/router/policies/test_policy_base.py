@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, strategies as st
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, restored, restored_counts
-from ragbandit.router.policies.draw import choose, cold_start_floors, draw, gate, is_explored, seed_of, with_floor
+from ragbandit.router.policies.draw import cold_start_floors, draw, draw_index, gate, is_explored, seed_of, with_floor
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from tests.support.examples import steady
 
@@ -152,7 +152,7 @@ def test_draws_follow_the_pmf(pmf):
     count = 20_000
     drawn = np.zeros(len(pmf))
     for i in range(count):
-        drawn[choose(pmf, seed=seed_of(f"decision-{i}"))] += 1
+        drawn[draw_index(pmf, seed=seed_of(f"decision-{i}"))] += 1
     likely = np.array(pmf) > 0
     expected = np.array(pmf)[likely] * count
     assert drawn[~likely].sum() == 0
@@ -166,7 +166,7 @@ def test_draws_follow_the_pmf(pmf):
 @example(pmf=(0.1,) * 9 + (0.1 - 1e-16, 0.0), seed=2**64 - 1)
 def test_impossible_arms_are_never_drawn(pmf, seed):
     """The arm drawn has a probability above 0, at both ends of the seeds too."""
-    assert pmf[choose(pmf, seed=seed)] > 0.0
+    assert pmf[draw_index(pmf, seed=seed)] > 0.0
 
 
 @steady
@@ -176,7 +176,7 @@ def test_draw_is_the_inverse_transform(pmf, seed):
     u = (seed >> 11) / 2**53
     edges = np.add.accumulate(pmf)  # left to right, as the draw does
     assume(u < edges[-1])
-    assert choose(pmf, seed=seed) == int(np.searchsorted(edges, u, side="right"))
+    assert draw_index(pmf, seed=seed) == int(np.searchsorted(edges, u, side="right"))
 
 
 @steady

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragbandit.router.reporting.paired_difference import Ends, Sample, expected_half_width, mean_difference
+from ragbandit.router.reporting.paired_difference import DifferenceSample, Ends, expected_half_width, sampled_difference
 
 LOOKS = (5, 20, 60, 200, 400)
 
@@ -12,9 +12,11 @@ def known(values) -> list[Ends]:
     return [Ends(low=float(value), high=float(value)) for value in values]
 
 
-def sample(values, *, drawn_from: int, questions: int | None = None, others=(), least=-2.0, most=2.0) -> Sample:
+def sample(
+    values, *, drawn_from: int, questions: int | None = None, others=(), least=-2.0, most=2.0
+) -> DifferenceSample:
     questions = questions or drawn_from + len(others)
-    return Sample(
+    return DifferenceSample(
         asked=known(values), drawn_from=drawn_from, others=others, questions=questions, least=least, most=most
     )
 
@@ -35,19 +37,19 @@ def test_it_covers_at_every_look():
         missed = 0
         for _ in range(100):
             values = kind()
-            found = [mean_difference(sample(values[:look], drawn_from=400)) for look in LOOKS]
+            found = [sampled_difference(sample(values[:look], drawn_from=400)) for look in LOOKS]
             missed += any(not one.low <= truth <= one.high for one in found)
         assert missed <= 5
 
 
 def test_what_is_not_known_is_bounded():
     """Without answers the ends are what is possible; questions that cannot be asked widen them by their own bounds."""
-    nothing = mean_difference(sample([], drawn_from=5, questions=10, least=-1.0, most=0.5))
+    nothing = sampled_difference(sample([], drawn_from=5, questions=10, least=-1.0, most=0.5))
     assert (nothing.low, nothing.estimate, nothing.high) == (-0.5, None, 0.25)
     values = np.tile([0.5, 0.1], 100)
-    alone = mean_difference(sample(values, drawn_from=400, questions=500))
+    alone = sampled_difference(sample(values, drawn_from=400, questions=500))
     others = [Ends(low=-0.6, high=0.9)] * 50
-    both = mean_difference(sample(values, drawn_from=400, questions=500, others=others))
+    both = sampled_difference(sample(values, drawn_from=400, questions=500, others=others))
     assert both.low == pytest.approx(alone.low - 50 * 0.6 / 500)
     assert both.high == pytest.approx(alone.high + 50 * 0.9 / 500)
     assert both.low < both.estimate < both.high
@@ -57,8 +59,10 @@ def test_an_answer_without_a_score_lies_between_its_bounds():
     """Each end of the interval takes the worst of what an answer without a score may be worth."""
     values = np.tile([0.2, 0.4], 50).tolist()
     asked = [*known(values), *[Ends(low=-0.8, high=1.0)] * 50]
-    found = mean_difference(Sample(asked=asked, drawn_from=150, others=(), questions=150, least=-2.0, most=2.0))
-    worst, best = (mean_difference(sample([*values, *[end] * 50], drawn_from=150)) for end in (-0.8, 1.0))
+    found = sampled_difference(
+        DifferenceSample(asked=asked, drawn_from=150, others=(), questions=150, least=-2.0, most=2.0)
+    )
+    worst, best = (sampled_difference(sample([*values, *[end] * 50], drawn_from=150)) for end in (-0.8, 1.0))
     assert (found.low, found.high) == (worst.low, best.high)
 
 
@@ -67,6 +71,6 @@ def test_a_forecast_is_near(count):
     """The forecast is at least half of the width that comes, and at most one and a half times as wide."""
     chance = np.random.default_rng(1)
     values = (chance.random(1000) < 0.9) * 1.0 - (chance.random(1000) < 0.7)
-    found = mean_difference(sample(values[:count], drawn_from=1000))
+    found = sampled_difference(sample(values[:count], drawn_from=1000))
     ratio = expected_half_width(count, sample=sample(values[:20], drawn_from=1000)) / ((found.high - found.low) / 2.0)
     assert 0.5 < ratio < 1.5

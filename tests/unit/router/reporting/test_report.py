@@ -40,7 +40,9 @@ def test_the_sentence_has_money_verdict_and_the_parts_that_are_known():
     assert f"{found.total.quality.second:.3f}" not in found.sentence
     held = replace(log, deciders=[Decider("safe start", 0.97, "premium")] * 10)
     assert reported(held).sentence.startswith("safe start: 97 % of the questions still go to premium; routing is ")
-    assert words.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
+    assert words.report_sentence(replace(found, total=None), now=8 * DAY).startswith(
+        "1970-01-01 00:00:00 UTC to 1970-01-08"
+    )
     unrated = reported(replace(log, quality=np.full(1_000, np.nan)))
     assert "no answer was rated" in unrated.sentence
 
@@ -48,13 +50,13 @@ def test_the_sentence_has_money_verdict_and_the_parts_that_are_known():
 def test_what_is_shown_has_no_point_without_a_verdict():
     """Number, forest, frontier and tables of an open comparison have no estimate; a known one has."""
     found = reported(made(WORLDS[2], count=1_000, seed=1).log, against="premium")
-    shown = words.assessment(found, now=found.until)
+    shown = words.report_assessment(found, now=found.until)
     assert (shown.number, shown.verdict, shown.missing) == ("not known yet", "not known yet", found.total.missing)
     assert "always premium" not in {point.name for point in shown.frontier}
     estimates = [f"{one.estimate:+.3f}" for one in (found.total.reward, found.total.quality)]
     assert not [cell for table in shown.tables for row in table.rows for cell in row if cell.startswith(estimates[0])]
     known = reported(made(WORLDS[6], count=4_000, seed=1).log, against="premium")
-    shown = words.assessment(known, now=known.until)
+    shown = words.report_assessment(known, now=known.until)
     assert shown.number == f"{known.total.reward.estimate:+.3f}"
     assert {"always premium", "what was served"} <= {point.name for point in shown.frontier}
 
@@ -219,7 +221,7 @@ def test_what_a_safe_start_gives_to_the_incumbent_is_as_good_as_nothing():
     assert found.sentence.startswith("safe start: 100 % of the questions still go to premium")
     assert (found.total.verdict, found.total.quality_verdict, found.total.progress) == ("not known yet",) * 2 + (0.0,)
     assert "as good" not in found.sentence
-    shown = words.assessment(found, now=found.until)
+    shown = words.report_assessment(found, now=found.until)
     assert (shown.number, shown.missing) == ("not known yet", found.total.missing)
     decided = reported(replace(log, deciders=[]), against="premium")
     assert decided.total.verdict == "as good"
@@ -253,7 +255,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     found = reported(run.log, against="premium")
     settings = Settings()
     text = rating(found, means=Means.of(settings))
-    shown = words.assessment(found, now=found.until, steps=[text])
+    shown = words.report_assessment(found, now=found.until, steps=[text])
     days = math.ceil((found.until - found.since) / 86_400.0)
     assert text == (
         f"rate {found.to_rate} more answers of premium: then it is probably known; `ragbandit report --since {days}d "

@@ -6,7 +6,7 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.serving.explanations import policy_map
-from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, facts_of, grown
+from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, grown, question_facts
 from tests.support.cases import every_case
 
 SCHEMA = {
@@ -24,7 +24,7 @@ BARE = {"tenant": "acme", "price": "none"}
 
 def facts(text, *, price=None, weight=None, **context):
     row = {"text": text, "tenant": "acme", "context": json.dumps(context), "price": price, "cost_weight": weight}
-    return facts_of(row, schema=SCHEMA)
+    return question_facts(row, schema=SCHEMA)
 
 
 def test_facts_of_questions_in_any_language():

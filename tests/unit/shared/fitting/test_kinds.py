@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.model_servers.fitting.kinds import TABLE, Form, kind_of, takes_of
+from ragbandit.shared.model_servers.fitting.kinds import TABLE, IdForm, kind_of, takes_of
 
 ADDRESSES = {
     "": "openai",
@@ -56,6 +56,6 @@ def test_made_names_have_their_form(form):
 
 def test_a_form_of_any_characters_has_a_length():
     """Only the number of characters counts."""
-    assert Form(most=40).fits("functions.weather:0")
-    assert not Form(most=40).fits("c" * 41)
-    assert not Form(most=40).fits("")
+    assert IdForm(most=40).fits("functions.weather:0")
+    assert not IdForm(most=40).fits("c" * 41)
+    assert not IdForm(most=40).fits("")

@@ -8,7 +8,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.strategies.retrievers.langchain import LangChainRetriever
-from ragbandit.workers.setup.retrievers import kind_of
+from ragbandit.workers.setup.retrievers import retriever_kind
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 
 
@@ -79,8 +79,8 @@ def store():
 def test_it_is_one_half_of_a_hybrid(tmp_path):
     """`first` or `second` may name it; only the other half is built, and hits of both are fused by id."""
     settings = Settings(data_dir=str(tmp_path), retriever={"name": "hybrid", "second": f"{__name__}:store"})
-    assert list(kind_of(settings).built(lambda: PASSAGES, lambda _: None)) == ["bm25"]
-    retriever = kind_of(settings).open()
+    assert list(retriever_kind(settings).built(lambda: PASSAGES, lambda _: None)) == ["bm25"]
+    retriever = retriever_kind(settings).open()
     (hits,) = found(retriever, "river city")
     assert retriever.name.endswith("+store")
     assert hits[0].passage == PASSAGES[1]

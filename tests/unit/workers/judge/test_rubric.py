@@ -13,10 +13,10 @@ from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.judge.rubric import (
     CRITERIA,
+    CriterionScore,
     JudgedAnswer,
     PromptMaker,
-    Score,
-    UnreadableReply,
+    UnreadableScores,
     addresses_judge,
     mean_score,
     new_mark,
@@ -188,7 +188,10 @@ GOOD = reply(supported=0.5, answers=1)
 def test_a_reply_is_read(text):
     """One JSON object is read, in a code fence or not, and after thoughts."""
     found = parsed_scores(text, criteria=("supported", "answers"))
-    assert found == {"supported": Score(score=0.5, reason="so"), "answers": Score(score=1.0, reason="so")}
+    assert found == {
+        "supported": CriterionScore(score=0.5, reason="so"),
+        "answers": CriterionScore(score=1.0, reason="so"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,7 @@ def test_a_reply_is_read(text):
 )
 def test_nonsense_is_no_score(text):
     """A refusal, prose around JSON, missing or doubled criteria and numbers out of range are no scores."""
-    with pytest.raises(UnreadableReply):
+    with pytest.raises(UnreadableScores):
         parsed_scores(text, criteria=("supported", "answers"))
 
 
@@ -232,7 +235,7 @@ def test_no_reply_gives_a_score_out_of_range(text):
     """Whatever a reply is, it gives numbers from 0 to 1 or none."""
     try:
         found = parsed_scores(text, criteria=("answers",))
-    except UnreadableReply:
+    except UnreadableScores:
         return
     assert 0.0 <= found["answers"].score <= 1.0
 
@@ -248,7 +251,7 @@ def test_reasons_are_short_and_can_be_stored():
 
 def test_the_score_is_the_mean_of_what_was_judged():
     """A criterion that was left out counts nothing."""
-    scores = {name: Score(score=score, reason="") for name, score in zip(CRITERIA, (0.5, 1.0), strict=True)}
+    scores = {name: CriterionScore(score=score, reason="") for name, score in zip(CRITERIA, (0.5, 1.0), strict=True)}
     assert mean_score(scores) == 0.75
     assert mean_score({"answers": scores["answers"]}) == 1.0
 

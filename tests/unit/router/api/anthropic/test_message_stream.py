@@ -72,7 +72,7 @@ class OfAnArm:
 
 @pytest.fixture(autouse=True)
 def no_facts(monkeypatch):
-    monkeypatch.setattr("ragbandit.router.api.openai.replies.facts_of", lambda *_, **__: {})
+    monkeypatch.setattr("ragbandit.router.api.openai.replies.reply_facts", lambda *_, **__: {})
 
 
 def streamed(pieces, outcome):

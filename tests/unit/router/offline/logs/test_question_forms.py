@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.router.offline.logs.tables import read_questions as read_hops
+from ragbandit.router.offline.logs.tables import read_unlabelled as read_hops
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.evaluation.runs import LabelledQuestion, read_questions
 

@@ -14,7 +14,7 @@ from ragbandit.router.offline.replay.plan import (
     ReplayResult,
     side,
 )
-from ragbandit.router.offline.replay.report import assessment, headline
+from ragbandit.router.offline.replay.report import headline, replay_assessment
 
 SERVED = "the logged policy"
 BEGIN, DAY = 1_770_000_000.0, 86_400.0
@@ -132,14 +132,14 @@ def test_the_sentence_of_a_candidate(one, sentence):
 def test_a_wrong_log_is_the_sentence_and_leaves_no_verdict():
     """The faults come before any number, and nothing is better or worse."""
     blocked = candidate(blocked="a log that does not contradict its own probabilities")
-    shown = assessment(replayed(blocked, faults=("multi_step was drawn too often",)))
+    shown = replay_assessment(replayed(blocked, faults=("multi_step was drawn too often",)))
     assert shown.sentence.startswith("this log is wrong, so that no number from it is reliable: multi_step was drawn")
     assert (shown.number, shown.verdict) == ("not known yet", "not known yet")
 
 
 def test_the_log_is_described():
     """Rows, dates, confidence, what was left out; arms and segments as tables."""
-    shown = assessment(
+    shown = replay_assessment(
         replayed(
             candidate(
                 notes=("3 decisions by the fallback",), segments={"tenant": {"acme": compared("linucb", 0.05, 0.04)}}

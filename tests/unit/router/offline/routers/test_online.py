@@ -8,11 +8,11 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.routers.online import online_rows
-from ragbandit.router.offline.routers.passes import rows_of
-from ragbandit.router.offline.routers.play import Played
-from ragbandit.router.offline.routers.report import assessment
+from ragbandit.router.offline.routers.passes import table_rows
+from ragbandit.router.offline.routers.play import PolicyPlay
+from ragbandit.router.offline.routers.report import routers_assessment
 from ragbandit.router.offline.routers.routing_table import RoutingTable
-from ragbandit.router.offline.routers.rows import Estimate, baselines
+from ragbandit.router.offline.routers.rows import Estimate, baseline_rows
 from ragbandit.shared.types import TableRow
 
 ARMS = ("small", "large")
@@ -32,13 +32,13 @@ def outcomes():
     ]
     table = LabelledTable(rows=tuple(rows), arms=ARMS)
     settings = Settings(reward={"weight": 0.5, "cost": {"dollars": 1.0}})
-    logged = rows_of(table, features=None, encoder_hash="", settings=settings)
+    logged = table_rows(table, features=None, encoder_hash="", settings=settings)
     return RoutingTable(table=table, measure="correct", rows=logged)
 
 
 def play(order, drawn):
     nothing = np.empty(0, dtype=np.intp)
-    return Played(
+    return PolicyPlay(
         test=nothing, shares=np.empty((0, 2)), order=np.array(order), drawn=np.array(drawn), seconds=0.0, fault=None
     )
 
@@ -50,7 +50,9 @@ def test_no_minus_zero(outcomes):
         replace(row, above_best=nothing, regret=nothing)
         for row in online_rows({"mba": {0: [play([0, 1], [0, 0])]}}, outcomes=outcomes)
     ]
-    shown = assessment([*baselines(outcomes, at=None)], outcomes=outcomes, online=online, notes=(), full=True)
+    shown = routers_assessment(
+        [*baseline_rows(outcomes, at=None)], outcomes=outcomes, online=online, notes=(), full=True
+    )
     cells = {cell for row in shown.tables[0].rows for cell in row}
     assert {"+0.0 ± 0.0", "0.0 ± 0.0"} <= cells
     assert not [cell for cell in cells if "-0.0" in cell]
@@ -93,7 +95,7 @@ def test_a_policy_without_a_pass_has_no_online_measures(outcomes):
 
 def test_rows_have_regret_and_quality_per_dollar(outcomes):
     """Every way of answering has a mean regret; the oracle has none here, and the free arm no quality per dollar."""
-    rows = {row.name: row for row in baselines(outcomes, at=None)}
+    rows = {row.name: row for row in baseline_rows(outcomes, at=None)}
     assert rows["large"].all["regret"].mean == pytest.approx(0.25)
     assert rows["large"].quality_per_dollar.mean == pytest.approx(2.5 / 3.0)
     assert rows["small"].quality_per_dollar is None

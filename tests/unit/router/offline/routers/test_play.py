@@ -9,8 +9,8 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.routers import play as plays
-from ragbandit.router.offline.routers.passes import rows_of
-from ragbandit.router.offline.routers.play import Setup, Task, check_policies, play, tasks_of
+from ragbandit.router.offline.routers.passes import table_rows
+from ragbandit.router.offline.routers.play import PlayTask, Setup, check_policies, play, tasks_of
 from ragbandit.router.offline.routers.routing_table import RoutingTable
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.base import PolicyOutput
@@ -55,7 +55,7 @@ def setup(monkeypatch):
     table = made_table(random.integers(0, 2, (20, 3)).tolist(), random.integers(0, 5, (20, 3)).tolist(), arms=ARMS)
     table = replace(table, rows=tuple(replace(row, dataset="nq") for row in table.rows))
     known = RoutingTable(
-        table=table, measure="correct", rows=rows_of(table, features=None, encoder_hash="", settings=Settings())
+        table=table, measure="correct", rows=table_rows(table, features=None, encoder_hash="", settings=Settings())
     )
     made = []
 
@@ -71,7 +71,7 @@ def setup(monkeypatch):
 def test_a_policy_that_learns_online_sees_the_drawn_arm_only(setup):
     """The pass draws one arm for each training question, and the policy learns this arm's reward and no other."""
     world, made = setup
-    played = play(Task(policy="watching", seed=3, fold=1), setup=world)
+    played = play(PlayTask(policy="watching", seed=3, fold=1), setup=world)
     rows, policy = world.train.table.rows, made[-1]
     drawn = [(rows[place].question, ARMS[arm]) for place, arm in zip(played.order, played.drawn, strict=True)]
     assert [(text, arm) for text, arm, _ in policy.learned] == drawn
@@ -84,15 +84,15 @@ def test_a_policy_that_learns_online_sees_the_drawn_arm_only(setup):
 def test_folds_predict_every_question_once(setup):
     """The folds of a seed are disjoint and cover the table; another seed has another order."""
     world, _ = setup
-    tests = [play(Task(policy="watching", seed=0, fold=fold), setup=world).test for fold in range(4)]
+    tests = [play(PlayTask(policy="watching", seed=0, fold=fold), setup=world).test for fold in range(4)]
     assert sorted(np.concatenate(tests).tolist()) == list(range(20))
-    assert tests[0].tolist() != play(Task(policy="watching", seed=1, fold=0), setup=world).test.tolist()
+    assert tests[0].tolist() != play(PlayTask(policy="watching", seed=1, fold=0), setup=world).test.tolist()
 
 
 def test_another_table_is_predicted_whole(setup):
     """With a table of its own for the training, one fold learns all of it and predicts the other table."""
     world, _ = setup
-    played = play(Task(policy="watching", seed=0, fold=0), setup=replace(world, folds=1))
+    played = play(PlayTask(policy="watching", seed=0, fold=0), setup=replace(world, folds=1))
     assert played.test.tolist() == list(range(20))
     assert sorted(played.order.tolist()) == list(range(20))
 
@@ -100,7 +100,7 @@ def test_another_table_is_predicted_whole(setup):
 def test_a_classifier_is_trained_on_the_other_folds(setup):
     """A policy that is fitted to tables gets the rows of the other folds, without ids and data sets, and no pass."""
     world, made = setup
-    played = play(Task(policy="fitted", seed=0, fold=2), setup=world)
+    played = play(PlayTask(policy="fitted", seed=0, fold=2), setup=world)
     policy = made[-1]
     texts = [row.question for row in policy.fitted]
     asked = [world.train.table.rows[place].question for place in played.test]
@@ -114,7 +114,7 @@ def test_a_classifier_is_trained_on_the_other_folds(setup):
 def test_every_policy_gets_the_same_questions(setup):
     """Policies with the same seed and fold are asked the same questions, and are trained on the same."""
     world, _ = setup
-    first, second = (play(Task(policy=name, seed=5, fold=0), setup=world) for name in ("watching", "fitted"))
+    first, second = (play(PlayTask(policy=name, seed=5, fold=0), setup=world) for name in ("watching", "fitted"))
     assert first.test.tolist() == second.test.tolist()
 
 
@@ -122,7 +122,7 @@ def test_every_policy_gets_the_same_questions(setup):
 def test_plays_are_read_back(setup, policy):
     """A play that was written as JSON is the same after reading."""
     world, _ = setup
-    task = Task(policy=policy, seed=2, fold=1)
+    task = PlayTask(policy=policy, seed=2, fold=1)
     played = play(task, setup=world).as_json()
     assert plays.played_of(json.loads(json.dumps(played)), task=task, setup=world).as_json() == played
 
@@ -161,7 +161,7 @@ def test_plays_are_read_back(setup, policy):
 def test_a_play_with_wrong_values_is_refused(setup, field, change, said):
     """A play with other questions, shapes, types or numbers than its task has is refused with the name of the field."""
     world, _ = setup
-    task = Task(policy="watching", seed=2, fold=1)
+    task = PlayTask(policy="watching", seed=2, fold=1)
     played = play(task, setup=world).as_json()
     with pytest.raises(ValueError, match=said):
         plays.played_of({**played, field: change(played[field])}, task=task, setup=world)

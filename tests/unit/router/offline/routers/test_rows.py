@@ -8,10 +8,10 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
 from ragbandit.router.offline.routers.labels import NONE_RIGHT
-from ragbandit.router.offline.routers.passes import rows_of
-from ragbandit.router.offline.routers.play import Played
-from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, mixture_shares, totals_of
-from ragbandit.router.offline.routers.rows import Shares, baselines, row_of, rows_of_policy
+from ragbandit.router.offline.routers.passes import table_rows
+from ragbandit.router.offline.routers.play import PolicyPlay
+from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, mixture_shares, question_totals
+from ragbandit.router.offline.routers.rows import Shares, baseline_rows, row_of, rows_of_policy
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
 
@@ -47,10 +47,10 @@ def table_of(rows=ROWS, **fields):
 
 def outcomes(*, total=None, measure=None, table=None, **settings):
     known, name = with_measure(table or table_of(), measure)
-    totals = totals_of(known, total=total or {})
+    totals = question_totals(known, total=total or {})
     made = Settings.model_validate(settings)
     check_priced(known, reward=made.reward)
-    rows = rows_of(known, features=None, encoder_hash="", settings=made)
+    rows = table_rows(known, features=None, encoder_hash="", settings=made)
     return RoutingTable(table=known, measure=name, rows=rows, totals=totals, time_one="one")
 
 
@@ -140,7 +140,7 @@ def test_the_mixture_line():
 
 def test_distance_to_mixture_and_oracle():
     """`above_mixture` is 0 for an arm; `oracle_share` is 1 for the oracle."""
-    rows = {row.name: row for row in baselines(outcomes(), at=1.0)}
+    rows = {row.name: row for row in baseline_rows(outcomes(), at=1.0)}
     assert rows["none"].above_mixture.mean == pytest.approx(0.0)
     assert rows["oracle"].oracle_share == pytest.approx(1.0)
     # exact match .8 with 1.2 steps; at 1.2 steps a mixture of one (.6, 1) and many (.6, 3.6) has .6
@@ -166,7 +166,9 @@ def test_a_policy_has_a_row_after_its_pass_and_one_of_the_pass():
     """Folds are put together; the first pass counts the drawn arms on the questions of the pass."""
     known = outcomes()
     folds = [
-        Played(test=np.array(test), shares=np.eye(3)[arms], order=np.array(order), drawn=np.array(drawn), seconds=0.0)
+        PolicyPlay(
+            test=np.array(test), shares=np.eye(3)[arms], order=np.array(order), drawn=np.array(drawn), seconds=0.0
+        )
         for test, arms, order, drawn in (
             ([0, 1], [0, 1], [2, 3, 4], [0, 0, 0]),
             ([2, 3, 4], [2, 0, 2], [1, 0], [2, 2]),

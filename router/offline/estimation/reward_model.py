@@ -101,9 +101,10 @@ class Ridge:
             return self._solved[fold]
         counts = self.sums[0] if self.sums else np.zeros(self._folds)
         if not np.delete(counts, fold).any():
-            if counts.sum() == 1.0:
-                message = "the log has one row: what a row would earn is learned from other rows"
-                raise InvalidInput(message, field="log", remedy="replay a log of two rows or more")
+            if counts.sum() <= 1.0:
+                message = "the log has fewer than two rows to judge: what a row would earn is learned from other rows"
+                remedy = "replay when two decisions have feedback; imported rows are learned, and not judged"
+                raise InvalidInput(message, field="log", remedy=remedy)
             remedy = "use a longer log, or a fixed model"
             message = f"no rows outside of fold {fold}: a model has nothing to learn"
             raise InvalidInput(message, field="folds", remedy=remedy)

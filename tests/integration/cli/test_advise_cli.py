@@ -139,6 +139,18 @@ def test_what_apply_did_is_said_in_whole_sentences(learned):
     assert all(line.count("(") == line.count(")") for line in (first, second))
 
 
+def test_the_first_live_question_after_a_warm_start_cannot_be_replayed(learned):
+    """With one live row beside the rows of a warm start, `replay` says that it needs two live decisions."""
+    with Router.open(load(None).settings) as router:
+        decision = router.route("who who who who 7?")
+        router.outcome(decision.id, answer="x", steps=1)
+        router.feedback(decision.id, rating=1.0)
+        assert router.learn() == 1
+    done = command.run("replay", "--policy", "fixed:single_step", code=2)
+    assert "log: the log has fewer than two rows to judge" in done.stderr
+    assert "replay when two decisions have feedback" in done.stderr
+
+
 def test_the_confusion_matrix_of_routing(learned):
     """The labels are the table's cheapest right arms; rows add up to routing's shares; screen and page have them."""
     confusion, rows = learned.facts["confusion"], list(made_rows(60))

@@ -346,7 +346,7 @@ def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Fin
 
 
 def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.learning.monitoring.arm_changes import lately
+    from ragbandit.router.learning.monitoring.sample_ratio import lately
 
     uneven = lately(database, policy=settings.policy.label, now=now)
     if uneven is not None:

@@ -14,8 +14,8 @@ import numpy as np
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.learning.monitoring.price import price_words
+from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.reporting.deciders import state_of

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.words import sentence
-from ragbandit.router.learning.monitoring.arm_changes import lately
+from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.reporting.reading import NO_PMF, ReportRows, ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import compared_ways, traffic_cost_unit
 from ragbandit.router.reporting.words import sample_words

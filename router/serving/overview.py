@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.learning.monitoring.arm_changes import SampleRatio, lately
+from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio, lately
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.learning.monitoring.arm_changes import MATTERS, log_capital
+from ragbandit.router.learning.monitoring.sample_ratio import MATTERS, log_capital
 
 ARMS: Final = 3
 #: decisions between two looks

@@ -1,23 +1,21 @@
 """What a reader of the code has to hold in mind does not grow in silence.
 
-A number that rises fails a test here until its allowance rises in the same commit, whose message says why. A number
-that falls lowers its allowance.
+A number that rises above its allowance fails a test here until the same commit raises it and says why. An allowance
+that is far above its number is lowered.
 """
-
-import math
 
 import pytest
 
 from tests.support.house import STREETS, House
 
-#: street -> (modules, hundreds of lines) that its start reaches, with imports inside functions
-REACHED = {
-    "library": (248, 365),
-    "POST /v1/route": (272, 405),
-    "POST /v1/feedback": (271, 400),
-    "learner": (95, 155),
-    "worker": (472, 715),
-    "replay": (266, 395),
+#: street -> (modules, lines) that its start may reach, with imports inside functions
+ALLOWED = {
+    "library": (250, 36_800),
+    "POST /v1/route": (274, 40_600),
+    "POST /v1/feedback": (273, 40_200),
+    "learner": (93, 14_900),
+    "worker": (474, 71_800),
+    "replay": (268, 39_700),
 }
 #: public names that two modules define, and why each may
 TWO_MEANINGS = {
@@ -33,9 +31,10 @@ def house():
 
 @pytest.mark.parametrize("street", STREETS)
 def test_a_street_reaches_no_more_than_allowed(house, street):
-    """A street reaches the allowed number of modules and of lines, also by imports inside functions."""
-    reached = house.street(STREETS[street])
-    assert (len(reached), math.ceil(house.lines(reached) / 500) * 5) == REACHED[street]
+    """A street reaches no more modules and lines than allowed, also by imports inside functions, and not far fewer."""
+    reached, (modules, lines) = house.street(STREETS[street]), ALLOWED[street]
+    assert modules - 10 < len(reached) <= modules
+    assert lines - 1_000 < house.lines(reached) <= lines
 
 
 def test_a_public_name_has_one_meaning(house):

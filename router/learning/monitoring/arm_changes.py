@@ -1,4 +1,4 @@
-"""Changed arms, which the policy learns again from the first row of their new version, and checks for uneven logs.
+"""Changed arms, which the policy learns again from the first row of their new version.
 
 A change is declared (`ragbandit policy restart`), or detected from `Outcome.made_by`, which contains the arm's class,
 params, templates and generator. If these values are new for the arm, the outcome belongs to a new version. Values that
@@ -10,12 +10,10 @@ The ledger row records the restart (`Update.restarts`), so a replay does not nee
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 from sqlalchemy import select
 
 from ragbandit.router.storage.access.audit_log import record
@@ -23,9 +21,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log
-from ragbandit.router.storage.totals import hour_of, summed
-from ragbandit.shared.texts.formats import percent
-from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, PolicyLabel, SampleStage, Vector
+from ragbandit.shared.types import ArmName, JoinedDecision, Json, PolicyLabel
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -128,117 +124,3 @@ def _version(joined: JoinedDecision) -> str | None:
         return None
     parts: dict[str, Any] = {name: made_by.get(name) for name in _PARTS}
     return hashlib.sha256(canonical(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-#: probability that any of the checks from one start time raises a false alarm
-FALSE_ALARMS: Final = 0.001
-#: smallest relative difference that raises an alarm about outcomes or ratings; for draws every difference does
-MATTERS: Final = 0.1
-#: age, in seconds, below which decisions are not counted, because their outcomes and ratings may still arrive
-SETTLED_S: Final = 3600.0
-_WEEK_H: Final = 7 * 24
-#: hours from Monday, on which weeks start, to Thursday, on which 1970 began
-_MONDAY_H: Final = 3 * 24
-#: sizes of the bets: relative differences between an arm's number of rows and its expected number
-_BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
-_STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
-_COUNTS: Final = (
-    *(f"{stage}_{kind}" for stage in _STAGES for kind in ("excess", "spread")),
-    *("decided", "answered", "failed", "cancelled", "learned"),
-)
-_REMEDY: Final = "see docs/learning.md#whether-the-log-is-even"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampleRatio:
-    """An uneven log: arms have more or fewer rows than chance explains. Comparing arms is then misleading."""
-
-    stage: SampleStage
-    sentence: str
-
-
-def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """Check the rows of since <= time < until, in whole hours; None if they are even. Raises StoreError.
-
-    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls with the same `since` together.
-    """
-    with database.read() as connection:
-        hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
-        return uneven(summed(connection, policy=policy, **hours, names=_COUNTS))
-
-
-def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None:
-    """Check the rows since Monday of last week (UTC); None if they are even."""
-    week = (hour_of(now) + _MONDAY_H) // _WEEK_H
-    return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)
-
-
-def uneven(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:
-    """The first stage at which arms are uneven, because later stages follow from it; None if all stages are even."""
-    for stage in _STAGES:
-        names = f"{stage}_excess", f"{stage}_spread"
-        sums = {arm: (getattr(totals, names[0]), getattr(totals, names[1])) for arm, totals in arms.items()}
-        uneven_arms = _uneven_arms(
-            {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
-            alpha=FALSE_ALARMS / len(_STAGES),
-            matters=0.0 if stage in ("named", "drawn") else MATTERS,
-        )
-        if uneven_arms is not None:
-            more, less = uneven_arms
-            sentence = _sentence(stage, arms, more=more, less=less)
-            return SampleRatio(stage=stage, sentence=f"{sentence} ({_REMEDY})")
-    return None
-
-
-def _uneven_arms(
-    sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, matters: float
-) -> tuple[ArmName, ArmName] | None:
-    """Returns (arm with more rows, arm with fewer rows); None if the difference is small or may be chance."""
-    if not sums:
-        return None
-    excess, spread = np.array(list(sums.values())).T
-    capital = log_capital(excess, spread=spread)
-    if np.logaddexp.reduce(capital) - math.log(len(sums)) < -math.log(alpha):
-        return None
-    differing = np.abs(excess) >= matters * spread
-    if not differing.any():
-        return None
-    names, surest = list(sums), int(np.argmax(np.where(differing, capital, -np.inf)))
-    more, less = int(np.argmax(excess)), int(np.argmin(excess))
-    return (names[surest], names[less]) if excess[surest] > 0.0 else (names[more], names[surest])
-
-
-def log_capital(excess: Vector, *, spread: Vector) -> Vector:
-    """Logarithm of each arm's capital after bets against chance. spread: variance of the excess over expected rows."""
-    stake = spread[:, None] * (np.expm1(_BETS) - _BETS)
-    bets = np.concatenate([excess[:, None] * _BETS - stake, -excess[:, None] * _BETS - stake], axis=1)
-    return np.asarray(np.logaddexp.reduce(bets, axis=1) - math.log(bets.shape[1]))
-
-
-def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: ArmName, less: ArmName) -> str:
-    if stage == "named":
-        counts = f"under ids that callers named, arm {more} was drawn more often and {less} less often"
-        reason = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
-        return f"{counts} than the logged probabilities promise: {reason}; no comparison of arms counts"
-    if stage == "drawn":
-        totals = arms[less]
-        promised = totals.decided - totals.drawn_excess
-        counts = f"arm {less} was drawn {totals.decided:,} times where the logged probabilities promise {promised:,.0f}"
-        return (
-            f"{counts}, and {more} more often than they promise: no comparison of arms counts until lost rows are found"
-        )
-    shares = [_share(stage, arms[arm]) for arm in (more, less)]
-    if stage == "ended":
-        rows, wait = "draws with an outcome", "comparisons of arms wait until every draw has its outcome, failures too"
-    else:
-        rows, wait = "answers rated", "comparisons of quality wait until ratings come evenly, or label a random share"
-    if shares[0] <= shares[1]:  # the policy changed meanwhile, so the shares do not show the difference
-        return f"arm {more} has more and {less} fewer {rows} than the logged probabilities promise: {wait}"
-    return f"arm {more} has {percent(shares[0])} of its {rows} and {less} {percent(shares[1])}: {wait}"
-
-
-def _share(stage: SampleStage, totals: ArmTotals) -> float:
-    outcomes = totals.ended + totals.cancelled
-    if stage == "ended":
-        return min(1.0, outcomes / max(totals.decided, 1))
-    return min(1.0, totals.learned / max(outcomes or totals.decided, 1))

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from ragbandit.router.learning.examples import closing_rule, policy_of
-from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
+from ragbandit.router.learning.monitoring.sample_ratio import SETTLED_S
 from ragbandit.router.learning.status import read_status
 from ragbandit.router.operation import findings
 from ragbandit.router.operation.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store

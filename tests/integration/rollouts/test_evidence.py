@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert
 
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.monitoring.arm_changes import SampleRatio
+from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio
 from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.reporting.reading import NO_PMF, NOT_ASKED
 from ragbandit.router.rollouts import evidence as module

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ragbandit.router.learning.monitoring.arm_changes import uneven
+from ragbandit.router.learning.monitoring.sample_ratio import uneven
 from ragbandit.shared.types import ArmTotals
 from tests.support.cases import every_case
 from tests.support.sample_ratio import FAULTS, first_alarms

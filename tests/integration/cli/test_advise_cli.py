@@ -140,7 +140,7 @@ def test_what_apply_did_is_said_in_whole_sentences(learned):
 
 
 def test_the_first_live_question_after_a_warm_start_cannot_be_replayed(learned):
-    """With one live row beside the rows of a warm start, `replay` says that it needs two live decisions."""
+    """If one row is live and all others are those of a warm start, `replay` says that it needs two decisions."""
     with Router.open(load(None).settings) as router:
         decision = router.route("who who who who 7?")
         router.outcome(decision.id, answer="x", steps=1)

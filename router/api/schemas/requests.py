@@ -382,11 +382,12 @@ def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
 def item_ids(items: Sequence[Mapping[str, Any]], *, key: str | None, field: str) -> list[str | None]:
     """Ids of the items of a batch that has the header Idempotency-Key: KEY-0, KEY-1 and so on.
 
-    None for an item with an id of its own in `field`, and for all items without the header. Raises InvalidInput if KEY
-    with the number of the last item is not a valid id.
+    None for an item with an id of its own in `field`, and for all items without the header. Raises InvalidInput if KEY,
+    or KEY with the number of the last item, is not a valid id.
     """
     if key is None:
         return [None] * len(items)
+    questions.checked_id(key, field=KEY_HEADER)
     questions.checked_id(f"{key}-{len(items) - 1}", field=KEY_HEADER)
     return [f"{key}-{number}" if item.get(field) is None else None for number, item in enumerate(items)]
 

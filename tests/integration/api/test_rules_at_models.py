@@ -99,9 +99,10 @@ def test_an_auxiliary_model_reads_what_a_rule_lets_it_read(service, models):
         return reply.json()["arm"]
 
     arms = []
-    assert asked_models(models, lambda: arms.append(ask("open"))) == ["rewrite", "pick", "us"]
+    *auxiliary, answering = asked_models(models, lambda: arms.append(ask("open")))  # the pick may be explored past
+    assert (auxiliary, answering in ("eu", "us")) == (["rewrite", "pick"], True)
     assert asked_models(models, lambda: arms.append(ask("closed"))) == ["eu"]
-    assert arms == ["us", "eu"]
+    assert arms == [answering, "eu"]
 
 
 @pytest.mark.parametrize("door", ["route", "batch", "chat"])

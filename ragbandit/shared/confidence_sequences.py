@@ -1,7 +1,7 @@
 """Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
 `asymptotic_width` is the one method of everything that is looked at while its log grows: reports and rollouts. It is
-valid in the limit of many rows, and its user allows for rare rows that were not seen yet (`reporting/estimates.py`).
+valid in the limit of many rows, and its user allows for rare rows that were not seen yet (docs/estimates.md).
 `Tried` says whether a log has enough rows for an interval.
 """
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.reporting import estimates
+from ragbandit.router.reporting.estimates.mean_intervals import UNSEEN_ROWS, standard_errors
 
 
 def compared(value, *, pmf, against, **options):
@@ -50,8 +51,8 @@ def test_ratings_that_depend_on_the_arm():
 def test_the_interval_leans_to_rare_rows(losses):
     """That of a share reaches as far as Wilson's to the side of the rarer value, and to the other side no less."""
     value = np.where(np.arange(200) < losses, 0.0, 1.0)
-    share, n, z = value.mean(), 200, 2.0 * estimates._UNSEEN_ROWS
-    below, above = estimates._standard_errors(value - share, variance=share * (1.0 - share) / n, farthest=1.0 / n)
+    share, n, z = value.mean(), 200, 2.0 * UNSEEN_ROWS
+    below, above = standard_errors(value - share, variance=share * (1.0 - share) / n, farthest=1.0 / n)
     spread = z * np.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
     lean = z * z / (2.0 * n) * (1.0 - 2.0 * share)
     wilson = spread - lean, spread + lean
@@ -66,7 +67,7 @@ def test_a_wider_range_of_values_never_narrows_the_interval(skew):
     rows = skew * np.random.default_rng(5).lognormal(0.0, 1.5, 300)
     rows -= rows.mean()
     options = {"variance": float(rows.var()) / len(rows)}
-    errors = [estimates._standard_errors(rows, farthest=far, **options) for far in np.linspace(0.0, 0.3, 40)]
+    errors = [standard_errors(rows, farthest=far, **options) for far in np.linspace(0.0, 0.3, 40)]
     assert (np.diff(np.array(errors), axis=0) >= -1e-12).all()
 
 

@@ -1,0 +1,58 @@
+"""Forecast of a report: how many times the questions so far its verdict takes (docs/estimates.md, step 9)."""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.comparison import FARTHEST, NOT_KNOWN, verdict_of
+from ragbandit.router.reporting.estimates.mean_intervals import Interval, MeanInterval
+from ragbandit.shared.types import Vector
+
+#: multiples of the questions so far at which the verdict is computed
+MULTIPLES: Final = tuple(np.geomspace(1.02, FARTHEST, 60).tolist())
+#: the interval narrows at most this number of times as fast as it did
+FASTEST: Final = 4.0
+
+
+def after(ends: MeanInterval, multiple: float, *, heavier: float) -> Interval:
+    """Low and high end after `multiple` times the rows, if the mean stays.
+
+    heavier: variance of a new row, as a multiple of the variance of the rows so far
+    """
+    variance = ends.variance
+    later = variance * (1.0 + heavier * (multiple - 1.0)) / multiple**2
+    rate = min(1.0 / heavier, FASTEST) if heavier > 0.0 else FASTEST
+    times = ends.times(ends.effective * (1.0 + rate * (multiple - 1.0)))
+    # What unseen rows may add falls like 1 / rows.
+    below, above = (math.sqrt(later) + (end - math.sqrt(variance)) / multiple for end in (ends.below, ends.above))
+    return ends.middle - times * below - ends.margin, ends.middle + times * above + ends.margin
+
+
+def outlook(
+    drawn: tuple[MeanInterval, MeanInterval] | None,
+    *,
+    best: MeanInterval | None,
+    worst: MeanInterval | None,
+    odds: Vector,
+) -> float | None:
+    """How many times the questions so far a verdict takes; None if it is more than FARTHEST, or not known.
+
+    drawn: intervals from the values of controls, for the low end and for the high end
+    best, worst: intervals if the controls had their best and worst possible values; they give the low and the high end
+    odds: mean squared weight of a question as a control, (1 - p)^2 / p, the newest first, shape (n,). The newer half
+        gives the variance of new rows
+    """
+    mean = float(odds.mean())
+    if mean <= 0.0 or (drawn is None and best is None and worst is None):
+        return None
+    heavier = float(odds[: max(len(odds) // 2, 1)].mean()) / mean
+    for multiple in MULTIPLES:
+        low, high = -math.inf, math.inf
+        if drawn is not None:
+            low, high = (after(ends, multiple, heavier=heavier)[place] for place, ends in enumerate(drawn))
+        low = low if best is None else max(low, after(best, multiple, heavier=1.0)[0])
+        high = high if worst is None else min(high, after(worst, multiple, heavier=1.0)[1])
+        if verdict_of(low, high) != NOT_KNOWN:
+            return float(multiple)
+    return None

@@ -13,7 +13,7 @@ from benchmarks.coverage.lives import ARMS, Life
 from ragbandit.router.comparison import Difference
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.reporting.paired_comparison import paired_comparison
-from ragbandit.router.reporting.paired_questions import NOT_STORED, PairedQuestion, PairedQuestions
+from ragbandit.router.reporting.paired_questions import NOT_STORED, ComparedQuestion, ComparedQuestions
 from ragbandit.router.storage.paired_answers import PairedAnswer
 from ragbandit.shared.types import ArmName, Cost, DecisionId, Matrix
 
@@ -30,7 +30,7 @@ _NOT_ASKABLE, _REFUSED = 0.1, 0.02
 class AskedLife:
     """The questions of a life, and what both arms would answer to each of them. Matrices have shape (n, K)."""
 
-    questions: PairedQuestions
+    questions: ComparedQuestions
     quality: Matrix
     dollars: Matrix
     #: whether the judge refuses to score the answer
@@ -49,7 +49,7 @@ class AskedLife:
         draws, is_whole = random.random(count), seed % 2 == 1
         is_askable = (random.random(count) >= _NOT_ASKABLE) | is_whole
         differing = [
-            PairedQuestion(
+            ComparedQuestion(
                 id=DecisionId(str(row)),
                 arm=ArmName(ARMS[life.action[row]]),
                 draw=float(draws[row]),
@@ -60,7 +60,7 @@ class AskedLife:
             if life.action[row] != fixed
         ]
         return cls(
-            questions=PairedQuestions(against=AGAINST, questions=count, whole=None, differing=differing),
+            questions=ComparedQuestions(against=AGAINST, questions=count, whole=None, differing=differing),
             quality=quality,
             dollars=dollars,
             refused=((random.random(life.chance.shape) < _REFUSED) & (not is_whole)).astype(float),
@@ -77,7 +77,7 @@ class AskedLife:
         found = paired_comparison(self.questions, pairs, setting=_REWARD, rater="made").comparison
         return found.reward, found.quality
 
-    def _answer(self, question: PairedQuestion, arm: ArmName) -> PairedAnswer:
+    def _answer(self, question: ComparedQuestion, arm: ArmName) -> PairedAnswer:
         row, place = int(question.id), ARMS.index(arm)
         quality = None if self.refused[row, place] else float(self.quality[row, place])
         return made_answer(question.id, arm, quality=quality, dollars=float(self.dollars[row, place]))

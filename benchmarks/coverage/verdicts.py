@@ -37,7 +37,7 @@ from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.reporting.paired_comparison import paired_comparison
-from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions
+from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.reading import ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.serving.router import Router
@@ -258,7 +258,7 @@ def bought(life: Life, *, most: int) -> list[Mark]:
     for questions in range(EVERY, count + 1, EVERY):
         asked = sorted((draws[row], row) for row in range(count - questions, count) if ARMS[life.arm[row]] != "large")
         differing = [
-            PairedQuestion(
+            ComparedQuestion(
                 id=DecisionId(str(row)),
                 arm=ArmName(ARMS[life.arm[row]]),
                 draw=draw,
@@ -267,7 +267,7 @@ def bought(life: Life, *, most: int) -> list[Mark]:
             )
             for draw, row in asked
         ]
-        paired = PairedQuestions(against=ArmName("large"), questions=questions, whole=None, differing=differing)
+        paired = ComparedQuestions(against=ArmName("large"), questions=questions, whole=None, differing=differing)
         pairs = {
             question.id: {
                 ArmName(arm): made_answer(

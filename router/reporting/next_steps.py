@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.paired_questions import PairedQuestions, read_paired_questions
+from ragbandit.router.reporting.paired_questions import ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import Report, ReportScope, newest_since
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.texts.formats import counted, iso_time
@@ -85,7 +85,7 @@ def _periods(database: Database, scope: ReportScope) -> Iterator[ReportScope]:
     yield scope
 
 
-def _obstacle(questions: PairedQuestions) -> str | None:
+def _obstacle(questions: ComparedQuestions) -> str | None:
     """Why no question can be asked again, and what helps; None if some can be."""
     if not questions.differing:
         return (

@@ -16,7 +16,7 @@ from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Difference, compare
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.paired_difference import DifferenceSample, Ends, expected_half_width, sampled_difference
-from ragbandit.router.reporting.paired_questions import PairedQuestion, PairedQuestions, read_paired_questions
+from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import PairedComparison, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to
@@ -102,7 +102,7 @@ class _Measure:
 
 
 def paired_sample(
-    questions: PairedQuestions,
+    questions: ComparedQuestions,
     pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
     *,
     setting: RewardSettings,
@@ -118,7 +118,7 @@ def paired_sample(
     unknown = measure.ends(None, cost=None)
     least, most = unknown.low - unknown.high, unknown.high - unknown.low
 
-    def ends(question: PairedQuestion) -> Ends:
+    def ends(question: ComparedQuestion) -> Ends:
         answers = pairs.get(question.id, {})
         served = measure.ends(answers.get(question.arm), cost=question.cost)
         fixed = measure.ends(answers.get(against), cost=None)
@@ -140,14 +140,14 @@ def paired_sample(
 
 
 def is_asked(
-    question: PairedQuestion, pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]], *, against: ArmName
+    question: ComparedQuestion, pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]], *, against: ArmName
 ) -> bool:
     answers = pairs.get(question.id, {})
     return question.arm in answers and against in answers
 
 
 def paired_comparison(
-    questions: PairedQuestions,
+    questions: ComparedQuestions,
     pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
     *,
     setting: RewardSettings,
@@ -191,7 +191,7 @@ def paired_comparison(
 
 
 def _difference(
-    questions: PairedQuestions,
+    questions: ComparedQuestions,
     pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
     *,
     setting: RewardSettings,
@@ -266,7 +266,7 @@ def stored_comparison(
     return result if result.asked or waiting else None
 
 
-def stored_answers(database: Database, questions: PairedQuestions) -> list[PairedAnswer]:
+def stored_answers(database: Database, questions: ComparedQuestions) -> list[PairedAnswer]:
     """The stored answers to the differing questions, by any judge."""
     with database.read() as connection:
         return list(answers_to(connection, [one.id for one in questions.differing]))

@@ -49,7 +49,7 @@ _EFFECTIVE: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairedQuestion:
+class ComparedQuestion:
     """A question that routing and the other way send to different arms."""
 
     id: DecisionId
@@ -82,7 +82,7 @@ class AnswerPrice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairedQuestions:
+class ComparedQuestions:
     #: the fixed arm of the other way
     against: ArmName
     #: number of all routed questions of the period, or of the sample that is read of a long period
@@ -90,12 +90,12 @@ class PairedQuestions:
     #: number of all questions in the period if only a sample of them was read
     whole: int | None
     #: questions of different arms, in the order in which they are asked
-    differing: Sequence[PairedQuestion]
+    differing: Sequence[ComparedQuestion]
     #: arm -> price of its answers to questions that can be asked; arms without answers are missing
     prices: Mapping[str, AnswerPrice] = field(default_factory=dict)
 
     @property
-    def askable(self) -> list[PairedQuestion]:
+    def askable(self) -> list[ComparedQuestion]:
         return [question for question in self.differing if question.obstacle is None]
 
     @property
@@ -113,7 +113,7 @@ def read_paired_questions(
     secret: bytes,
     arms: Collection[str] | None = None,
     by_model: bool = False,
-) -> PairedQuestions:
+) -> ComparedQuestions:
     """The questions of the report's period. Imported decisions, and those that no report compares, are left out.
 
     secret: of the store's draws. arms: those that can be run here; None if nothing is asked. by_model: whether the
@@ -129,7 +129,7 @@ def read_paired_questions(
         *outcomes.c["cost", "steps", "status"],
         updates.c.source,
     ).select_from(joined)
-    count, differing = 0, list[PairedQuestion]()
+    count, differing = 0, list[ComparedQuestion]()
     paid = _Paid(against=against)
     with database.read() as connection:
         whole = count_decisions(connection, scope.condition) - count_imported(connection, scope.condition)
@@ -150,7 +150,7 @@ def read_paired_questions(
                     )
                     differing.append(_question(row, reward=reward, secret=secret, obstacle=obstacle))
     differing.sort(key=lambda question: (question.draw, question.id))
-    return PairedQuestions(
+    return ComparedQuestions(
         against=against,
         questions=count,
         whole=whole if whole > scope.most else None,
@@ -198,14 +198,14 @@ def _price(answers: Sequence[tuple[int, float, float]]) -> AnswerPrice:
     return AnswerPrice(base=float(base), slope=float(slope), least=ends[0], most=ends[1])
 
 
-def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacle: str | None) -> PairedQuestion:
+def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacle: str | None) -> ComparedQuestion:
     cost = dollars = None
     if row["cost"] is not None:
         whole = cost_value(row["cost"])
         cost = cost_of_terms(row["steps"], whole, terms=reward.cost)
         dollars = None if row["status"] == "failed" else whole.dollars
     key = DecisionId(row["id"])
-    return PairedQuestion(
+    return ComparedQuestion(
         id=key,
         arm=ArmName(row["arm"]),
         draw=drawn_for("decide", key, secret=secret),

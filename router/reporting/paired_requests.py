@@ -27,7 +27,7 @@ _NOTE_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairedRequest:
+class VerdictRequest:
     state: State = "none"
     since: float = 0.0
     until: float = 0.0
@@ -60,14 +60,14 @@ class PairedRequest:
         return {name: getattr(self, name) for name in names}
 
 
-def request_of(connection: Connection, *, label: str, now: float | None = None) -> PairedRequest:
+def request_of(connection: Connection, *, label: str, now: float | None = None) -> VerdictRequest:
     """The newest request, of this ledger. now: seconds since 1970; None for the present time"""
     stored: dict[str, Any] = position_of(connection, _reader(label))
-    request = of_known(PairedRequest, stored | {"plan": tuple(stored.get("plan", ()))})
+    request = of_known(VerdictRequest, stored | {"plan": tuple(stored.get("plan", ()))})
     return _ended_without_news(request, now=time.time() if now is None else now)
 
 
-def _ended_without_news(request: PairedRequest, *, now: float) -> PairedRequest:
+def _ended_without_news(request: VerdictRequest, *, now: float) -> VerdictRequest:
     """An open request ends without news, so that nobody waits for ever, and no later learner spends its dollars."""
     limit = BEGIN_S if request.state == "waiting" else GO_ON_S
     if not request.is_open or (request.changed_at or 0.0) >= now - limit:
@@ -77,7 +77,7 @@ def _ended_without_news(request: PairedRequest, *, now: float) -> PairedRequest:
     return dataclasses.replace(request, state="ended", ended=why)
 
 
-def keep_request(database: Database, request: PairedRequest, *, label: str) -> PairedRequest:
+def keep_request(database: Database, request: VerdictRequest, *, label: str) -> VerdictRequest:
     """Store the state of a request. Raises StoreError."""
     changed = dataclasses.replace(request, changed_at=time.time())
     with database.write() as connection:
@@ -95,7 +95,7 @@ def note_wait(database: Database, *, label: str) -> None:
             _keep(connection, dataclasses.replace(request, changed_at=now), label=label)
 
 
-def make_request(database: Database, request: PairedRequest, *, label: str) -> PairedRequest:
+def make_request(database: Database, request: VerdictRequest, *, label: str) -> VerdictRequest:
     """Let a worker carry out a request. The same request again is the one that is open. Raises Conflict, StoreError."""
     now = time.time()
     with database.write() as connection:
@@ -111,7 +111,7 @@ def make_request(database: Database, request: PairedRequest, *, label: str) -> P
     return made
 
 
-def _keep(connection: Connection, request: PairedRequest, *, label: str) -> None:
+def _keep(connection: Connection, request: VerdictRequest, *, label: str) -> None:
     now = request.changed_at or time.time()
     move_position(connection, _reader(label), position=dataclasses.asdict(request), now=now)
 

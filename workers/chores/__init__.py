@@ -6,7 +6,7 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.workers.chores.blocked_loop import BlockedLoop
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.chores.clock import HostClock, StoreTime
-from ragbandit.workers.chores.evaluations import GoldenQuestions, PairedComparisons
+from ragbandit.workers.chores.evaluations import BoughtVerdicts, GoldenQuestions
 from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims, UnsupportedExchange
 from ragbandit.workers.chores.fetched_ratings import FetchedRatings
 from ragbandit.workers.chores.recovery import LostWakeUps
@@ -28,7 +28,7 @@ CHORES: Final[tuple[type[Chore], ...]] = (
     VersionLearning,
     FetchedRatings,
     GoldenQuestions,
-    PairedComparisons,
+    BoughtVerdicts,
     OldDecisions,
     RewardChecks,
 )

@@ -30,7 +30,7 @@ class GoldenQuestions(Chore):
         ask_golden(context.settings, ledger=context.ledger, holder=self._holder, clock=context.deadlines.now)
 
 
-class PairedComparisons(Chore):
+class BoughtVerdicts(Chore):
     """Carries out requests for paired comparisons."""
 
     title = "ask paired questions"

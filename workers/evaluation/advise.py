@@ -40,13 +40,15 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
+from ragbandit.workers.asking.question_run import QuestionRun
+from ragbandit.workers.asking.scoring import JudgeScorer
+from ragbandit.workers.asking.stop import Stop, looks_at, shared_confidence
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.applying import set_incumbent
 from ragbandit.workers.evaluation.assessment import advice_assessment
 from ragbandit.workers.evaluation.command import show, write_records
-from ragbandit.workers.evaluation.paired import PairedRun, shared_confidence
+from ragbandit.workers.evaluation.file_questions import FileQuestions
 from ragbandit.workers.evaluation.pipelines import Pipelines, Questions, load_pipelines, named_pipelines, question_file
-from ragbandit.workers.evaluation.scoring import JudgeScorer
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.setup.generators import make_generator
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
@@ -296,25 +298,33 @@ class Sources:
         outcomes = file.with_name(f"{file.stem}.outcomes.jsonl")  # in the format of a log
         ask = replace(self.ask, confidence=shared_confidence(len(rows)))
         with runs.Answers(file, resume=True) as stored:
-            paired = PairedRun(
-                rows=rows,
+            asked = FileQuestions(
+                rows,
                 arms=arms,
                 answers=stored,
-                settings=settings,
+                reward=settings.reward,
+                limits=settings.budget,
                 family=run.family,
-                judge=judge,
-                budget=run.budget,
-                is_known=partial(self._is_known, outcomes, ask=ask),
+                by_judge=judge is not None,
+            )
+            is_known = partial(self._is_known, outcomes, asked.records, ask=ask)
+            asking = QuestionRun(
+                questions=asked.all,
+                arms=arms,
+                cost=settings.reward.cost,
+                stop=Stop(budget=run.budget, is_known=is_known, looks=looks_at(len(rows))),
+                scorer=judge,
+                paid_before=asked.paid,
                 progress=self.progress,
                 warn=self.warn,
             )
-            paired.finish(concurrency=run.concurrency)
-        if not paired.records:
+            asking.finish(concurrency=run.concurrency)
+        if not asked.records:
             remedy = "give it more time or money; the same command reuses the stored answers"
             raise InvalidInput("no question was answered by every arm", field="questions", remedy=remedy)
-        write_records(outcomes, paired.records)
+        write_records(outcomes, asked.records)
         material = self.of_log(outcomes, skip_bad=False)
-        return paired.facts(), material, self.advice(material, ask=ask)
+        return asking.facts(), material, self.advice(material, ask=ask)
 
     def _rows(self, questions: Path, *, options: RunOptions) -> Sequence[runs.LabelledQuestion]:
         unlabelled = self.settings.judge.generator is not None
@@ -330,7 +340,7 @@ class Sources:
 
     def _is_known(self, file: Path, records: list[dict[str, Json]], *, ask: Ask) -> bool:
         """Whether these records suffice for a verdict."""
-        write_records(file, records)
+        write_records(file, [*records])  # others are added meanwhile
         material = self.of_log(file, skip_bad=False)
         return self.advice(material, ask=ask).verdict != "not enough"
 

@@ -26,8 +26,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import new_lines
+from ragbandit.workers.asking.question_run import QuestionRun
 from ragbandit.workers.evaluation import results, runs
-from ragbandit.workers.evaluation.paired import PairedRun
+from ragbandit.workers.evaluation.file_questions import FileQuestions
 from ragbandit.workers.evaluation.quizzes import Quizzes
 from ragbandit.workers.evaluation.routers import RouterOptions, evaluate_routers, print_routers
 from ragbandit.workers.setup.loading import ArmLoader
@@ -152,13 +153,22 @@ def _evaluate_strategies(options: StrategyOptions, *, settings: Settings, report
             stored.forget_failed()
         progress("loading the models", 0, 0)
         loaded = ArmLoader(settings).load(arms)
-        asked: dict[str, Any] = {"rows": runs.distinct(rows), "arms": loaded, "answers": stored}
-        run = PairedRun(**asked, settings=settings, family=family, progress=progress)
+        keeping: dict[str, Any] = {"answers": stored, "reward": settings.reward, "limits": settings.budget}
+        questions = FileQuestions(runs.distinct(rows), arms=loaded, family=family, **keeping)
+        run = QuestionRun(
+            questions=questions.all,
+            arms=loaded,
+            cost=settings.reward.cost,
+            paid_before=questions.paid,
+            progress=progress,
+        )
         with interruptible(f"stopped; {file} keeps the answers so far: continue with --resume"):
             asyncio.run(run.run(concurrency=concurrency))
-        answered: dict[str, list[runs.StoredAnswer]] = {name: [] for name in loaded}
-        for work in (work for row in rows for work in run.work(row)):
-            answered[work.arm].append(stored.found[work.key])
+        kept = {one.row.question: one.kept for one in questions.all}
+        of_rows = [kept[row.question] for row in rows]
+    answered: dict[str, list[runs.StoredAnswer]] = {
+        name: [answers[place] for answers in of_rows] for place, name in enumerate(loaded)
+    }
     qualities = results.qualities_of(rows, answered=answered, family=family)
     if quizzes is not None:
         qualities = _quizzed(quizzes, rows, answered=answered, qualities=qualities, concurrency=concurrency)

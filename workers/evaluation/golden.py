@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.offline.advice import Ask
@@ -22,10 +22,12 @@ from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import open_file
+from ragbandit.workers.asking.question_run import QuestionRun
+from ragbandit.workers.asking.stop import Stop
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.advise import RunOptions, Sources
 from ragbandit.workers.evaluation.command import write_records
-from ragbandit.workers.evaluation.paired import PairedRun
+from ragbandit.workers.evaluation.file_questions import FileQuestions
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -122,18 +124,27 @@ def _run(settings: Settings, *, ledger: Ledger, state: State) -> None:
     log.info("golden questions are asked, for these dollars at most", extra=extra)
     with runs.Answers(folder / f"{period}.jsonl", resume=True) as stored:
         stored.forget_failed()
-        run = PairedRun(rows=rows, arms=arms, answers=stored, settings=settings, family="ours", progress=no_progress)
-        run.budget, run.warn, run.learns_failures = options.golden_dollars, log.warning, False
-        run.paid_before, run.on_paid = state.dollars, lambda dollars: state.keep(dollars=dollars)
+        kept: dict[str, Any] = {"answers": stored, "reward": settings.reward, "limits": settings.budget}
+        questions = FileQuestions(rows, arms=arms, learns_failures=False, **kept)
+        run = QuestionRun(
+            questions=questions.all,
+            arms=arms,
+            cost=settings.reward.cost,
+            stop=Stop(budget=options.golden_dollars),
+            paid_before=max(state.dollars, questions.paid),
+            progress=no_progress,
+            warn=log.warning,
+            on_paid=lambda dollars: state.keep(dollars=dollars),
+        )
         run.finish(concurrency=1)
     facts = {**run.facts(), "failed": sum(run.failures.values())}
-    if run.failures and run.ended is None and state.now < period * options.golden_s + tried_for_s:
+    if run.failures and run.stop.reason is None and state.now < period * options.golden_s + tried_for_s:
         state.keep(dollars=run.spent, next_at=state.now + tried_for_s / TRIES)
         log.warning("arms failed at golden questions; these are asked again", extra={"action": "golden", **facts})
         return
     outcomes = folder / f"{period}.outcomes.jsonl"
-    write_records(outcomes, run.records)
-    if run.records:
+    write_records(outcomes, questions.records)
+    if questions.records:
         enter(sources.of_log(outcomes, skip_bad=False), ledger=ledger, settings=settings, encoder=sources.encoder)
     state.keep(dollars=run.spent, next_at=math.inf)
     for old in sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[: -2 * _KEPT_RUNS]:

@@ -12,8 +12,8 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.base import Generator, Prompt
+from ragbandit.workers.asking.question_run import in_parallel
 from ragbandit.workers.evaluation.kept_replies import KeptReplies
-from ragbandit.workers.evaluation.runs import in_parallel
 from ragbandit.workers.judge.booked_model import BookedModel
 
 #: calls of the model at the same time

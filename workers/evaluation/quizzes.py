@@ -7,9 +7,10 @@ from typing import Any, Self
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.workers.asking.question_run import in_parallel
 from ragbandit.workers.evaluation.kept_replies import KeptReplies
 from ragbandit.workers.evaluation.results import MOST_NAMED, Answered, Measures, Qualities
-from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer, in_parallel
+from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
 from ragbandit.workers.judge.quiz import MEASURES, QuizJudge, chinese_words, made_quiz, quizzed
 from ragbandit.workers.setup.generators import make_generator
 

@@ -1,13 +1,12 @@
 """Runs of an evaluation. Every answer is appended to a JSONL file at once, so that an interrupted run can continue."""
 
-import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Any, Final, Self, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,8 +23,6 @@ from ragbandit.strategies.registry import is_form, known_arms, make_arms
 from ragbandit.workers.evaluation.kept_lines import KeptLines, first_fault
 from ragbandit.workers.judge.quiz import Quiz
 from ragbandit.workers.setup.generators import WorkerArm, make_strategies, offered, worker_arms
-
-Piece = TypeVar("Piece")
 
 FAMILY_NAMES = tuple(sorted(FAMILIES))
 #: the family whose answers `evaluate` judges by a quiz too, see ragbandit.workers.judge.quiz
@@ -164,9 +161,10 @@ class Answers:
         """Treat failed answers as missing. Their lines stay in the file; of lines with one key, the last counts."""
         self.found = {key: stored for key, stored in self.found.items() if not stored.failed}
 
-    def add(self, outcome: Outcome, *, work: "Work", score: float | None = None) -> None:
+    def add(self, outcome: Outcome, *, key: str, arm: ArmName, question: str, score: float | None = None) -> None:
         names = [field.name for field in fields(StoredAnswer) if hasattr(outcome, field.name)]
-        stored = StoredAnswer(**asdict(work), score=score, **{name: getattr(outcome, name) for name in names})
+        given = {name: getattr(outcome, name) for name in names}
+        stored = StoredAnswer(key=key, arm=arm, question=question, score=score, **given)
         self._lines.add(asdict(stored))
         self._enter(self.found, stored)
 
@@ -188,30 +186,6 @@ class Answers:
             remedy = "give --resume to reuse them, or another file with --answers"
             raise InvalidInput(f"the file already has {len(answers)} answers", field=str(self.file), remedy=remedy)
         return answers
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    #: key of the answer, see `key_of`
-    key: str
-    arm: ArmName
-    question: str
-
-
-async def in_parallel(work: Iterable[Piece], do: Callable[[Piece], Awaitable[object]], *, concurrency: int) -> None:
-    """Call `do` with each piece of work, `concurrency` at a time. An error cancels all calls."""
-    pieces = iter(work)
-
-    async def do_next() -> None:
-        for piece in pieces:
-            await do(piece)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(do_next())
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from several
 
 
 ALL = "all"

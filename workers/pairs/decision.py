@@ -13,25 +13,19 @@ from typing import Any, Final
 from ragbandit.router.comparison import MARGIN
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress
-from ragbandit.router.reporting.paired_comparison import (
-    Pairing,
-    keep_pairing,
-    paired_comparison,
-    paired_sample,
-)
+from ragbandit.router.reporting.paired_comparison import keep_pairing, paired_comparison, paired_sample
 from ragbandit.router.reporting.paired_difference import expected_half_width
-from ragbandit.router.reporting.paired_questions import PairedQuestions
+from ragbandit.router.reporting.paired_questions import ComparedQuestions
 from ragbandit.router.reporting.reading import PairedComparison
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, withdraw_items
 from ragbandit.shared.texts.formats import counted, money
-from ragbandit.shared.types import ArmName, Json
-from ragbandit.workers.evaluation.paired import PairedRun
-from ragbandit.workers.evaluation.scoring import Scorer
-from ragbandit.workers.pairs.asking import StoredQuestions
-from ragbandit.workers.pairs.prices import AnswerPrices
-from ragbandit.workers.setup.loading import LoadedArm, parts_of
+from ragbandit.shared.types import Json
+from ragbandit.workers.asking.question_run import QuestionRun, close_parts
+from ragbandit.workers.asking.scoring import Scorer
+from ragbandit.workers.asking.stop import Stop
+from ragbandit.workers.pairs.stored_questions import StoredQuestion, StoredQuestions
 
 #: why a run ended that the next process continues
 STOPPED: Final = "the process ended"
@@ -49,13 +43,7 @@ _PRICED: Final = 200
 class AskingPlan:
     """What a run would do, before anything is asked."""
 
-    against: str
-    questions: int
-    same: int
-    differing: int
-    askable: int
-    #: reason -> number of questions that cannot be asked
-    not_askable: Mapping[str, int]
+    compared: ComparedQuestions
     #: questions that both have answered in earlier runs
     asked: int
     #: number of questions that may be asked now; None without a limit
@@ -72,16 +60,17 @@ class AskingPlan:
 
     @property
     def left(self) -> int:
-        return self.askable - self.asked
+        return len(self.compared.askable) - self.asked
 
     @property
     def sentences(self) -> list[str]:
-        of = f"{counted(self.questions, 'routed question')} of the period"
-        lines = [f"{of}: {self.same:,} went to {self.against} anyway, {self.differing:,} to other arms"]
-        if self.not_askable:
-            why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(self.not_askable.items()))
+        compared, differing = self.compared, len(self.compared.differing)
+        of, same = f"{counted(compared.questions, 'routed question')} of the period", compared.questions - differing
+        lines = [f"{of}: {same:,} went to {compared.against} anyway, {differing:,} to other arms"]
+        if compared.obstacles:
+            why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(compared.obstacles.items()))
             lines.append(f"cannot be asked again, so that their difference is only bounded: {why}")
-        lines.append(f"{self.asked:,} of {self.askable:,} that can be asked have been asked")
+        lines.append(f"{self.asked:,} of {len(compared.askable):,} that can be asked have been asked")
         each = f"about {_rounded(self.dollars_each)} each" if self.dollars_each else "which cost no dollars"
         if self.left:
             whole = f"all {self.left:,} others, {each} (new answers and scores; stored ones are used again)"
@@ -103,17 +92,13 @@ def _rounded(dollars: float) -> str:
 
 
 @dataclass(kw_only=True)
-class PairedDecision:
-    """A paired comparison of stored questions: its plan, and its run."""
+class BoughtVerdict:
+    """A comparison of both answers to stored questions: its plan, and its run."""
 
     settings: Settings
     ledger: Ledger
-    questions: PairedQuestions
-    arms: Mapping[ArmName, LoadedArm]
+    questions: StoredQuestions
     scorer: Scorer
-    pairing: Pairing
-    asking: StoredQuestions
-    prices: AnswerPrices
     actor: str
     #: number of questions that may be asked now, since people label the answers; None without a limit
     room: int | None = None
@@ -123,55 +108,47 @@ class PairedDecision:
     @property
     def asked(self) -> int:
         """Number of questions that this run has asked."""
-        return 0 if self._asked_before is None else self._count_asked() - self._asked_before
-
-    def _count_asked(self) -> int:
-        return sum(map(self.asking.is_asked, self.questions.askable))
+        return 0 if self._asked_before is None else self.questions.asked - self._asked_before
 
     def result(self) -> PairedComparison:
         return paired_comparison(
-            self.questions,
-            self.asking.pairs,
+            self.questions.compared,
+            self.questions.answers.pairs,
             setting=self.settings.reward,
             rater=self.scorer.name,
-            waiting=sum(map(len, self.asking.waiting.values())),
+            waiting=sum(map(len, self.questions.answers.waiting.values())),
         )
 
     def plan(self, *, budget: float | None) -> AskingPlan:
         """budget: dollars; None without one."""
-        questions, rows = self.questions, self.asking.rows()
-        askable = questions.askable
+        compared, open_ones = self.questions.compared, self.questions.open_ones()
+        askable = len(compared.askable)
         priced = [
-            math.fsum(self.asking.expected(work) for work in works if work.key not in self.asking.found)
-            for works in map(self.asking.work, rows[:_PRICED])
+            math.fsum(work.expected() for work in works if not work.is_done)
+            for works in (one.works() for one in open_ones[:_PRICED])
             if works
         ]
         each = statistics.fmean(priced) if priced else 0.0
         room = None if self.room is None else max(0, self.room - self.asked)
         payable = None
         if budget is not None:
-            payable = int(min(len(rows), budget / each)) if each else len(rows)
+            payable = int(min(len(open_ones), budget / each)) if each else len(open_ones)
             payable = payable if room is None else min(payable, room)
-        sample = paired_sample(questions, self.asking.pairs, setting=self.settings.reward)
-        asked = len(askable) - len(rows)
+        sample = paired_sample(compared, self.questions.answers.pairs, setting=self.settings.reward)
+        asked = askable - len(open_ones)
 
         def width(count: int) -> float:
             return expected_half_width(count, sample=sample)
 
         return AskingPlan(
-            against=questions.against,
-            questions=questions.questions,
-            same=questions.questions - len(questions.differing),
-            differing=len(questions.differing),
-            askable=len(askable),
-            not_askable=questions.obstacles,
+            compared=compared,
             asked=asked,
             room=room,
             dollars_each=each,
-            assumed=self.prices.assumed,
+            assumed=self.questions.prices.assumed,
             payable=payable,
             half_width=None if payable is None else width(asked + payable),
-            least_half_width=width(len(askable)),
+            least_half_width=width(askable),
         )
 
     def run(
@@ -191,45 +168,44 @@ class PairedDecision:
         def paid(dollars: float) -> None:
             on_paid(dollars)
             if is_stopping():
-                run.ended = run.ended or STOPPED
+                stop.end(STOPPED)
 
-        self.asking.resume()
-        rows = self.asking.rows()
-        chosen, self._asked_before = rows, self._count_asked()
-        if self.room is not None:
-            withdraw_items(self.ledger.database, versions=self.pairing.versions)
-            chosen = self.asking.rows_to_label(rows, room=self.room)
-        run = PairedRun(
-            rows=chosen,
-            arms=self.arms,
-            answers=self.asking,
-            settings=self.settings,
-            family="ours",
-            progress=progress,
-            judge=None if self.room is not None else self.scorer,
-            budget=budget,
-            is_known=lambda _records: self._is_known(),
-            warn=warn,
-            asked=self.asking,
-            on_paid=paid,
-            look_every=_LOOK_EVERY,
-            needs_judge=True,
-            most_failures=_MOST_FAILURES,
+        questions, database = self.questions, self.ledger.database
+        questions.resume()
+        open_ones, self._asked_before = questions.open_ones(), questions.asked
+        chosen = open_ones if self.room is None else self._to_label(open_ones, room=self.room)
+        looks = range(_LOOK_EVERY, len(chosen), _LOOK_EVERY)
+        stop = Stop(budget=budget, is_known=self._is_known, looks=looks, most_failures=_MOST_FAILURES)
+        run = QuestionRun(
+            questions=chosen,
+            arms=questions.arms,
+            cost=self.settings.reward.cost,
+            stop=stop,
+            scorer=None if self.room is not None else self.scorer,
             source_chars=self.settings.log.source_chars,
+            progress=progress,
+            warn=warn,
+            on_paid=paid,
         )
-        keep_pairing(
-            self.ledger.database, self.pairing, label=self.ledger.label, rater=self.scorer.name, now=time.time()
-        )
+        pairing, rater = questions.answers.pairing, self.scorer.name
+        keep_pairing(database, pairing, label=self.ledger.label, rater=rater, now=time.time())
         if self._is_known():
-            run.ended = "the verdict was known before"
+            stop.end("the verdict was known before")
         self._is_closed = True  # the run closes what it used
-        run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
+        run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in questions.arms.values())))
         facts: dict[str, Json] = {"asked": self.asked, "dollars": run.spent, "failed": sum(run.failures.values())}
-        facts |= {"ended": run.ended or self._end(was_cut=len(chosen) < len(rows))}
-        with self.ledger.database.write() as connection:
-            told: dict[str, Json] = {"against": str(self.questions.against), "judge": self.scorer.name, **facts}
-            record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=told)
+        facts |= {"ended": stop.reason or self._end(was_cut=len(chosen) < len(open_ones))}
+        with database.write() as connection:
+            recorded: dict[str, Json] = {"against": str(questions.compared.against), "judge": rater, **facts}
+            record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=recorded)
         return facts
+
+    def _to_label(self, open_ones: Sequence[StoredQuestion], *, room: int) -> list[StoredQuestion]:
+        """`room` of these questions, and those of which one answer waits for a label already: they need no room."""
+        answers = self.questions.answers
+        withdraw_items(self.ledger.database, versions=answers.pairing.versions)
+        new = {one.id for one in [one for one in open_ones if one.id not in answers.waiting][:room]}
+        return [one for one in open_ones if one.id in answers.waiting or one.id in new]
 
     @staticmethod
     def _end(*, was_cut: bool) -> str:
@@ -242,12 +218,7 @@ class PairedDecision:
         if self._is_closed:
             return
         self._is_closed = True
-
-        async def close() -> None:
-            for part in (*parts_of(self.arms.values()), self.scorer):
-                await part.close()
-
-        asyncio.run(close())
+        asyncio.run(close_parts(self.questions.arms, scorer=self.scorer))
 
     def _is_known(self) -> bool:
         """Whether more answers would hardly change the verdict: better, worse, or as good in both directions."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.router.reporting.paired_questions import AnswerPrice, PairedQuestion
+from ragbandit.router.reporting.paired_questions import AnswerPrice, ComparedQuestion
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.types import ArmName
 
@@ -35,21 +35,21 @@ class AnswerPrices:
     assumed: Sequence[str] = ()
     _paid: dict[ArmName, _Paid] = field(default_factory=dict)
 
-    def of(self, arm: ArmName, *, question: PairedQuestion) -> float:
+    def of(self, arm: ArmName, *, question: ComparedQuestion) -> float:
         """Expected dollars of an answer."""
         return self._followed(arm, expected=self._before(arm, question=question))
 
     def of_score(self) -> float:
         return self._followed(_SCORE, expected=self.score)
 
-    def add(self, arm: ArmName, dollars: float, *, question: PairedQuestion) -> None:
+    def add(self, arm: ArmName, dollars: float, *, question: ComparedQuestion) -> None:
         """Note what an answer of the present arm has cost."""
         self._add(arm, dollars, expected=self._before(arm, question=question))
 
     def add_score(self, dollars: float) -> None:
         self._add(_SCORE, dollars, expected=self.score)
 
-    def _before(self, arm: ArmName, *, question: PairedQuestion) -> float:
+    def _before(self, arm: ArmName, *, question: ComparedQuestion) -> float:
         """The dollars of the arm's stored answer to this question, else its price."""
         is_own = question.arm == arm and question.dollars is not None
         return question.dollars or 0.0 if is_own else self.arms[arm].at(question.length)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
-from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, PairedQuestions, read_paired_questions
+from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -26,13 +26,15 @@ from ragbandit.shared.errors import InvalidInput, NotFound, NotReady
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName
+from ragbandit.workers.asking.scoring import CheckScorer, JudgeScorer, LabelQueue, Scorer, scorer_of
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
-from ragbandit.workers.evaluation.scoring import CheckScorer, JudgeScorer, LabelQueue, Scorer, scorer_of
 from ragbandit.workers.judge.judge import REPLY_TOKENS, Judge, shown_passages
-from ragbandit.workers.pairs.asking import StoredQuestions, arm_version
-from ragbandit.workers.pairs.decision import PairedDecision
+from ragbandit.workers.pairs.answers import BoughtAnswers
+from ragbandit.workers.pairs.bookings import Bookings
+from ragbandit.workers.pairs.decision import BoughtVerdict
 from ragbandit.workers.pairs.prices import AnswerPrices, assumed_dollars, assumption
+from ragbandit.workers.pairs.stored_questions import StoredQuestions, arm_version
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
@@ -71,7 +73,7 @@ def prepared(
     judge: str | None,
     actor: str,
     charged: str | None = None,
-) -> PairedDecision:
+) -> BoughtVerdict:
     """Read the questions and load their arms. Nothing is asked. Raises InvalidInput, ConfigError, StoreError.
 
     The rules of `settings` hold, not those of the time of the questions.
@@ -92,31 +94,26 @@ def prepared(
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
     versions = {name: arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
     pairing = Pairing(judge=scorer.identity, versions=versions, by_model=by_model)
-    answers = stored_answers(ledger.database, questions)
+    stored = stored_answers(ledger.database, questions)
     store = DecisionStore(ledger.database, label=ledger.label)
-    prices = _prices(questions, answers, pairing=pairing, settings=settings, scorer=scorer, store=store)
-    asking = StoredQuestions(
-        questions,
-        store=store,
-        limits=settings.budget,
+    prices = _prices(questions, stored, pairing=pairing, settings=settings, scorer=scorer, store=store)
+    payer, check = charged or actor, partial(check_budgets, key=charged, database=ledger.database)
+    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "rater": scorer.name, "actor": payer}
+    stored_questions = StoredQuestions(
+        compared=questions,
         arms=arms,
-        pairing=pairing,
-        rater=scorer.name,
-        answers=answers,
+        store=store,
+        answers=BoughtAnswers(questions, database=ledger.database, **bought),
+        bookings=Bookings(ledger.database, actor=payer, check=check),
         prices=prices,
-        actor=charged or actor,
-        check=partial(check_budgets, key=charged, database=ledger.database),
+        limits=settings.budget,
         secret=secret,
     )
-    return PairedDecision(
+    return BoughtVerdict(
         settings=settings,
         ledger=ledger,
-        questions=questions,
-        arms=arms,
+        questions=stored_questions,
         scorer=scorer,
-        pairing=pairing,
-        asking=asking,
-        prices=prices,
         actor=actor,
         room=_room(ledger.database, versions=versions) if isinstance(scorer, LabelQueue) else None,
     )
@@ -142,7 +139,7 @@ def _check_runnable(against: str, *, runnable: Collection[str]) -> None:
     raise InvalidInput(f"{against} cannot be run here", field="against", remedy=remedy)
 
 
-def _check_askable(questions: PairedQuestions) -> None:
+def _check_askable(questions: ComparedQuestions) -> None:
     if not questions.questions:
         raise InvalidInput("no question of the period compares two arms", field="since", remedy="give a longer period")
     if not questions.differing:
@@ -167,7 +164,7 @@ def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines)
 
 
 def _prices(
-    questions: PairedQuestions,
+    questions: ComparedQuestions,
     answers: Sequence[PairedAnswer],
     *,
     pairing: Pairing,
@@ -197,7 +194,7 @@ def _prices(
     return prices
 
 
-def _judged_tokens(questions: PairedQuestions, *, judge: Judge, store: DecisionStore) -> list[Tokens]:
+def _judged_tokens(questions: ComparedQuestions, *, judge: Judge, store: DecisionStore) -> list[Tokens]:
     """Tokens of the scores of stored answers, of the first _SAMPLE questions that can be asked."""
     tokens = list[Tokens | None]()
     for question in questions.askable[:_SAMPLE]:

@@ -15,7 +15,7 @@ from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
-from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
+from ragbandit.router.reporting.paired_requests import VerdictRequest, make_request, request_of
 from ragbandit.shared.errors import InvalidInput, QueueError
 
 WEEK_S = 7 * 86_400.0
@@ -70,12 +70,12 @@ async def decide(body: DecideBody, request: Request) -> Response:
     return await _reply(request, await ask(request, body), status=202)
 
 
-async def _reply(request: Request, paired: PairedRequest, *, status: int = 200) -> Response:
+async def _reply(request: Request, paired: VerdictRequest, *, status: int = 200) -> Response:
     missing = await missing_process(request, paired)
     return JsonReply(filled(PairedRequestReply, paired, missing=missing), status_code=status)
 
 
-async def missing_process(request: Request, paired: PairedRequest) -> str | None:
+async def missing_process(request: Request, paired: VerdictRequest) -> str | None:
     """Which process an open request lacks, and how to start it; None if it lacks none."""
     if not paired.is_open:
         return None
@@ -89,17 +89,17 @@ async def missing_process(request: Request, paired: PairedRequest) -> str | None
     return "No learner runs, and only a learner carries this out: start one with `ragbandit worker --queue learn`"
 
 
-async def newest(request: Request) -> PairedRequest:
+async def newest(request: Request) -> VerdictRequest:
     router = router_of(request)
 
-    def read() -> PairedRequest:
+    def read() -> VerdictRequest:
         with router.database.read() as connection:
             return request_of(connection, label=router.ledger.label)
 
     return await reads_of(request).run(read)
 
 
-async def ask(request: Request, body: DecideBody) -> PairedRequest:
+async def ask(request: Request, body: DecideBody) -> VerdictRequest:
     """Store a request. Raises InvalidInput, Conflict, StoreError."""
     router, actor = router_of(request), actor_of(request)
     until = time.time() if body.until is None else body.until
@@ -114,7 +114,7 @@ async def ask(request: Request, body: DecideBody) -> PairedRequest:
         own = "use `ragbandit report --decide --module MODULE:NAME --judge labels`"
         remedy = own if is_own else "name an arm that is"
         raise InvalidInput(f"{body.against} {reason}", field="against", remedy=remedy)
-    wanted = PairedRequest(
+    wanted = VerdictRequest(
         since=since,
         until=until,
         tenant=body.tenant,

@@ -9,9 +9,9 @@ import pytest
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.errors import ConfigError
+from ragbandit.workers.asking.question_run import QuestionRun
 from ragbandit.workers.evaluation import golden
 from ragbandit.workers.evaluation.golden import LEASE_S, ask_golden
-from ragbandit.workers.evaluation.paired import PairedRun
 from tests.support.logs.log_rows import write_json
 
 SCRIPT = {"name": "scripted", "script": {"": "So the answer is: yes."}, "token_prices": {"input": 1.0, "output": 1.0}}
@@ -130,23 +130,23 @@ def test_an_interrupted_run_goes_on_at_another_host(asked, monkeypatch, tmp_path
 
 def test_a_run_that_is_stopped_in_the_middle_goes_on(asked, monkeypatch):
     """After five of twelve answers a second process asks the other seven within the period, and learns all twelve."""
-    ask, answered, calls = asked(), PairedRun._answer, []
+    ask, answered, calls = asked(), QuestionRun._answer, []
 
-    async def stopping(run, row, work, **more):
+    async def stopping(run, work, **more):
         if len(calls) == 5:
             raise SystemExit(0)
         calls.append(work.key)
-        await answered(run, row, work, **more)
+        return await answered(run, work, **more)
 
-    async def counting(run, row, work, **more):
+    async def counting(run, work, **more):
         calls.append(work.key)
-        await answered(run, row, work, **more)
+        return await answered(run, work, **more)
 
-    monkeypatch.setattr(PairedRun, "_answer", stopping)
+    monkeypatch.setattr(QuestionRun, "_answer", stopping)
     with pytest.raises(SystemExit):
         ask(1000.0)
     assert (ask.world.ledger.last_seq(), lease(ask.world)) == (0, None)
-    monkeypatch.setattr(PairedRun, "_answer", counting)
+    monkeypatch.setattr(QuestionRun, "_answer", counting)
     seq, lines = ask(1090.0)
     assert (seq, lines[1].answered, len(calls), len(set(calls))) == (12, 6, 12, 12)
     assert ask(1095.0) == (12, [])

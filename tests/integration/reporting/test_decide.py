@@ -31,7 +31,7 @@ from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFoun
 from ragbandit.shared.types import Budget, Query
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.judge.rubric import CRITERIA
-from ragbandit.workers.pairs.decision import PairedDecision
+from ragbandit.workers.pairs.decision import BoughtVerdict
 from ragbandit.workers.pairs.setup import prepared as prepare
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.conftest import on_sqlite
@@ -99,7 +99,7 @@ def scope(world) -> ReportScope:
     return ReportScope(label="main", since=world.now - 10.0, until=world.now + 10.0, reward=world.settings.reward)
 
 
-def prepared(world, arms, *, judge: str | None = "own_judge:right", against: str = "large") -> PairedDecision:
+def prepared(world, arms, *, judge: str | None = "own_judge:right", against: str = "large") -> BoughtVerdict:
     common = {"settings": world.settings, "pipelines": arms.pipelines, "actor": ACTOR}
     return prepare(world.ledger, scope(world), against=against, judge=judge, **common)
 
@@ -191,7 +191,7 @@ def test_the_judge_reads_what_the_rules_of_now_let_it_read(world, arms):
                 prepare(world.ledger, scope(world), judge="judge", **common)
         for scorer in ("labels", "own_judge:right", *(() if obstacles else ("judge",))):
             decision = prepare(world.ledger, scope(world), judge=scorer, **common)
-            assert decision.questions.obstacles == {}, scorer
+            assert decision.questions.compared.obstacles == {}, scorer
             decision.close()
 
 

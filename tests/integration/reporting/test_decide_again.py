@@ -9,7 +9,7 @@ import pytest
 
 from ragbandit.router.reporting import paired_requests
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
-from ragbandit.router.reporting.paired_requests import PairedRequest, make_request, request_of
+from ragbandit.router.reporting.paired_requests import VerdictRequest, make_request, request_of
 from ragbandit.router.reporting.report import report
 from ragbandit.router.storage import paired_labels
 from ragbandit.router.storage.begun_pairs import begun_pairs, keep_begun
@@ -19,7 +19,7 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Cost, Query
 from ragbandit.strategies.base import Passage
-from ragbandit.workers.evaluation.scoring import Score
+from ragbandit.workers.asking.scoring import Score
 from ragbandit.workers.pairs import requested
 from ragbandit.workers.pairs.setup import prepared as prepare
 from tests.conftest import on_sqlite
@@ -29,10 +29,10 @@ from tests.support import command
 from tests.support.large_store import grow, steps_counted
 
 arms, world = decide.arms, decide.world
-REQUEST = PairedRequest(since=1.0, until=2.0, budget=1.0, actor="ui:ann", charged="ann")
+REQUEST = VerdictRequest(since=1.0, until=2.0, budget=1.0, actor="ui:ann", charged="ann")
 
 
-def state(world) -> PairedRequest:
+def state(world) -> VerdictRequest:
     with world.database.read() as connection:
         return request_of(connection, label="main")
 
@@ -99,12 +99,22 @@ def test_a_question_erased_after_the_plan_is_not_asked(world, arms):
     """A text that was read for the plan, and erased before it was asked, is sent to no arm."""
     decision = prepared(world, arms)
     decision.plan(budget=10.0)
-    gone = decision.questions.askable[0].id
+    gone = decision.questions.compared.askable[0].id
     text = world.router.decision(gone).decision.query.text
     erase(world.database, Selection(decision=gone), features=False, actor=ACTOR, now=world.now)
     decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
     assert arms.asked
     assert text not in {asked for _, asked in arms.asked}
+
+
+@on_sqlite
+def test_a_plan_after_a_run_prices_what_failed(world, arms):
+    """After a run whose answers failed, its plan of the rest costs what the plan of the next process does."""
+    arms.fails = True
+    decision = prepared(world, arms)
+    decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
+    after, fresh = (one.plan(budget=None).dollars_each for one in (decision, prepared(world, arms)))
+    assert after == pytest.approx(fresh)
 
 
 @on_sqlite
@@ -148,7 +158,7 @@ def test_a_failed_request_keeps_its_dollars_and_ends(world, monkeypatch):
         on_paid(0.5)
         raise RuntimeError("boom")
 
-    plan = SimpleNamespace(sentences=["plan"], against="large")
+    plan = SimpleNamespace(sentences=["plan"], compared=SimpleNamespace(against="large"))
     fake = SimpleNamespace(plan=lambda **_: plan, run=asks, close=lambda: None, asked=0)
     for made, dollars in ((lambda *_, **__: fake, 0.5), (lambda *_, **__: asks(on_paid=lambda _: None), 0.0)):
         make_request(world.database, REQUEST, label="main")
@@ -218,7 +228,8 @@ class Expensive(decide.Arms):
 
 def at_most(decision, count):
     """Let each arm of the comparison answer so many questions at the same time."""
-    decision.arms = {name: replace(arm, most_runs=count) for name, arm in decision.arms.items()}
+    arms = decision.questions.arms
+    decision.questions.arms = {name: replace(arm, most_runs=count) for name, arm in arms.items()}
     return decision
 
 
@@ -285,12 +296,12 @@ def test_answers_whose_judge_failed_are_not_paid_again(world, arms):
     assert (seen[1].answer, seen[1].sources) == (seen[0].answer, seen[0].sources)
     assert seen[0].sources
     assert again.result().dollars == pytest.approx(booked(world))
-    assert begun_pairs(world.database, ids=[one.id for one in again.questions.askable]) == {}
+    assert begun_pairs(world.database, ids=[one.id for one in again.questions.compared.askable]) == {}
 
 
 def with_passages(decision):
     """Let the answers of a comparison have a passage."""
-    for arm in decision.arms.values():
+    for arm in decision.questions.arms.values():
         output = arm.strategy._output
 
         async def shown(question, *, run, output=output):
@@ -307,7 +318,7 @@ def test_passages_that_wait_for_the_judge_are_erased_with_their_question(world, 
     with_passages(decision)
     decision.scorer.score = failing
     decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
-    ids = [one.id for one in decision.questions.askable]
+    ids = [one.id for one in decision.questions.compared.askable]
     ((key, pair),) = begun_pairs(world.database, ids=ids).items()
     assert [source.text for sources in pair.sources.values() for source in sources] == ["Said."]
     erase(world.database, Selection(decision=key), features=False, actor=ACTOR, now=world.now)

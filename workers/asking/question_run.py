@@ -1,0 +1,233 @@
+"""A run: arms answer the same questions, all of them or until the stop says why not."""
+
+import asyncio
+import itertools
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.shared.errors import TooManyRequests
+from ragbandit.shared.texts.text_forms import is_blank
+from ragbandit.shared.types import ArmName, Json, Outcome
+from ragbandit.strategies.base import Account
+from ragbandit.strategies.outcome import SOURCE_CHARS, run_strategy
+from ragbandit.workers.asking.admission import Admission, Turn
+from ragbandit.workers.asking.questions import AskedQuestion, Work
+from ragbandit.workers.asking.scoring import Scorer
+from ragbandit.workers.asking.stop import Stop
+from ragbandit.workers.setup.loading import LoadedArm, parts_of
+
+Piece = TypeVar("Piece")
+
+#: number of new questions after which the costs of the answers are checked
+LEAST: Final = 12
+
+
+@dataclass(kw_only=True)
+class QuestionRun:
+    """A run of arms on questions. The questions keep the answers."""
+
+    questions: Sequence[AskedQuestion]
+    arms: Mapping[ArmName, LoadedArm]
+    #: the setting `reward.cost`
+    cost: Mapping[str, float]
+    stop: Stop = field(default_factory=Stop)
+    #: scores answers; None if this run scores none
+    scorer: Scorer | None = None
+    #: dollars of the answers of this run that were paid before
+    paid_before: float = 0.0
+    source_chars: int = SOURCE_CHARS
+    progress: Progress
+    warn: Callable[[str], None] = lambda _text: None
+    #: called with `spent` after each answer
+    on_paid: Callable[[float], None] = lambda _dollars: None
+    #: number of questions that every arm has answered, and that count
+    answered: int = 0
+    #: number of questions that count for no arm, because the scorer gave no score
+    unjudged: int = 0
+    failures: Counter[ArmName] = field(default_factory=Counter)
+    _failed_in_a_row: Counter[ArmName] = field(default_factory=Counter)
+    #: costs of the answers to new questions
+    _new_costs: list[float] = field(default_factory=list)
+    _is_scorer_down: bool = False
+    _has_unscored: bool = False
+
+    def __post_init__(self) -> None:
+        self._admission = Admission(self.stop, paid_before=self.paid_before)
+
+    @property
+    def spent(self) -> float:
+        """Dollars of the answers of this run, also of those that were paid before."""
+        return self._admission.spent
+
+    def finish(self, *, concurrency: int) -> None:
+        """Call `run` in a new event loop. This also works in a notebook. Ctrl-C ends the run early."""
+        try:
+            asyncio.get_running_loop()
+            has_loop = True
+        except RuntimeError:
+            has_loop = False
+        try:
+            if not has_loop:
+                asyncio.run(self.run(concurrency=concurrency))
+                return
+            with ThreadPoolExecutor(1) as pool:  # a thread that runs an event loop cannot run another loop
+                pool.submit(asyncio.run, self.run(concurrency=concurrency)).result()
+        except KeyboardInterrupt:
+            self.stop.reason = "Ctrl-C"
+
+    async def run(self, *, concurrency: int) -> None:
+        """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
+        self.stop.check_budget(self.spent)
+        open_ones = itertools.takewhile(lambda one: self.stop.reason is None or not _open(one), self.questions)
+        try:
+            await in_parallel(open_ones, self._ask, concurrency=concurrency)
+        finally:
+            for arm, count in self.failures.items():
+                self.warn(f"{arm} failed at {count} of the questions")
+            await close_parts(self.arms, scorer=self.scorer)
+
+    async def _ask(self, question: AskedQuestion) -> None:
+        """Let the arms answer a question, unless their answers are kept."""
+        works = _open(question)
+        if not works:
+            await self._end(question)
+            return
+        expected = math.fsum(work.expected() for work in works)
+        async with self._admission.admitted(expected=expected, is_alone=question.is_alone) as turn:
+            if turn is not None:
+                try:
+                    with question.booked(expected=expected, bill=turn.bill):
+                        await self._ask_arms(question, works, turn=turn)
+                except TooManyRequests as error:  # from `booked`
+                    self.stop.end(error.message)
+
+    async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, turn: Turn) -> None:
+        cost, counts = 0.0, True
+        for work in works:
+            outcome, is_scored = await self._answer(work, turn=turn)
+            if self._is_scorer_down:
+                return  # the other arm's answer could not be scored either
+            cost += cost_of_terms(outcome.steps, outcome.cost, terms=self.cost)
+            counts &= is_scored
+        self._check_costs(cost)
+        await self._end(question, counts=counts)
+
+    async def _answer(self, work: Work, *, turn: Turn) -> tuple[Outcome, bool]:
+        """Ask the arm, unless its answer is paid, and let the scorer score the answer.
+
+        Returns (answer, whether it has the score that it needs).
+        """
+        paid, account = work.outcome, Account()
+        outcome = paid or await self._run(work, account=account, turn=turn)
+        work.add(outcome, dollars=account.cost.dollars)
+        await asyncio.to_thread(self.on_paid, self.spent)
+        if paid is None:
+            self._count_failure(outcome, arm=work.arm)
+        is_scored = not work.needs_score or outcome.status == "failed" or is_blank(outcome.answer)
+        if self.scorer is not None and work.needs_score and not is_blank(outcome.answer):
+            is_scored |= await self._score(work, outcome, turn=turn) is not None
+            await asyncio.to_thread(self.on_paid, self.spent)
+        self.stop.check_budget(self.spent)
+        return outcome, is_scored
+
+    async def _run(self, work: Work, *, account: Account, turn: Turn) -> Outcome:
+        arm = self.arms[work.arm]
+        try:
+            return await run_strategy(
+                arm.strategy,
+                query=work.query,
+                budget=work.limits,
+                retriever=arm.retriever,
+                generator=arm.generator,
+                named=arm.named,
+                source_chars=self.source_chars,
+                account=account,
+            )
+        finally:  # also if the run is interrupted
+            self._admission.pay(turn, account=account)
+
+    async def _score(self, work: Work, outcome: Outcome, *, turn: Turn) -> float | None:
+        assert self.scorer is not None
+        account = Account()
+        try:
+            score = await self.scorer.score(work.query.text, outcome, bill=account)
+        finally:
+            self._admission.pay(turn, account=account)
+        is_scored_again = work.add_score(outcome, score, dollars=account.cost.dollars)
+        if score.quality is None and not self._has_unscored:
+            self._has_unscored = True
+            self.warn(f"the judge gave no score, and the question counts for no arm: {score.fault}")
+        if is_scored_again:
+            self._is_scorer_down = True
+            self.stop.end(f"the judge fails: {score.fault}")
+        return score.quality
+
+    def _count_failure(self, outcome: Outcome, *, arm: ArmName) -> None:
+        if outcome.status != "failed":
+            self._failed_in_a_row[arm] = 0
+            return
+        self.failures[arm] += 1
+        self._failed_in_a_row[arm] += 1
+        if self.failures[arm] == 1:
+            self.warn(f"{arm} failed: {outcome.error}")
+        if self._failed_in_a_row[arm] == self.stop.most_failures:
+            self.stop.end(f"{arm} failed {self.stop.most_failures} times in a row: {outcome.error}")
+
+    def _check_costs(self, cost: float) -> None:
+        """Warn once, after LEAST new questions, if arms report no dollars, or nothing that `reward.cost` charges."""
+        self._new_costs.append(cost)
+        if len(self._new_costs) != LEAST:
+            return
+        if self.stop.budget is not None and self.spent == 0.0:
+            remedy = "report dollars (a generator: token_prices)"
+            self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
+        if not any(self._new_costs):
+            names = ", ".join(self.cost)
+            self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({names}): every arm looks free")
+
+    async def _end(self, question: AskedQuestion, *, counts: bool = True) -> None:
+        """Count a question whose answers are kept. counts: whether all have the scores that they need"""
+        if counts:
+            self.answered += 1
+            question.enter()
+            done = self.answered + self.unjudged
+            self.progress(f"questions ({self.spent:.4g} dollars)", done, len(self.questions))
+        else:
+            self.unjudged += 1
+        await self.stop.look(self.answered)
+
+    def facts(self) -> dict[str, Json]:
+        facts = {"answered": self.answered, "of": len(self.questions), "dollars": self.spent, "unjudged": self.unjudged}
+        return {**facts, "ended": self.stop.reason or "every question was answered"}
+
+
+def _open(question: AskedQuestion) -> list[Work]:
+    """The work that is not done."""
+    return [work for work in question.works() if not work.is_done]
+
+
+async def close_parts(arms: Mapping[ArmName, LoadedArm], *, scorer: Scorer | None) -> None:
+    for part in (*parts_of(arms.values()), *([] if scorer is None else [scorer])):
+        await part.close()
+
+
+async def in_parallel(work: Iterable[Piece], do: Callable[[Piece], Awaitable[object]], *, concurrency: int) -> None:
+    """Call `do` with each piece of work, `concurrency` at a time. An error cancels all calls."""
+    pieces = iter(work)
+
+    async def do_next() -> None:
+        for piece in pieces:
+            await do(piece)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(do_next())
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several

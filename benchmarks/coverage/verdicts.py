@@ -75,7 +75,7 @@ _WARM: Final = 100
 _NEVER: Final = 10**9
 #: a truth this close to 0 is neither better nor worse
 _NOTHING: Final = 1e-3
-_POLICY: Final = PolicySettings(holdback=HoldbackSettings(arm="large"))
+POLICY: Final = PolicySettings(holdback=HoldbackSettings(arm="large"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,14 +134,14 @@ def lived(world: World, *, seed: int, questions: int) -> Life:
     """Serve `questions` questions of the world."""
     random = np.random.default_rng([seed, 80])
     kind = random.integers(2, size=questions + _WARM)
-    texts = [_text(number, long=bool(one), random=random) for number, one in enumerate(kind)]
+    texts = [made_text(number, long=bool(one), random=random) for number, one in enumerate(kind)]
     right = random.random((len(kind), 2)) < np.array(world.right)[kind]
     spread = np.exp(random.normal(-(world.spread**2) / 2, world.spread, right.shape))
     dollars = np.array(world.dollars)[kind] * spread
     rated, judged = random.random(questions) < world.rated, random.random(questions) < world.judged
     scores = right if world.judge is None else random.random(right.shape) < np.array(world.judge)[kind]
     with tempfile.TemporaryDirectory() as folder:
-        config = _configured(world, folder=Path(folder))
+        config = configured(world, folder=Path(folder))
         if world.warm:
             _warmed(config, texts=texts[questions:], right=right[questions:], dollars=dollars[questions:])
         with Router.open(config, jobs=MemoryJobs()) as router:
@@ -178,11 +178,11 @@ def _to_small(drawn: npt.NDArray[np.intp], *, short: npt.NDArray[np.bool_]) -> i
     return None
 
 
-def _text(number: int, *, long: bool, random: np.random.Generator) -> str:
+def made_text(number: int, *, long: bool, random: np.random.Generator) -> str:
     return f"{random.choice(_LONG if long else _SHORT)} {number}?"
 
 
-def _configured(world: World, *, folder: Path) -> Path:
+def configured(world: World, *, folder: Path) -> Path:
     policy: dict[str, Any] = {"holdback": {"arm": "large", **world.holdback}}
     if world.incumbent:
         policy["incumbent"] = "large"
@@ -241,7 +241,7 @@ def marks(life: Life) -> list[Mark]:
     for questions in range(EVERY, count + 1, EVERY):
         rows = life.rows.part(slice(count - questions, None))
         scope = ReportScope(label="main", since=0.0, until=float(rows.made_at.max()) + 1.0)
-        report = report_of(rows, scope, policy=_POLICY, against="large")
+        report = report_of(rows, scope, policy=POLICY, against="large")
         assert report.total is not None
         rated = int((~np.isnan(rows.quality)).sum())
         truth = float(life.gain[count - questions :].mean())

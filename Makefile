@@ -10,8 +10,9 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-# Processes for tests: one more than there are cores, since some tests wait. Each takes 11 s of a processor to collect.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# Processes for tests: two more than there are cores, since tests wait a third of the time. Each takes 11 s of a processor
+# to collect.
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 # A file is tested by one process, since its fixtures may be expensive. One thread of BLAS and of OpenMP per process:
 # more threads on few cores would wait for each other.
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile

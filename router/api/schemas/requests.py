@@ -387,8 +387,8 @@ def item_ids(items: Sequence[Mapping[str, Any]], *, key: str | None, field: str)
     """
     if key is None:
         return [None] * len(items)
-    questions.checked_id(key, field=KEY_HEADER)
-    questions.checked_id(f"{key}-{len(items) - 1}", field=KEY_HEADER)
+    for sent in (f"{key}-{len(items) - 1}", key):  # the second is refused if it is empty
+        questions.checked_id(sent, field=KEY_HEADER)
     return [f"{key}-{number}" if item.get(field) is None else None for number, item in enumerate(items)]
 
 

@@ -10,6 +10,7 @@ ROOT = Path(storage.__file__).parents[2]
 ENDS = re.compile(r"\bdelete\(|drop_jobs\(|\.unlink\(|\bexpire\(|\.claim\(|\.fail\(|put_back\(|forget\w*\(")
 #: functions and classes that store the time
 STORED_BY = {"book", "book_lost", "retire", "shared_secret", "Feedback", "record", "partial", "pack", "unrun_outcome"}
+STORED_BY |= {"made_outcome"}
 #: file -> number of other uses. In tasks.py: the time of the decision by which another arm takes over, and of its
 #: budget; and the day for which an unsupported parameter is remembered, where a wrong clock costs one refused request
 OTHER_USES = {"workers/running/answer_job.py": 3}

@@ -67,7 +67,10 @@ def assert_booked(system):
 
 
 def stubborn(client, body, *, key):
-    """(id, message) of a completion that is asked for under this id until a service answers."""
+    """(id, message) of a completion that is asked for under this id until a service answers.
+
+    A question whose runs were killed twice fails for good, as a deadly one does: a caller asks again under another id.
+    """
     give_up = time.monotonic() + 60
     while True:
         assert time.monotonic() < give_up, key
@@ -75,6 +78,9 @@ def stubborn(client, body, *, key):
             reply = client.post("/v1/chat/completions", json=body, headers={"idempotency-key": key})
         except httpx.TransportError:
             time.sleep(0.1)
+            continue
+        if "workers died over this question" in reply.text:
+            key = f"{key}-again"
             continue
         if reply.status_code == 200 and not body.get("stream"):
             return reply.json()["id"].removeprefix("chatcmpl-"), reply.json()["choices"][0]["message"]

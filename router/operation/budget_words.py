@@ -2,21 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import PolicySettings, TenantSettings
+from ragbandit.router.operation.budgets import DollarBudget, bounds, budget_states
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.storage.access.spending import Spent
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.texts.formats import number, percent
-
-if TYPE_CHECKING:  # `dependencies` imports FastAPI, which `ragbandit validate` does not need
-    pass
-from ragbandit.router.operation.budgets import DollarBudget, bounds, budget_states
 
 #: largest number of decisions, newest first, that are read to word the effect of a raised price
 NEWEST: Final = 1_000

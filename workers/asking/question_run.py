@@ -16,7 +16,7 @@ from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Json, Outcome
 from ragbandit.strategies.base import Account
 from ragbandit.strategies.outcome import SOURCE_CHARS, run_strategy
-from ragbandit.workers.asking.admission import Admission, Turn
+from ragbandit.workers.asking.admission import Admission, OpenQuestion
 from ragbandit.workers.asking.questions import AskedQuestion, Work
 from ragbandit.workers.asking.scoring import Scorer
 from ragbandit.workers.asking.stop import Stop
@@ -99,18 +99,18 @@ class QuestionRun:
             await self._end(question)
             return
         expected = math.fsum(work.expected() for work in works)
-        async with self._admission.admitted(expected=expected, is_alone=question.is_alone) as turn:
-            if turn is not None:
+        async with self._admission.admitted(expected=expected, is_alone=question.is_alone) as opened:
+            if opened is not None:
                 try:
-                    with question.booked(expected=expected, bill=turn.bill):
-                        await self._ask_arms(question, works, turn=turn)
+                    with question.booked(expected=expected, bill=opened.bill):
+                        await self._ask_arms(question, works, opened=opened)
                 except TooManyRequests as error:  # from `booked`
                     self.stop.end(error.message)
 
-    async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, turn: Turn) -> None:
+    async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, opened: OpenQuestion) -> None:
         cost, counts = 0.0, True
         for work in works:
-            outcome, is_scored = await self._answer(work, turn=turn)
+            outcome, is_scored = await self._answer(work, opened=opened)
             if self._is_scorer_down:
                 return  # the other arm's answer could not be scored either
             cost += cost_of_terms(outcome.steps, outcome.cost, terms=self.cost)
@@ -118,25 +118,25 @@ class QuestionRun:
         self._check_costs(cost)
         await self._end(question, counts=counts)
 
-    async def _answer(self, work: Work, *, turn: Turn) -> tuple[Outcome, bool]:
+    async def _answer(self, work: Work, *, opened: OpenQuestion) -> tuple[Outcome, bool]:
         """Ask the arm, unless its answer is paid, and let the scorer score the answer.
 
         Returns (answer, whether it has the score that it needs).
         """
         paid, account = work.outcome, Account()
-        outcome = paid or await self._run(work, account=account, turn=turn)
+        outcome = paid or await self._run(work, account=account, opened=opened)
         work.add(outcome, dollars=account.cost.dollars)
         await asyncio.to_thread(self.on_paid, self.spent)
         if paid is None:
             self._count_failure(outcome, arm=work.arm)
         is_scored = not work.needs_score or outcome.status == "failed" or is_blank(outcome.answer)
         if self.scorer is not None and work.needs_score and not is_blank(outcome.answer):
-            is_scored |= await self._score(work, outcome, turn=turn) is not None
+            is_scored |= await self._score(work, outcome, opened=opened) is not None
             await asyncio.to_thread(self.on_paid, self.spent)
         self.stop.check_budget(self.spent)
         return outcome, is_scored
 
-    async def _run(self, work: Work, *, account: Account, turn: Turn) -> Outcome:
+    async def _run(self, work: Work, *, account: Account, opened: OpenQuestion) -> Outcome:
         arm = self.arms[work.arm]
         try:
             return await run_strategy(
@@ -150,15 +150,15 @@ class QuestionRun:
                 account=account,
             )
         finally:  # also if the run is interrupted
-            self._admission.pay(turn, account=account)
+            self._admission.pay(opened, account=account)
 
-    async def _score(self, work: Work, outcome: Outcome, *, turn: Turn) -> float | None:
+    async def _score(self, work: Work, outcome: Outcome, *, opened: OpenQuestion) -> float | None:
         assert self.scorer is not None
         account = Account()
         try:
             score = await self.scorer.score(work.query.text, outcome, bill=account)
         finally:
-            self._admission.pay(turn, account=account)
+            self._admission.pay(opened, account=account)
         is_scored_again = work.add_score(outcome, score, dollars=account.cost.dollars)
         if score.quality is None and not self._has_unscored:
             self._has_unscored = True

@@ -13,7 +13,6 @@ from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import CONFIDENCE, ROUTING
 from ragbandit.router.offline.routers.labels import confusion_table
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent
-from ragbandit.shared.types import ArmName
 
 
 def advice_assessment(
@@ -104,7 +103,7 @@ def _means(advice: Advice, *, unit: str) -> NumberTable:
     best = advice.comparisons[0]
     rows = [(ROUTING, decimal(best.reward.first), decimal(best.quality.first), number(best.cost.first), "", "")]
     for one in advice.comparisons:
-        share = advice.shares.get(ArmName(str(one.second_arm)), 0.0)
+        share = 0.0 if one.second_arm is None else advice.shares.get(one.second_arm, 0.0)
         means = (decimal(one.reward.second), decimal(one.quality.second), number(one.cost.second))
         rows.append((one.second, *means, words.difference(one.reward), percent(round(share, 2))))
     heads = ("reward a question", "quality", f"{unit} a question", "routing adds to the reward", "routed to it")

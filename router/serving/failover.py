@@ -16,8 +16,8 @@ from typing import Any, Final
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.settings import DEFAULT, BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
+from ragbandit.router.serving.abilities import Ability, as_text, lacks_of
 from ragbandit.router.serving.checks.questions import capped, new_id
-from ragbandit.router.serving.deciding.steps.needs import Ability, as_text, lacks_of
 from ragbandit.router.storage.decisions.turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import (

@@ -16,7 +16,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.notifier import Jobs, Notifier
 from ragbandit.router.queue.stream_writer import StreamWriter
-from ragbandit.router.serving.deciding.steps.needs import Ability, passing_arms
+from ragbandit.router.serving.abilities import Ability, passing_arms
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.serving.health.unsupported_fields import UnsupportedFields

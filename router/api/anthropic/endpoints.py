@@ -17,8 +17,8 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, TEXTS
+from ragbandit.router.serving.abilities import NEEDS, TOKENS
 from ragbandit.router.serving.checks.questions import checked_session, checked_text
-from ragbandit.router.serving.deciding.steps.needs import NEEDS, TOKENS, Needs
 from ragbandit.shared.dialects.messages.requests import DIALECT, NEED, chat_of
 from ragbandit.shared.types import Conversation, Json
 
@@ -48,7 +48,7 @@ class MessagesBody(OpenAIBody):
 
 def message_question(request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
     """Read a request for a message. key: header Idempotency-Key. Raises as `chat_question`."""
-    fields, passed = body.fields(), bool(router_of(request).service.step(Needs).passing)
+    fields, passed = body.fields(), bool(router_of(request).service.passing)
     sent, foreign = chat_of(fields, joined=True)
     others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
     chat = read_chat(sent, passed=passed, others=others)

@@ -41,9 +41,9 @@ from ragbandit.router.api.security.ownership import check_owner, noted_prices, p
 from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, AccessRule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budgets import Budgets, BudgetSpent
+from ragbandit.router.serving.abilities import BOUNDS
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
-from ragbandit.router.serving.deciding.steps.needs import BOUNDS
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names

@@ -30,8 +30,8 @@ from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.replies import headers, preview_json
 from ragbandit.router.api.schemas.responses import JsonReply, refusal_reply
 from ragbandit.router.config.sections import LONGEST_S
+from ragbandit.router.serving.abilities import lacks_of
 from ragbandit.router.serving.checks.questions import new_id
-from ragbandit.router.serving.deciding.steps.needs import Needs, lacks_of
 from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.tasks import open_turn
@@ -190,7 +190,7 @@ class ChatExchange:
     def _may_answer(self, arm: ArmName, number: int) -> bool:
         """Whether the arm that called tools may get the results, as the turn of this number."""
         query, router = self.question.query, router_of(self.request)
-        passing = router.service.step(Needs).passing
+        passing = router.service.passing
         if number > router.settings.conversation.tool_turns or arm not in passing:
             return False
         if not router.service.step(Rules).book.permits(query, arm=arm):

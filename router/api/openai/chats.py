@@ -11,8 +11,8 @@ from pydantic import BeforeValidator
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.tool_loops import results_of
 from ragbandit.router.api.schemas.requests import wanted
+from ragbandit.router.serving.abilities import BOUNDS, CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.serving.conversations import without_middle
-from ragbandit.router.serving.deciding.steps.needs import BOUNDS, CHAT, NEEDS, OPTIONAL, TOKENS
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS

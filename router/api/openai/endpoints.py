@@ -18,7 +18,7 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
 from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
-from ragbandit.router.serving.deciding.steps.needs import ContextExceeded
+from ragbandit.router.serving.abilities import ContextExceeded
 from ragbandit.shared.errors import NotFound
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
-from ragbandit.router.serving.deciding.steps.needs import TOKENS, ContextExceeded
+from ragbandit.router.serving.abilities import TOKENS, ContextExceeded
 from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.model_servers.failures import Failure, FailureKind, failure_of

@@ -23,8 +23,8 @@ from ragbandit.router.api.security.ownership import may_force, noted_prices, per
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.server import ARM_PREFIXES
 from ragbandit.router.policies.base import serves_prices
+from ragbandit.router.serving.abilities import BOUNDS, short_names
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.deciding.steps.needs import BOUNDS, Needs, short_names
 from ragbandit.router.serving.deciding.steps.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.turns import CONVERSATION
@@ -83,7 +83,7 @@ def _arms_of(caller: Caller, *, router: Router) -> list[ArmName]:
 
 def _window(arms: Iterable[ArmName], *, router: Router) -> int | None:
     """The largest context window of these arms in tokens; None if an arm takes prompts of any length."""
-    passing = router.service.step(Needs).passing
+    passing = router.service.passing
     windows = [passing[arm][1] if arm in passing else None for arm in arms]
     return max((window for window in windows if window is not None), default=None) if None not in windows else None
 
@@ -233,7 +233,7 @@ class ChatQuestion:
 def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
     """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, or Unsupported."""
     decision_id = id_in_header(key)
-    chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.step(Needs).passing))
+    chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.passing))
     if body.n is not None and body.n != 1:
         raise Unsupported(f"{body.n} answers are asked for, but every chat gets one", field="n", remedy="leave n out")
     return chat_question(request, body, chat=chat, decision_id=decision_id, facts={"ignored": body.ignored})

@@ -9,7 +9,7 @@ from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_valu
 from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, chat_of_items, in_namespace
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.router.serving.deciding.steps.needs import SHORT_NAME, short_names
+from ragbandit.router.serving.abilities import SHORT_NAME, short_names
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
 from ragbandit.shared.reading.fields import listed
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome

@@ -18,7 +18,6 @@ from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
-from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
@@ -108,7 +107,7 @@ def _chat_of(
 ) -> tuple[Chat, list[Json]]:
     """Returns (the chat of a response, names of what it lacks). skip: number of messages before those of the input."""
     sent, ignored = body.sent(before)
-    passed = bool(router_of(request).service.step(Needs).passing)
+    passed = bool(router_of(request).service.passing)
     return read_chat(sent, at="input", skip=skip, passed=passed), ignored
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -11,9 +11,11 @@ from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
+from ragbandit.router.serving.abilities import Ability
 from ragbandit.router.serving.batching import CLOSE_S, ActiveTenants, MicroBatcher, QueueState, joint_state
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import STEPS
+from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import NOTHING_LIVE, LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
@@ -137,6 +139,11 @@ class RouteService:
     def step(self, kind: type[S]) -> S:
         """The step of this class."""
         return cast(S, self._by_class[kind])
+
+    @property
+    def passing(self) -> Mapping[ArmName, Ability]:
+        """Arms that pass chats on unchanged -> their abilities."""
+        return self.step(Needs).passing
 
     def take_over(self, served: ServedPolicy) -> None:
         """Decide with this policy, and learn in its ledger, from the next batch on."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.router.serving.deciding.steps.needs import TOKENS
+from ragbandit.router.serving.abilities import TOKENS
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Decision

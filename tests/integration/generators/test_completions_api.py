@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.serving.deciding.steps.needs import passing_arms
+from ragbandit.router.serving.abilities import passing_arms
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.model_servers.failures import ServerFailed
 from ragbandit.shared.types import Message

@@ -16,9 +16,9 @@ from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_paired_questions
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
+from ragbandit.router.serving import abilities
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.deciding.steps import needs
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import Spender, spent
@@ -200,8 +200,8 @@ def test_what_cannot_be_asked_is_bounded(world, arms):
     the judge refuses widens it, too.
     """
     for key, text, more in (
-        ("tools", "easy a", {"request": {needs.OPTIONAL: ["tools"]}}),
-        ("image", "easy b", {"request": {needs.NEEDS: ["images"]}}),
+        ("tools", "easy a", {"request": {abilities.OPTIONAL: ["tools"]}}),
+        ("image", "easy b", {"request": {abilities.NEEDS: ["images"]}}),
         ("rules", "easy c", {"arms": ("small", "other")}),
         ("refused", "easy refused", {}),
     ):

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.deciding.steps.needs import lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.abilities import lacks_of, no_arm, passing_arms
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Conversation, Query
 

@@ -1,5 +1,6 @@
 """Verbs that read the database, without a running service: `status`, `verify`, `explain`."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -209,6 +210,13 @@ def explain(
     show(reply if as_json else _in_short(reply), as_json=as_json)
 
 
+def _amount(value: float, *, name: str) -> str:
+    """An amount with its unit in the singular or plural: `1 llm call`, `0.4 seconds generate`. name: of a field."""
+    words, shown = name.replace("_", " "), number(value)
+    singular = re.sub(r"\b(call|dollar|passage|second|token|turn)s\b", r"\1", words)
+    return f"{shown} {singular if shown == '1' else words}"
+
+
 def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
     record = reply["record"]
     outcome, judged = record["outcome"], record["feedback"]
@@ -226,7 +234,7 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
         "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:6]),
         "chosen": reply["chosen"],
         **answer,
-        "cost": ", ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in cost.items()),
+        "cost": ", ".join(_amount(value, name=name) for name, value in cost.items()),
         "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-3:]),
         "reward": earned,
         "progress": reply["progress"],

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from ragbandit.router.cli.console import console, print_json
-from ragbandit.shared.texts.formats import moment, number, printable
+from ragbandit.shared.texts.formats import moment, number, one_line, printable
 
 #: longest text that is printed uncut, characters
 _LONGEST: Final = 1000
@@ -117,13 +118,19 @@ def _excerpt(text: str, *, most: int) -> str:
 #: columns whose cells stay on one line, and the most characters of such a cell
 _WHOLE: Final = frozenset({"arm", "model"})
 _MOST_WHOLE: Final = 40
+#: limit of the width of a table in a file or pipe, characters
+_WIDEST: Final = 1_000_000
 
 
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = "") -> None:
-    table, shown = Table(*columns, box=None, pad_edge=False), list(rows)
+    """Print a table. In a terminal long cells wrap; in a file or pipe each row is one line, for `grep` and `wc`."""
+    table, wraps = Table(*columns, box=None, pad_edge=False), console.is_terminal
+    shown = [[printable(cell) if wraps else one_line(cell) for cell in row] for row in rows]
     for index, column in enumerate(table.columns):
         column.overflow = "fold"  # wrap long names and ids, do not cut them
         column.no_wrap = column.header in _WHOLE and all(len(row[index]) <= _MOST_WHOLE for row in shown)
     for row in shown:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table if table.rows else none)
+        table.add_row(*map(Text, row))
+    if not wraps:
+        table.width = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+    console.print(table if shown else none, soft_wrap=not wraps)

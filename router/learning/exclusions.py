@@ -6,6 +6,7 @@ Services use the old ledger until they are started with the label of the new one
 import itertools
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -32,6 +33,7 @@ from ragbandit.router.storage.rows.conversion import feedback_value
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions, feedback, policies
 from ragbandit.shared.errors import InvalidInput, NotReady
+from ragbandit.shared.texts.formats import did_you_mean
 from ragbandit.shared.types import Json, PolicyLabel
 
 #: label of a ledger that was learned without excluded sources, for example main_q1
@@ -39,6 +41,8 @@ _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
 #: time, in seconds, that `relearn` waits for another learner of the new ledger
 _PATIENCE_S: Final = 60.0
 _PAGE: Final = 5000
+#: most sources that an error names
+_MOST_LISTED: Final = 10
 
 
 def checked_source(source: str) -> str:
@@ -50,9 +54,12 @@ def checked_source(source: str) -> str:
 
 
 def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
-    """Number of feedback rows of this source, received at since <= time < until. A bound of None is open."""
+    """Number of feedback rows of this source, received at since <= time < until. A bound of None is open.
+
+    Raises InvalidInput, with the sources that have feedback then, if this one has none.
+    """
     keys = KeyDirectory(KeyStore(ledger.database).listed())
-    after, count = "", 0
+    after, count, counts = "", 0, Counter[str]()
     while True:
         query = select(feedback, decisions.c.tenant).join_from(feedback, decisions).where(feedback.c.id > after)
         with ledger.database.read() as connection:
@@ -60,10 +67,29 @@ def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: f
         for row in rows:
             item = feedback_value(row)
             in_time = (since is None or item.received_at >= since) and (until is None or item.received_at < until)
-            count += in_time and matches(source, keys.names_of(item, tenant=row["tenant"]))
+            if in_time:
+                names = keys.names_of(item, tenant=row["tenant"])
+                counts.update(names)
+                count += matches(source, names)
         if not rows:
-            return count
+            break
         after = rows[-1]["id"]
+    if count == 0:
+        raise _no_feedback(source, counts=counts, in_period=since is not None or until is not None)
+    return count
+
+
+def _no_feedback(source: str, *, counts: Counter[str], in_period: bool) -> InvalidInput:
+    """The error for a source without feedback. counts: source -> its feedback, of all sources that have some."""
+    message = f"no feedback of {source} was received{' in this period' if in_period else ''}: nothing to exclude"
+    listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_LISTED]
+    others = f", and {len(counts) - len(listed):,} others" if len(counts) > len(listed) else ""
+    sources = ", ".join(f"{name} ({count:,})" for name, count in listed) or "none"
+    remedy = (
+        f"{did_you_mean(source, counts)}sources with feedback{' then' if in_period else ''}: {sources}{others}; "
+        "for feedback to come, set a factor in learning.sources"
+    )
+    return InvalidInput(message, field="source", remedy=remedy)
 
 
 def relearn(
@@ -82,9 +108,11 @@ def relearn(
 
     since and until are seconds since 1970; a bound of None is open. The ledger's earlier exclusions stay in force. If a
     call was interrupted, repeat it to continue. Returns facts about the exclusion and the new ledger. Raises
-    InvalidInput, and NotReady if another learner holds the new ledger. progress: called with the number of decisions.
+    InvalidInput, as for a source without feedback, and NotReady if another learner holds the new ledger. progress:
+    called with the number of decisions.
     """
     exclusion = ledger.label, checked_source(source), since, until
+    count = count_feedback(ledger, source=source, since=since, until=until)
     in_place = quarantines_of(ledger.database)
     quarantine = next((q for q in in_place if (q.label, q.source, q.since, q.until) == exclusion), None)
     if quarantine is None:
@@ -103,7 +131,7 @@ def relearn(
     return {
         "number": quarantine.number,
         "source": source,
-        "feedback": count_feedback(ledger, source=source, since=since, until=until),
+        "feedback": count,
         **learned_again(ledger, label=quarantine.new_label, settings=settings, now=now, progress=progress),
     }
 

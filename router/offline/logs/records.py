@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.json_lines import DECODER, MAX_LINE, decoded, lines, naming, open_binary, parsed
+from ragbandit.shared.texts.formats import counted
 
 Parse = Callable[[], dict[str, Any]]
 
@@ -176,7 +177,7 @@ def plain_name(name: str) -> str:
 
 def _record(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
     if any(cells[len(columns) :]):
-        message = f"has {len(cells)} cells for {len(columns)} columns"
+        message = f"has {counted(len(cells), 'cell')} for {counted(len(columns), 'column')}"
         raise InvalidInput(message, remedy='put "..." around cells with delimiters')
     return {name: cell for name, cell in zip(columns, cells, strict=False) if name}
 

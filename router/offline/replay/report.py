@@ -6,7 +6,7 @@ from typing import Final, Literal
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.offline.replay.plan import CandidateResult, ReplayResult
-from ragbandit.shared.texts.formats import decimal, moment, number, one_line, percent
+from ragbandit.shared.texts.formats import counted, decimal, moment, number, one_line, percent
 
 #: a possible weight of at least this is printed as unbounded
 _UNBOUNDED: Final = 1e6
@@ -89,12 +89,12 @@ def _about_the_log(replayed: ReplayResult) -> Iterator[str]:
     plan = replayed.plan
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
     weight = "as logged" if plan.weight is None else f"{plan.weight:g} for all rows"
-    yield f"log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})"
+    yield f"log: {counted(replayed.rows, 'question')} from {one_line(replayed.log)} ({_times(replayed)})"
     yield f"intervals: {percent(plan.confidence)} confidence; they are valid for one look, fixed in advance{shared}"
     yield f"weight of cost: {weight}"
     if replayed.skipped_rows:
         first = "; ".join(f"line {row.line}: {one_line(f'{row.field} {row.reason}')}" for row in replayed.skipped)
-        yield f"left out: {number(replayed.skipped_rows)} rows ({first})"
+        yield f"left out: {counted(replayed.skipped_rows, 'row')} ({first})"
     yield from map(one_line, replayed.notes)
     for candidate in replayed.candidates:
         yield from (f"{one_line(candidate.name)}: {one_line(note)}" for note in candidate.notes)

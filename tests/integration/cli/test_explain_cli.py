@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.shared.types import CallFailed
+from ragbandit.shared.types import CallFailed, Cost
 from tests.support import command
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]who[/red] <script>alert(1)</script>\u202egnp.exe"
@@ -39,3 +39,14 @@ def test_hostile_texts_reach_no_terminal(world):
     assert {"\x1b", "\x07", "\u202e"}.isdisjoint(done.stdout)
     for shown in ("\\u001b[2J", "[red]who[/red]", f"Why {decision.arm}", "as update 3 of its ledger"):
         assert shown in done.stdout
+
+
+def test_one_call_is_singular(world):
+    """`explain` prints one call and one token in the singular, and others in the plural."""
+    decision = world.route("What is one?")
+    cost = Cost(llm_calls=1, retriever_calls=2, prompt_tokens=310, completion_tokens=1, seconds_generate=1, dollars=0.5)
+    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="1", steps=1.0)
+    world.store.add_outcome(replace(outcome, cost=cost))
+    (line,) = (line for line in run(decision.id).stdout.splitlines() if line.startswith("cost "))
+    amounts = "2 retriever calls, 1 llm call, 310 prompt tokens, 1 completion token, 1 second generate, 0.5 dollars"
+    assert line.split("  ")[-1].strip() == amounts

@@ -22,6 +22,9 @@ def _store(settings, tmp_path, monkeypatch):
 run = partial(command.run, code=0)
 
 
+_TENANT = ("--role", "app", "--tenant", "a-tenant-with-a-long-name", "--scope", "dollars_per_day=5", "--expires", "90d")
+
+
 def created(*more: str) -> dict:
     return json.loads(run("keys", "create", "--name", "ours", "--role", "app", *more, "--json").stdout)
 
@@ -36,6 +39,18 @@ def test_a_key_is_printed_once(tmp_path):
     assert "a [b] key" in listed.stdout
     for shown in (listed, run("keys", "list", "--json"), run("audit")):
         assert secret not in shown.output
+
+
+def test_a_row_in_a_pipe_is_one_line():
+    """In a pipe `keys list` prints each key on one line, however many columns it has."""
+    ids = [
+        json.loads(run("keys", "create", "--name", f"key of team {number}", *_TENANT, "--json").stdout)["public_id"]
+        for number in range(2)
+    ]
+    header, *rows = run("keys", "list").stdout.splitlines()
+    assert header.split()[:2] == ["public", "id"]
+    assert [row.split()[0] for row in rows] == ids
+    assert ["key of team 0" in row for row in rows] == [True, False]
 
 
 def test_the_first_key_says_who_is_locked_out():

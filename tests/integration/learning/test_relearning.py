@@ -37,11 +37,10 @@ def quarantined(world, **more):
     return relearn(
         world.ledger,
         settings=world.settings,
-        source="key:bad",
         reason="a test",
         actor="me",
         now=world.now,
-        **{"since": None, "until": None} | more,
+        **{"source": "key:bad", "since": None, "until": None} | more,
     )
 
 
@@ -130,6 +129,20 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
     assert quarantines_of(world.database) == []
 
 
+@pytest.mark.parametrize("period", [{}, {"since": 0.0, "until": 1.0}])
+def test_a_source_without_feedback_is_refused(make_world, period):
+    """A source that sent nothing is refused with the sources that did, and no ledger or exclusion is made."""
+    world = make_world()
+    fill(world, count=3)
+    source = "key:bda" if not period else "key:bad"
+    with pytest.raises(InvalidInput, match=f"no feedback of {source} was received") as caught:
+        quarantined(world, source=source, **period)
+    shown = "none" if period else "tenant:default (4), key:bad (2), key:good (2)"
+    assert f"{shown}; for feedback to come" in caught.value.remedy
+    assert ("did you mean key:bad" in caught.value.remedy) == (not period)
+    assert quarantines_of(world.database) == []
+
+
 def test_the_verbs(make_world, monkeypatch, tmp_path):
     """`quarantined` lists decisions, and `exclude` relearns, or lists."""
     world = make_world()
@@ -153,4 +166,7 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
     (row,) = told("feedback", "exclude")
     assert (row["source"], row["since"], row["reason"]) == ("key:bad", 978307200.0, "why")
     told("feedback", "exclude", "--since", "2001-01-01", code=2)
+    for more in ((), ("--dry-run",)):
+        told("feedback", "exclude", "--source", "key:unknown", *more, code=2)
+    assert len(told("feedback", "exclude")) == 1
     told("feedback", "exclude", "--source", "key:bad", "--since", "yesterday", code=2)

@@ -320,7 +320,7 @@ def _at(value: Any, parts: Sequence[str]) -> Any:
 
 
 def _cell_of(entry: Mapping[str, Any], path: str) -> Any:
-    """As `cell`. If there is no such field, a column with a name for people counts, such as Decision ID."""
+    """Like `cell`, but a missing field is also searched under other spellings, such as Decision ID."""
     value = cell(entry, path)
     return (
         value

@@ -211,7 +211,10 @@ def explain(
 
 
 def _amount(value: float, *, name: str) -> str:
-    """An amount with its unit in the singular or plural: `1 llm call`, `0.4 seconds generate`. name: of a field."""
+    """An amount with its unit in the singular or plural: `1 llm call`, `0.4 seconds generate`.
+
+    name: name of the field.
+    """
     words, shown = name.replace("_", " "), number(value)
     singular = re.sub(r"\b(call|dollar|passage|second|token|turn)s\b", r"\1", words)
     return f"{shown} {singular if shown == '1' else words}"

@@ -123,7 +123,7 @@ class Comparison:
     cost: Difference
     """Cost, in `unit`."""
     unit: str = "cost"
-    """Unit of the cost: dollars, steps, seconds, or cost for the units of `reward.cost`."""
+    """Unit of the cost: "dollars", "steps" or "seconds"; "cost" if it is the sum that `reward.cost` defines."""
     confidence: float = 0.95
     """Confidence of the intervals; "live traffic" holds however often one looks."""
     verdict: Verdict

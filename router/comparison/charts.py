@@ -158,7 +158,7 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         series=series,
         unit="reward",
         places="Questions",
-        # the note has all of them; more lines than these hide the curves
+        # more lines would hide the curves; the note names all break-evens
         verticals=[(float(c.break_even), _break_even(c)) for c in curves if c.break_even][:_VERTICALS],
         below=None if asked == rated else lambda count: f"{np.interp(count, asked, rated):,.0f} rated" if count else "",
         note="; ".join(filter(None, notes)),

@@ -77,7 +77,9 @@ def cost_change(cost: Difference) -> float | None:
 
 
 def difference(value: Difference) -> str:
-    """Estimate and ends: "+0.094 (+0.040 to +0.146)"; without a verdict or estimate the ends, or "not known yet"."""
+    """Estimate and interval, "+0.094 (+0.040 to +0.146)"; only the interval if it contains 0 or has no estimate; "not
+    known yet" without an interval.
+    """
     if value.low is None or value.high is None or value.tells_nothing:
         return NOT_KNOWN
     if value.low <= 0.0 <= value.high:

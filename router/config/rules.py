@@ -271,7 +271,7 @@ def check_rules(rules: Sequence[Rule], *, arms: Collection[str], context: Contex
 
 
 def _check_condition(condition: str, values: Iterable[object], *, name: str, context: ContextSchema) -> None:
-    """Raises ValueError if no question can meet a rule's condition on a context key. name: of the rule"""
+    """Raises ValueError if no question can meet a rule's condition on a context key. name: name of the rule"""
     declared = context.get(condition.removeprefix(_CONTEXT))
     if declared is None:
         raise ValueError(

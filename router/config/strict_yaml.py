@@ -50,7 +50,10 @@ for _kind in (_OnceLoader, _Dumper):
 
 
 def yaml_text(value: Any, **options: Any) -> str:
-    """The value as YAML that `parsed_yaml` reads as the same value, in the value's order. options: of `yaml.dump`."""
+    """The value as YAML that `parsed_yaml` reads as the same value, in the value's order.
+
+    options: options of `yaml.dump`.
+    """
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, **options))
 
 

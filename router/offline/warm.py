@@ -252,7 +252,9 @@ def question_numbers(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """The outcomes in these rows; None if a question lacks an arm that it offers, or no question has all arms."""
+    """The outcomes in these rows; None if `has_every_arm` is false of them, or no question was answered by every
+    complete arm.
+    """
     if not (rows and has_every_arm(rows)):
         return None
     arms = tuple(dict.fromkeys(arm for row in rows for arm in row.decision.arms))

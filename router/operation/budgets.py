@@ -236,7 +236,10 @@ def stopped_until(
 
 
 def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
-    """Raise BudgetSpent if a budget of the key that stops questions is spent. sums: of the key. key: None for none."""
+    """Raise BudgetSpent if a budget of the key that stops questions is spent.
+
+    sums: what the key has spent. key: None if there is none.
+    """
     now, scopes = time.time(), {} if key is None else KeyStore(database).scopes(key)
     stopping = [one for one in budgets_of("", key=key, scopes=scopes, tenants={}) if one.stop]
     _refuse(_exhausted(stopping, sums), now=now)

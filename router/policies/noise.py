@@ -33,7 +33,7 @@ class Noise:
     def learn(self, errors: tuple[float, float], *, weight: float, rows: float, spread: float) -> tuple[float, float]:
         """Learn a row's prediction errors. Returns the error of its reward (in reward, in standard deviations).
 
-        errors: of quality and cost. rows: weight of the row. Below 1, its quality has 1 / rows times the usual
+        errors: errors of quality and cost. rows: weight of the row. Below 1, its quality has 1 / rows times the usual
             variance. spread: z^T A^-1 z
         """
         if rows == 0.0:

@@ -351,7 +351,10 @@ class Heads:
         return _samples_of_parts(arm, parts, self.pairs, size) * np.sqrt(self._variances(size))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The sums, with the upper triangle of G, and the newest rows, from which the posterior is computed again."""
+        """The state from which `restore` computes the posterior again: the sums and the newest rows.
+
+        A Gram matrix is symmetric, so that only its upper triangle is stored.
+        """
         quality, mixed, cost = self.noise.scatter
         arrays: Arrays = {"scatter": np.array([[quality, mixed], [mixed, cost]])}
         newest = {part.arms[0]: part.newest for part in self._parts.values()}

@@ -21,7 +21,7 @@ from ragbandit.shared.types import ArmName, Matrix, Vector
 
 #: names of the sources of scores in the ledger
 SURROGATES: Final = ("judge", "event")
-#: name of the source of all ratings that count as the quality
+#: source of all ratings that are taken as the quality
 TRUSTED: Final = "trusted"
 #: prior of the correlation r: this number of virtual answers whose rating and score are uncorrelated
 _PRIOR_ROWS: Final = 4.0

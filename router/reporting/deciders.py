@@ -43,7 +43,7 @@ def decider_of(
 ) -> Decider:
     """What decided a draw, by its stored facts.
 
-    budget_factor: of its QueriedFacts. pmf: arm -> its probability in the draw; None if it is not known
+    budget_factor: factor in its QueriedFacts. pmf: arm -> its probability in the draw; None if it is not known
     """
     if Rebuilding.of(facts):
         return Decider("rebuilt ledger", 1.0)
@@ -72,7 +72,7 @@ def _others(incumbent: SafeStart, holdback: HoldbackShare | None, *, pmf: Mappin
 def state_of(deciders: Sequence[Decider]) -> str | None:
     """The state in words, if something else than the policy decides more than half of these draws; else None.
 
-    deciders: of the newest questions, the newest first
+    deciders: what decided the newest questions, the newest first
     """
     recent = deciders[: NEWEST // 2]
     ours = [decider for decider in recent if decider.kind in ("policy", "safe start")]

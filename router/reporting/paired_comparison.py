@@ -34,7 +34,7 @@ _FORECASTS: Final = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairing:
-    """The answers that count: by one judge, and by one definition of each arm."""
+    """The answers that are compared: those scored by one judge, of one definition of each arm."""
 
     judge: str
     versions: Mapping[ArmName, str]
@@ -89,7 +89,10 @@ class _Measure:
         return min(max(value, self.setting.minimum), self.setting.maximum)
 
     def ends(self, answer: PairedAnswer | None, *, cost: float | None) -> Ends:
-        """The value of an answer. cost: of an answer that is not known; None if its cost is not known either."""
+        """The value of an answer.
+
+        cost: cost of an answer whose quality is not known; None if it is not known either.
+        """
         if answer is None:
             charged = any(self.setting.cost.values())
             dearest = (math.inf if charged else 0.0) if cost is None else cost

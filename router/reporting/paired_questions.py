@@ -116,8 +116,8 @@ def read_paired_questions(
 ) -> ComparedQuestions:
     """The questions of the report's period. Imported decisions, and those that no report compares, are left out.
 
-    secret: of the store's draws. arms: those that can be run here; None if nothing is asked. by_model: whether the
-        judge's model scores the answers. Raises StoreError.
+    secret: secret of the store's draws. arms: those that can be run here; None if nothing is asked. by_model: whether
+        the judge's model scores the answers. Raises StoreError.
     """
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)

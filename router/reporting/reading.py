@@ -507,7 +507,7 @@ def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
 
 
 def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: list[str]) -> str | None:
-    """Why no comparison includes this decision. facts: of `row`."""
+    """Why no comparison includes this decision. facts: facts of `row`."""
     if facts.is_sticky:
         return "a turn that stayed on its arm"
     if facts.is_pinned:

@@ -329,7 +329,7 @@ class Router(AbstractContextManager["Router"]):
         try:
             yield task
         except BaseException:
-            with suppress(RagBanditError):  # the block's error counts; the task ends after its idle time
+            with suppress(RagBanditError):  # the block's own error is raised; the task ends after its idle time
                 self.end_session(task.session, tenant=tenant)
             raise
         with suppress(NotFound):  # nothing was asked

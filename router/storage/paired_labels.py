@@ -75,7 +75,7 @@ class _Row:
 def waiting_items(
     connection: Connection, *, secret: bytes, tenant: str | None, limit: int, skip: int = 0
 ) -> list[PairedItem]:
-    """Answers to label, in their order. secret: of the store's draws. tenant: None for all."""
+    """Answers to label, in their order. secret: secret of the store's draws. tenant: None for all."""
     rows = sorted(_waiting_rows(connection, tenant=tenant), key=lambda row: row.place(secret))
     items = []
     for row in rows[skip : skip + limit]:
@@ -94,7 +94,7 @@ def count_items(connection: Connection, *, tenant: str | None) -> int:
 def count_questions(connection: Connection, *, versions: Mapping[ArmName, str]) -> int:
     """Number of questions with an answer that waits, also of those whose text was erased.
 
-    versions: of arms now; answers of other versions are withdrawn before more are asked
+    versions: present versions of the arms; answers of other versions are withdrawn before more are asked
     """
     query = select(func.count(table.c.decision_id.distinct())).where(_WAITS, ~_has_changed(versions))
     return int(connection.execute(query).scalar_one())
@@ -141,7 +141,7 @@ def _has_changed(versions: Mapping[ArmName, str]) -> ColumnElement[bool]:
 
 
 def withdraw_items(database: Database, *, versions: Mapping[ArmName, str]) -> int:
-    """End the wait of answers that count no more, since their arm has another version now. Returns their number."""
+    """Withdraw answers whose arm has another version now. Returns their number."""
     changed = and_(_WAITS, _has_changed(versions))
     with database.write() as connection:
         return connection.execute(update(table).where(changed).values(unjudged=_CHANGED)).rowcount

@@ -57,7 +57,7 @@ class Place:
 class RatingPages:
     """Ratings from a place on, in groups. `place`: where the next poll continues, or None if the list has ended.
 
-    credentials: value of the header Authorization. name: of the setting, for the log.
+    credentials: value of the header Authorization. name: name of the setting, for the log.
     """
 
     def __init__(self, url: str, *, credentials: str, name: str, place: Place) -> None:

@@ -44,7 +44,8 @@ class Traffic:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldbackSize:
     share: float
-    until: int | None  #: learned answers of the arm after which the share falls to LATER; None if it stays
+    #: number of learned answers of the arm at which the share falls to LATER; None if it does not fall
+    until: int | None
     questions: float | None  #: questions until the verdict "better", about; None if no gain is known
     sentence: str
 

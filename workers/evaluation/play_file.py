@@ -36,15 +36,16 @@ class _Line(BaseModel, strict=True):
 
 
 class PlayFile:
-    """A play of the file counts if all that defines it is equal: tables, rewards, encoder, policy, params, folds.
+    """A file of plays. A stored play is used again if all that defines it is equal: tables, rewards, encoder, policy,
+    params and folds.
 
-    file: None to keep plays in memory only. facts: policy -> state before it learns, which has the hashes of its model,
-    its trained folder and its counts. Raises InvalidInput for a file of another kind.
+    file: None to keep plays in memory only. facts: policy -> its state before it learns. The state has the hashes of
+    the policy's model, trained folder and counts. Raises InvalidInput for a file of another kind.
     """
 
     def __init__(self, file: Path | None, *, setup: Setup, facts: Mapping[str, Json]) -> None:
         self.plays: dict[PlayTask, PolicyPlay] = {}
-        #: number of the file's plays that do not count here
+        #: number of the file's plays that are not used here
         self.others = 0
         self._setup, self._facts = setup, facts
         self._lines = None if file is None else KeptLines(file)

@@ -175,7 +175,7 @@ def _routing_table(
     progress: Progress,
     totals: Mapping[str, float] | None = None,
 ) -> RoutingTable:
-    """made_rows: `table_rows` with its settings. encoder: None if no policy needs features."""
+    """made_rows: the function `table_rows` with its settings. encoder: None if no policy needs features."""
     features, encoder_hash = None, ""
     if encoder is not None:
         texts = [row.question for row in table.rows]
@@ -185,8 +185,9 @@ def _routing_table(
 
 
 def _picks(table: LabelledTable, *, file: Path | None, **given: Any) -> TablePicks:
-    """Picks for the questions of the table. file: of the plays, next to which the replies are kept. given: see
-    `ask_for_picks`.
+    """Ask a model which arm it picks for each question of the table.
+
+    file: file of plays; the model's replies are kept in a file next to it. given: arguments of `ask_for_picks`.
     """
     texts = list(dict.fromkeys(row.question for row in table.rows))
     kept = None if file is None else file.with_suffix(".picks.jsonl")

@@ -1,4 +1,5 @@
-"""The answers of a bought verdict: those that count, those that wait for a person, and those to ask or score again.
+"""The answers of a bought verdict: those that are compared, those that wait for a person, and those to ask or score
+again.
 
 Each answer and each score is stored at once, so that an interrupted run continues.
 """
@@ -63,7 +64,10 @@ class BoughtAnswers:
         unjudged: str | None = None,
         is_stored: bool = False,
     ) -> None:
-        """Store an answer, and count it. dollars: of this run. is_stored: whether it is the decision's own outcome"""
+        """Store an answer, and count it.
+
+        dollars: what it cost this run. is_stored: whether it is the decision's own outcome
+        """
         lost = self.unended(outcome.decision_id, arm)
         answer = PairedAnswer(
             decision_id=outcome.decision_id,

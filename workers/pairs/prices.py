@@ -59,8 +59,9 @@ class AnswerPrices:
         paid.dollars, paid.expected, paid.count = paid.dollars + dollars, paid.expected + expected, paid.count + 1
 
     def _followed(self, name: ArmName, *, expected: float) -> float:
-        """`expected`, times what was paid for each expected dollar so far; with fewer than _ENOUGH numbers, at least
-        `expected`.
+        """`expected`, corrected by the ratio of paid to expected dollars so far.
+
+        At least `expected` while fewer than _ENOUGH payments are known.
         """
         paid = self._paid.get(name)
         if paid is None:

@@ -55,7 +55,10 @@ class JsonServer:
         max_bytes: int,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> object:
-        """Send a body, and return the JSON of the reply. timeout: of the whole call, seconds. Raises ServerFailed."""
+        """Send a body, and return the JSON of the reply.
+
+        timeout: time limit of the whole call, seconds. Raises ServerFailed.
+        """
         try:
             # The timeout of httpx applies to each read: a reply that comes byte by byte would never time out.
             async with asyncio.timeout(timeout):

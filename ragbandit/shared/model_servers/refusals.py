@@ -163,7 +163,7 @@ def says_unsupported(message: str, *, code: str | None) -> bool:
 def too_long_in_words(*, tokens: int | None, most: int | None) -> str:
     """Words by which clients recognize that they must shorten the conversation (Claude Code reads both numbers).
 
-    tokens: of the prompt; may be an estimate. most: of the model; None if unknown
+    tokens: tokens of the prompt; may be an estimate. most: limit of the model; None if unknown
     """
     if most is None:
         return "prompt is too long"
@@ -181,7 +181,10 @@ def named_field(names: Collection[str], *, param: str | None, message: str) -> s
 
 
 def _fitting_limit(text: str) -> int | None:
-    """The tokens that this prompt leaves to the answer; None if the server does not name both."""
+    """The tokens that the prompt leaves for the answer.
+
+    None if the message does not name the prompt's tokens and the context window, or if less than _LEAST_ANSWER is left.
+    """
     by_sum, difference = _SUM.search(text), _DIFFERENCE.search(text)
     if by_sum is not None:
         left = int(by_sum[3]) - int(by_sum[1])

@@ -192,7 +192,7 @@ def estimate_candidates(
 ) -> ReplayResult:
     """Judge candidates from the columns of a log.
 
-    descriptions: of the candidates, in the same order.
+    descriptions: descriptions of the candidates, in the same order.
     since: time before which decisions were not read, seconds since the epoch; None if all were read.
     executor: reads the parts; default threads of this process.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.

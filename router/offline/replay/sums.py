@@ -161,7 +161,10 @@ class Scores:
         return np.concatenate([columns, drawn, 1.0 / log.offered.sum(axis=1)[None]])
 
     def complete(self, sums: Matrix) -> Flags:
-        """Whether questions have the outcomes of every arm equally often. sums: of their rows, (columns, questions)."""
+        """Whether questions have the outcomes of every arm equally often.
+
+        sums: sums of their rows, shape (columns, questions).
+        """
         drawn, often = sums[self.width : -1], sums[-1]
         return np.asarray(((drawn == 0.0) | (np.abs(drawn - often) < SUM_TOLERANCE)).all(axis=0))
 

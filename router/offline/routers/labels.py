@@ -58,7 +58,7 @@ def confusion_of(shares: Matrix, *, labels: Places, arms: Sequence[ArmName], pla
     """The confusion matrix of these choices.
 
     shares: probability of each arm, shape (m, K). places: the question of each row, shape (m,); None if row i is
-    question i. labels: of all questions, shape (n,).
+    question i. labels: labels of all questions, shape (n,).
     """
     of_rows = labels if places is None else labels[places]
     rows = {}

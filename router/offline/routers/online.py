@@ -64,7 +64,7 @@ def online_rows(
 ) -> tuple[OnlineRow, ...]:
     """A row for each policy that made passes over these questions, and for always each arm; none without passes.
 
-    plays: policy -> seed -> play of each fold. outcomes: of the questions of the passes.
+    plays: policy -> seed -> play of each fold. outcomes: outcomes of the questions of the passes.
     """
     learned = {name: seeds for name, seeds in plays.items() if all(len(one.order) for one in seeds[min(seeds)])}
     if not learned:

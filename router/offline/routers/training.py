@@ -60,7 +60,7 @@ def train(
     """Train a policy on these rows, write its folder, and judge its choices.
 
     params: params of the policy. Those that serving needs must be configured too.
-    rows: of a table, which all have the same arms, and rows without outcomes.
+    rows: rows of a table, which all have the same arms, and rows without outcomes.
     progress: receives (number of batches done, total).
     Raises ConfigError before the training; InvalidInput if no row has a label.
     """

@@ -73,7 +73,7 @@ def _possible_interval(
 ) -> MeanInterval | None:
     """The interval if the arm's answers had these values, of which one end is used; None with too few rows.
 
-    bound: value where the arm could not be drawn. error: of the end that is used
+    bound: value where the arm could not be drawn. error: error of the end that is used
     """
     draws = None
     if not isinstance(values, float) and served.away.any():

@@ -111,7 +111,8 @@ def policy_map(
 def question_kinds(
     queries: Sequence[Query], *, pmfs: Matrix, arms: Sequence[ArmName], rewards: Vector, schema: ContextSchema
 ) -> tuple[QuestionKind, ...]:
-    """Map questions that need not be in a store. pmfs: shape (n questions, K arms). rewards: of the policy, shape (n,).
+    """Map questions that need not be in a store. pmfs: shape (n questions, K arms). rewards: expected rewards of the
+    policy, shape (n,).
 
     Returns the kinds of questions, the largest share first.
     """

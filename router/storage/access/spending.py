@@ -173,7 +173,7 @@ def count_dollars(
 
 
 def book_lost(moves: Moves, rows: Iterable[Row], *, now: float) -> None:
-    """Charge the estimates of answers whose process died. rows: of `jobs`."""
+    """Charge the estimates of answers whose process died. rows: rows of `jobs`."""
     for row in rows:
         if row["reserved"]:
             spenders = spenders_of(row["tenant"], key=row["api_key"])

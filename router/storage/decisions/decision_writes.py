@@ -92,7 +92,10 @@ class DecisionWrites:
         claims: Mapping[DecisionId, str],
         revision: int | None,
     ) -> list[Decision | RagBanditError]:
-        """See `DecisionStore.add_decisions`. label: of the ledger. base: label that versions of the policy refer to."""
+        """See `DecisionStore.add_decisions`.
+
+        label: label of the ledger. base: label that versions of the policy refer to.
+        """
         try:
             with counting(self.database) as (connection, moves):
                 estimates = {decision.id: self.estimate(decision) for decision in group}
@@ -178,7 +181,10 @@ def _queue(
     claims: Mapping[DecisionId, str] = MappingProxyType({}),
     reserved: Mapping[DecisionId, float] = MappingProxyType({}),
 ) -> None:
-    """Let new decisions wait in ledgers and in the answer queue. in_front, claims, reserved: `answers.enqueue`."""
+    """Add new decisions to what ledgers wait for, and to the answer queue.
+
+    in_front, claims, reserved: see `answers.enqueue`.
+    """
     if not new:
         return
     drawn = [decision for decision in new if decision.turn_of is None]

@@ -90,7 +90,7 @@ class OutcomeWrites:
     def add(
         self, group: Sequence[Outcome], *, label: PolicyLabel, scoring: Scoring, successor: Decision | None
     ) -> list[bool | RagBanditError]:
-        """See `DecisionStore.add_outcomes`. label: of the ledger."""
+        """See `DecisionStore.add_outcomes`. label: label of the ledger."""
         rows = list(map(outcome_row, group))
         if self.text != "full":
             rows = [row | _NO_TEXTS for row in rows]

@@ -144,8 +144,8 @@ class DecisionStore:
         beyond a spent budget gets the budget's refusal. claims: see
         `answers.enqueue`.
 
-        revision: of versions and kill switch. If the store has another one, nothing is stored, and every decision gets
-            Conflict with the field OUTDATED
+        revision: revision of versions and kill switch. If the store has another one, nothing is stored, and every
+            decision gets Conflict with the field OUTDATED
         """
         return self._decisions.add(group, label=self.label, base=self._base, claims=claims, revision=revision)
 

@@ -119,7 +119,7 @@ def sample_outcomes(
 ) -> None:
     """Let the sampled share of new outcomes wait for the judge, if there is room.
 
-    counts: of the ledger, see `counters.kept`
+    counts: counters of the ledger, see `counters.kept`
     drawn: decision -> whether it was drawn for the judge, for decisions that were drawn when they were made
     """
     share = 1.0 if counts["learned"] + counts["judge_due"] < sample.first else sample.share

@@ -411,7 +411,10 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 
 
 def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
-    """The reward at this weight; the stored one if no weight applies. row: of `updates` and `decisions.cost_weight`."""
+    """The reward at this weight; the stored one if no weight applies.
+
+    row: row of `updates`, with `decisions.cost_weight`.
+    """
     if row["cost_weight"] is None or row["preset"] in WHOLE:
         return float(row["value"])
     return float(min(max(row["quality"] - weight * row["cost"], row["minimum"]), row["maximum"]))

@@ -38,9 +38,10 @@ class RerankServer(Reranker):
     url: address of the endpoint; "/rerank" is appended unless its last part has that word. Redirects are not followed.
     key: sent as a bearer's token, and in no message. None: no key is sent.
     batch: maximum number of texts of a request; None for `BATCHES`. Several requests are sent at the same time.
-    timeout_s: of an attempt, seconds. A failure that may pass is followed by at most `retries` further attempts.
-    price: of what is scored. Tokens and searches are the server's counts, else estimates. A request that was cancelled,
-        timed out or broke off costs what it is estimated at; one that was refused costs nothing.
+    timeout_s: time limit of an attempt, seconds. A failure that may pass is followed by at most `retries` further
+    attempts.
+    price: price of the scored texts. Tokens and searches are the server's counts, else estimates. A request that was
+        cancelled, timed out or broke off costs what it is estimated at; one that was refused costs nothing.
     Raises ConfigError for an invalid url or key.
     """
 

@@ -48,7 +48,10 @@ class ArmRun(Generic[_Value]):
 def checked_functions(
     functions: Mapping[str, Callable[[str], _Value]], *, waits: bool
 ) -> dict[str, Callable[[str], _Value]]:
-    """Copy the functions. Raises InvalidInput if one cannot be used. waits: whether to refuse `async def`."""
+    """Copy the functions. Raises InvalidInput if one cannot be used.
+
+    waits: whether the client calls them synchronously, so that `async def` is refused.
+    """
     if not isinstance(functions, Mapping) or not functions:
         remedy = 'pass a function for each arm: {"fast": ask_fast, "deep": ask_deep}'
         raise InvalidInput("no arm was passed", field="arms", remedy=remedy)

@@ -48,15 +48,16 @@ class Gains:
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
     notes: tuple[str, ...] = ()
     untried: Mapping[ArmName, str] = field(default_factory=dict)  #: arm that the log cannot judge -> the reason
-    #: routing's choices by label, with the outcomes of every arm; None without these
+    #: routing's choices by label, if every arm answered the questions, else None
     confusion: Confusion | None = None
 
 
 def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[Logged]]:
-    """Returns (outcomes of the questions that have them of every arm; None without any, the other rows).
+    """Returns (outcomes of the questions that every arm answered, the other rows). The outcomes are None if there are
+    none.
 
-    Among rows that were served, only imports count whose questions mostly have every arm: a served question that has
-    every arm by chance was asked more often than others.
+    If not all rows have every arm, only imports are used of which at least half of the questions have every arm. A
+    served question that every arm answered by chance was asked more often than others, so it is not representative.
     """
     outcomes = outcomes_of(rows)
     if outcomes is not None:

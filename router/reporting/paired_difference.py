@@ -90,7 +90,7 @@ def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Dif
 
 
 def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | None:
-    """The mean if unknown differences are like the known ones of asked questions; None without these."""
+    """The mean if unknown differences are like the known ones of asked questions; None if there are none."""
     known = [one.low for one in sample.asked if one.is_known]
     if not known:
         return None

@@ -104,7 +104,7 @@ class QuestionRun:
                 try:
                     with question.booked(expected=expected, bill=opened.bill):
                         await self._ask_arms(question, works, opened=opened)
-                except TooManyRequests as error:  # from `booked`
+                except TooManyRequests as error:  # `booked` found that a budget is spent
                     self.stop.end(error.message)
 
     async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, opened: OpenQuestion) -> None:

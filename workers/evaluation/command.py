@@ -239,7 +239,7 @@ def _check_options(
 
 
 def show(assessment: Assessment, *, reply: object, show_all: bool, report: Path | None) -> None:
-    """Write the page, if its path is given, and print the reply as JSON, or without a reply the assessment."""
+    """Write the page if `report` is its path. Print the reply as JSON; if there is no reply, print the assessment."""
     if report is not None:
         write_page(report, assessment)
     if reply is None:

@@ -32,7 +32,7 @@ class TablePicks:
 
     @property
     def remark(self) -> str | None:
-        """What a row must say if the model did not pick for all questions."""
+        """Note for a row whose model did not pick an arm for every question; None if it did."""
         if self.failed == 0:
             return None
         if self.failed == len(self.by_question):

@@ -120,7 +120,7 @@ class BoughtVerdict:
         )
 
     def plan(self, *, budget: float | None) -> AskingPlan:
-        """budget: dollars; None without one."""
+        """budget: dollars; None if there is no budget."""
         compared, open_ones = self.questions.compared, self.questions.open_ones()
         askable = len(compared.askable)
         priced = [

@@ -62,7 +62,7 @@ def search(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the best passages for a query, or without a query the description of the index."""
+    """Print the best passages for a query. If no query is given, print the description of the index."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
     if query is None:
         show(retriever_kind(settings).info(), as_json=as_json)

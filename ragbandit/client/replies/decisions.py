@@ -267,7 +267,7 @@ class OutcomeFields(TypedDict):
     status: OutcomeStatus
     """How the arm ended: `answered`, `exhausted` (its budget was spent) or `failed`."""
     answer: str | None
-    """The answer; after `exhausted` the draft, or null without one."""
+    """The answer; after `exhausted` the draft, or null if there is none."""
     stop_reason: str
     """Why the arm stopped, for example `answered`, `budget_seconds`, `cancelled`."""
     error: str | None
@@ -404,7 +404,7 @@ class RecordReply(DecisionFields):
     asked: str | None
     """The user's own words, if the question was rewritten; else null."""
     session_id: str | None
-    """Id of its conversation; null without one."""
+    """Id of its conversation; null if there is none."""
     messages: list[MessageReply]
     """Stored messages before the question, oldest first."""
     context: dict[str, Any]

@@ -106,7 +106,7 @@ class CountersReply(TypedDict):
 
 
 class LagReply(TypedDict):
-    """Milliseconds until feedback reaches a router's policy, over the last 1,000 judgements; null without any."""
+    """Milliseconds until feedback reaches a router's policy, over the last 1,000 judgements; null if there are none."""
 
     p50: float | None
     """Median, milliseconds."""
@@ -169,7 +169,8 @@ class LedgerReply(TypedDict):
     backlog: int
     """Decisions with feedback that wait for the learner, if they are more than 100; else 0."""
     caught_up_s: float | None
-    """Seconds until the backlog is learned at the present pace; null without one, or if the learner stands still."""
+    """Seconds until the backlog is learned at the present pace; null if there is none, or if the learner stands still.
+    """
     unanswered: int
     """Decisions for RagBandit's workers without an outcome."""
     missing_outcome: int

@@ -12,7 +12,7 @@ _FIELDS: Final = frozenset({"reasoning_effort", "reasoning", "output_config"})
 
 def sent_effort(chat: Mapping[str, Any]) -> str | None:
     """The effort that a chat asks for: `reasoning_effort`, or `effort` of `reasoning` or `output_config` (Anthropic);
-    None without one.
+    None if there is none.
     """
     if _FIELDS.isdisjoint(chat):
         return None

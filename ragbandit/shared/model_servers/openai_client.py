@@ -128,7 +128,8 @@ def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
 
 
 def _proxy_of(scheme: str, *, host: str) -> str | None:
-    """The proxy by $HTTP_PROXY, $HTTPS_PROXY or $ALL_PROXY; None without one, for SOCKS, and for hosts in $NO_PROXY.
+    """The proxy by $HTTP_PROXY, $HTTPS_PROXY or $ALL_PROXY; None if there is none, for SOCKS, and for hosts in
+    $NO_PROXY.
 
     aiohttp's `trust_env` also reads ~/.netrc, uses two threads for each request, and refuses "host:port".
     """

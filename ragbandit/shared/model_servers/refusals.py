@@ -172,7 +172,7 @@ def too_long_in_words(*, tokens: int | None, most: int | None) -> str:
 
 
 def named_field(names: Collection[str], *, param: str | None, message: str) -> str | None:
-    """The field of a request that a refusal names: `param`, or the first name in its words; None without one."""
+    """The field of a request that a refusal names: `param`, or the first name in its words; None if there is none."""
     first = (param or "").split(".")[0].split("[")[0]
     if first in names:
         return first

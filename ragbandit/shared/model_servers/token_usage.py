@@ -102,7 +102,7 @@ def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str 
 
 
 def dollars_of(usage: Mapping[str, Any]) -> float | None:
-    """The price of the call in a usage, in dollars (OpenRouter, Perplexity, DeepInfra); None without one above 0."""
+    """The price of the call in a usage, in dollars (OpenRouter, Perplexity, DeepInfra); None if it is not above 0."""
     cost = usage.get("cost")
     sent = [cost.get("total_cost") if isinstance(cost, dict) else cost, usage.get("estimated_cost")]
     numbers = [value for value in sent if isinstance(value, int | float) and not isinstance(value, bool)]

@@ -135,7 +135,7 @@ class Outcome:
 
     decision_id: id of the decision
     status: "answered", "exhausted" (the budget was spent) or "failed"
-    answer: text of the answer; None without one
+    answer: text of the answer; None if there is none
     trace: events of the run in order; empty if the caller ran the arm
     cost: resources used
     steps: the papers' Step; equals count_steps(trace) if RagBandit ran the arm
@@ -313,7 +313,7 @@ class Query:
 
     @property
     def own_session(self) -> str | None:
-        """The caller's id of the conversation; None without one, or if the service has chosen the id."""
+        """The caller's id of the conversation; None if there is none, or if the service has chosen the id."""
         return None if self.session is not None and str(self.session).startswith(DERIVED) else self.session
 
 

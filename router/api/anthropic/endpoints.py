@@ -69,7 +69,9 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
 
 
 def session_of(user: str) -> str | None:
-    """The session in a `user_id`: Claude Code's "user_..._session_<id>" or JSON with "session_id"; None without one."""
+    """The session in a `user_id`: Claude Code's "user_..._session_<id>" or JSON with "session_id"; None if there is
+    none.
+    """
     try:
         session = str.strip(json.loads(user)["session_id"])
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -164,7 +164,10 @@ async def _decided(
 async def _previews(
     request: Request, read: "Sequence[Query | Future[Query] | RagBanditError]"
 ) -> list[reply_types.PreviewReply | reply_types.ErrorReply]:
-    """A preview or an error for each item, in order. read: the queries, since previews are not rewritten; or errors"""
+    """A preview or an error for each item, in order.
+
+    read: the queries, or the errors of items that could not be read. A rewrite, which is a Future, is no preview.
+    """
     submitted = list[Future[Decision] | RagBanditError]()
     for entry in read:
         if isinstance(entry, Query):

@@ -225,7 +225,7 @@ class ChatQuestion:
     turns: tuple[Message, ...]
     #: keys of the tool calls that the chat may continue; () if it does not end with results
     calls: tuple[str, ...]
-    #: hash of the chat up to the last answer, by which a chat without an id is continued; None without one
+    #: hash of the chat up to the last answer, by which a chat without an id is continued; None if there is none
     answered: str | None
     streamed: bool
 

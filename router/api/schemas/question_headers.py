@@ -150,14 +150,14 @@ def _context(headers: Headers, *, schema: ContextSchema, ruled: Collection[str],
 
 
 def _value(sent: Sequence[str], *, declared: ContextKey) -> Json:
-    """The value of a header that no rule reads; None without one, or if it was sent several times."""
+    """The value of a header that no rule reads; None if it was not sent, or sent several times."""
     text = "" if len(sent) != 1 else sent[0][:LONGEST_HEADER]
     text = declared.map.get(text, text) if len(sent) < 2 else ""
     return header_value(text, declared=declared, field=str(declared.header)) if text else None
 
 
 def _ruled_value(sent: Sequence[str], *, declared: ContextKey) -> Json:
-    """The value of a header that rules read; None without one. Raises UndecidedRule if the value is not certain."""
+    """The value of a header that rules read; None if it was not sent. Raises UndecidedRule if it is not certain."""
     header, text = str(declared.header), sent[0] if sent else ""
     text = declared.map.get(text, text)
     if len(sent) > 1:

@@ -29,8 +29,9 @@ from ragbandit.shared.types import DecisionState
 
 PAGE: Final = 50
 MOST_STEPS: Final = 300
-#: newest turns of a task that its page lists, and of these the ones that are not folded
+#: maximum number of turns of a task that its page lists, the newest ones
 MOST_TURNS: Final = 200
+#: number of the newest turns that are not folded
 OPEN_TURNS: Final = 5
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")

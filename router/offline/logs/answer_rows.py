@@ -108,7 +108,7 @@ class AnswerRows:
     def _converted(
         self, entry: Mapping[str, Any], ours: str, *, kind: Callable[[Any], Any], faults: list[InvalidInput]
     ) -> Any:
-        """The value of our key; None with a fault if it cannot be used or is missing."""
+        """The value of our key; None if it is missing or cannot be used, which adds to `faults`."""
         column, value = self._column(ours), self._cell(entry, ours)
         try:
             if value is None:
@@ -132,7 +132,9 @@ class AnswerRows:
         return {ours: value for ours, value in shared.items() if value is not None}
 
     def _arm(self, entry: Mapping[str, Any], *, faults: list[InvalidInput]) -> str | None:
-        """The arm of a row; signs that no name of an arm has become _. None with a fault."""
+        """The arm of a row. Signs that names of arms cannot have become _. None if there is a fault, which joins
+        `faults`.
+        """
         theirs = self._converted(entry, "arm", kind=cells.text, faults=faults)
         if theirs is None:
             return None

@@ -314,7 +314,7 @@ def _is_below(column: str, head: str) -> bool:
 
 
 def column_value(entry: Mapping[str, Any], column: str) -> Any:
-    """The value of a column, or of a member of an object; None without one."""
+    """The value of a column, or of a member of an object; None if there is none."""
     inner: Any = entry
     while isinstance(inner, Mapping):
         if column in inner:

@@ -182,7 +182,7 @@ def _field(settings: Settings) -> str:
 
 
 def _check_folder(folder: Path, *, field: str, make: bool, writes: bool = True) -> bool:
-    """Refuse a folder that cannot be used. Returns whether it can be written."""
+    """Raise ConfigError if the folder cannot be read or, if `writes`, written. Returns whether it can be written."""
     try:
         if make:
             with contextlib.suppress(FileExistsError):
@@ -198,7 +198,7 @@ def _check_folder(folder: Path, *, field: str, make: bool, writes: bool = True) 
 
 
 def _check_access(path: Path, *, field: str, needs: int, writes: bool) -> bool:
-    """Refuse a path that cannot be read or, if `writes`, written. Returns whether it can be written."""
+    """Raise ConfigError if the path cannot be read or, if `writes`, written. Returns whether it can be written."""
     writable = os.access(path, needs | os.W_OK)
     if not writable and (writes or not os.access(path, needs)):
         raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)

@@ -125,11 +125,11 @@ class Changes:
     outcomes: int = 0
     dollars_before: float = 0.0
     dollars_after: float = 0.0
-    #: outcomes that are covered, but whose tokens have no price
+    #: outcomes to which the correction applies, but whose tokens have no price
     unpriced: int = 0
     #: changed outcomes whose reward is learned in the ledger
     learned: int = 0
-    #: generators of all outcomes of the arm or decision that is named, whether they are covered or not
+    #: generators of all outcomes of the named arm or decision, also of outcomes that the correction does not change
     generators: set[str] = field(default_factory=set)
 
 

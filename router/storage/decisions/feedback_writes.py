@@ -23,7 +23,7 @@ from ragbandit.shared.types import ERASED, DecisionId, Feedback, Receipt
 def judged_decision(
     connection: Connection, feedback_id: str, *, session: str, tenant: str
 ) -> tuple[DecisionId, float] | None:
-    """(decision of the session, when it was received) of a stored feedback with this id; None without one."""
+    """(decision of the session, when it was received) of a stored feedback with this id; None if there is none."""
     other_id = id_of_tenant({"id": feedback_id, "facts": None}, tenant=tenant)["id"]
     query = select(*feedback.c["decision_id", "received_at"]).join(decisions, decisions.c.id == feedback.c.decision_id)
     query = query.where(feedback.c.id.in_([feedback_id, other_id]))

@@ -237,7 +237,7 @@ class DecisionStore:
     def decision_of_session(
         self, session: str, *, tenant: str, feedback_id: str | None = None, api_key: str | None = None
     ) -> tuple[DecisionId, float | None] | None:
-        """The decision for which feedback on this session counts, see `tasks.newest_decision`; None without one.
+        """The decision for which feedback on this session counts, see `tasks.newest_decision`; None if there is none.
 
         Returns (decision, when this feedback was received if it is stored). feedback_id: id of the feedback. If it is
         stored, the request is repeated, and the decision is that of the stored feedback.

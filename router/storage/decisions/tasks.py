@@ -159,7 +159,7 @@ def decisions_of_session(session: str, *, tenant: str, api_key: str | None) -> l
 def newest_decision(
     connection: Connection, *, session: str, tenant: str, api_key: str | None = None
 ) -> DecisionId | None:
-    """The decision of the session to which feedback on the session belongs; None without one.
+    """The decision of the session to which feedback on the session belongs; None if there is none.
 
     It is the newest that a ledger has not closed, or else the newest. Decisions of tasks come first, and among these
     the main agent's, since a sub-agent's result is only a part of what is judged.

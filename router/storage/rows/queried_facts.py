@@ -46,9 +46,9 @@ class QueriedFacts(NamedTuple):
     budget_factor: float | None
     #: when the task ends if no further turn comes, seconds since 1970; None: the decision is of no task
     task_until: float | None
-    #: JSON list: first decisions of the tool loop and of the failover that the row belongs to; None without any
+    #: JSON list: first decisions of the tool loop and of the failover that the row belongs to; None if there are none
     belongs_to: str | None
-    #: JSON list: ids of the responses that the row continues or quotes; None without any
+    #: JSON list: ids of the responses that the row continues or quotes; None if there are none
     responses: str | None
 
     @classmethod

@@ -85,7 +85,10 @@ def _opened_book(path: Path, *, package: Package, library: Any) -> Iterator[Any]
 
 
 def _text(book: Any) -> str:
-    """The lines of all visible sheets, which are counted one by one: every cell may show the same long text."""
+    """The text of all visible sheets. Raises InvalidInput once its lines exceed MAX_CHARACTERS.
+
+    A small file can have a large text, since all cells may refer to one long text.
+    """
     lines: list[str] = []
     size = 0
     for line in _book_lines(book):

@@ -101,7 +101,7 @@ def raise_error(part: Mapping[str, Any]) -> None:
 
 
 def _older_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Log-probabilities of /v1/completions, which are three lists, in the form of chats; None without them."""
+    """Log-probabilities of /v1/completions, which are three lists, in the form of chats; None if there are none."""
     tokens, numbers, tops = map(logprobs.get, ("tokens", "token_logprobs", "top_logprobs"))
     if not (isinstance(tokens, list) and isinstance(numbers, list)):
         return None

@@ -1,4 +1,4 @@
-"""The order of calls and results: the results of a message's calls follow it at once, and each call has one."""
+"""The order of calls and results: each tool call gets one result, directly after the message with the call."""
 
 from bisect import bisect_right
 from collections import defaultdict, deque

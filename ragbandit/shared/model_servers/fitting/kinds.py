@@ -144,7 +144,7 @@ _OPENAIS: Final = frozenset(
     | {"logit_bias"}
 )
 
-#: kind -> what it takes
+#: kind of server -> what it accepts
 TABLE: Final[Mapping[Kind, Takes]] = {
     "openai": _OPENAI,
     "anthropic": Takes(

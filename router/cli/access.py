@@ -13,13 +13,12 @@ from typing import Annotated, Any
 import typer
 from rich.prompt import Confirm
 
-from ragbandit.router.api.security.rules import READ_ALL
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
 from ragbandit.router.cli.tables import show_list
 from ragbandit.router.serving.setup.bootstrap import is_open
-from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
+from ragbandit.router.storage.access.api_keys import OPERATORS, ApiKey, KeyStore
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import moment
@@ -57,7 +56,7 @@ def create_key(
         ends = None if expires is None else _end(expires, now=now)
         scopes = dict(parse_pairs(scope or (), form="NAME=VALUE", field="scopes", remedy="for example arms=[a,b]"))
         if is_open(settings.server, keys=store.in_force(now=now)):
-            opens_pages = tenant is None and role in (READ_ALL.roles or ())
+            opens_pages = tenant is None and role in OPERATORS
             _announce_first(opens_pages=opens_pages, asks=not yes and sys.stdin.isatty())
         new = store.create(name=name, role=role, tenant=tenant, scopes=scopes, expires_at=ends, actor=actor(), now=now)
         if as_json:

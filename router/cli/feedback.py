@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.openai.responses import ID_PREFIX
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
@@ -27,7 +26,7 @@ from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.router.offline.traffic.rating_words import amount_of, best_of, level_of
 from ragbandit.router.queue.notifier import Notifier
-from ragbandit.router.serving.checks.questions import plain_decision_id
+from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, plain_decision_id
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -254,11 +253,11 @@ class FeedbackImporter:
         unknown = [
             place
             for place, reply in enumerate(replies)
-            if isinstance(reply, NotFound) and items[place].decision_id.startswith(ID_PREFIX)
+            if isinstance(reply, NotFound) and items[place].decision_id.startswith(RESPONSE_PREFIX)
         ]
         if not unknown:
             return replies
-        plain = [DecisionId(items[place].decision_id.removeprefix(ID_PREFIX)) for place in unknown]
+        plain = [DecisionId(items[place].decision_id.removeprefix(RESPONSE_PREFIX)) for place in unknown]
         others = self._store.add_feedback(
             [replace(items[place], decision_id=each) for place, each in zip(unknown, plain, strict=True)]
         )

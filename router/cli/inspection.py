@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.schemas.replies import explanation_json, json_ready, ledger_json
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
@@ -23,6 +22,9 @@ from ragbandit.router.learning.status import Status
 from ragbandit.router.operation import findings as checks
 from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.replies.decisions import explanation_json
+from ragbandit.router.replies.status import ledger_json
+from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations

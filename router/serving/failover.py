@@ -17,7 +17,7 @@ from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.settings import DEFAULT, BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.abilities import Ability, as_text, lacks_of
-from ragbandit.router.serving.checks.questions import capped, new_id
+from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, capped, new_id
 from ragbandit.router.storage.decisions.turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import (
@@ -35,7 +35,6 @@ from ragbandit.shared.types import (
 
 #: seconds of the budget that must be left to ask another arm
 LEAST_S: Final = 0.5
-_PREFIX: Final = "resp_"
 
 
 def other_arms(
@@ -114,7 +113,7 @@ def next_decision(
         return None
     arm, query = ordered[0], decision.query
     link = link_of(query.request)
-    key = DecisionId(f"{_PREFIX if decision.id.startswith(_PREFIX) else ''}{new_id()}")
+    key = DecisionId(f"{RESPONSE_PREFIX if decision.id.startswith(RESPONSE_PREFIX) else ''}{new_id()}")
     link = {
         "first": link.get("first", decision.id),
         "attempt": link.get("attempt", 1) + 1,

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ragbandit.router.api.schemas.replies import json_ready
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.inspection import serving_policy
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption, check_dollars
@@ -17,6 +16,7 @@ from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budget_words import budget_lines
+from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.reading import Report, ReportScope

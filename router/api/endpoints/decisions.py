@@ -24,7 +24,6 @@ from ragbandit.router.api.dependencies import (
 )
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas import replies
 from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.requests import (
     ID,
@@ -36,11 +35,13 @@ from ragbandit.router.api.schemas.requests import (
     identity,
     item_ids,
 )
-from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_description
+from ragbandit.router.api.schemas.responses import JsonReply, decision_headers, error_item, reply_description
 from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of, unit_of
 from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, AccessRule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budgets import Budgets, BudgetSpent
+from ragbandit.router.replies import decisions as replies
+from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.abilities import BOUNDS
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
@@ -104,7 +105,7 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
     if headers_of(request).is_preview:
         return await preview(request, query, run_by="caller")
     decision, seconds = await decide(request, query, run_by="caller")
-    return JsonReply(replies.route_json(decision, seconds=seconds), headers=replies.headers(decision))
+    return JsonReply(replies.route_json(decision, seconds=seconds), headers=decision_headers(decision))
 
 
 @endpoints.post(
@@ -333,11 +334,11 @@ async def answer(
         pending.forget()
     if outcome is None:
         pending_reply = replies.pending_json(decision, seconds=seconds)
-        return JsonReply(pending_reply, status_code=202, headers=replies.headers(decision))
+        return JsonReply(pending_reply, status_code=202, headers=decision_headers(decision))
     await pending.follow(outcome.decision_id)
     decision, saved = pending.decision, router.process.savings.of(outcome.cost)
     reply = replies.answer_json(decision, outcome, seconds=seconds, saved=saved)
-    return JsonReply(reply, headers=replies.headers(decision))
+    return JsonReply(reply, headers=decision_headers(decision))
 
 
 @endpoints.post(
@@ -378,7 +379,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
     router = router_of(request)
     await check_owner(request, decision_id)
     record = await reads_of(request).run(lambda: router.decision(decision_id))
-    return JsonReply(replies.record_json(record), headers=replies.headers(record.decision))
+    return JsonReply(replies.record_json(record), headers=decision_headers(record.decision))
 
 
 @endpoints.get(
@@ -390,7 +391,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
     """Explain a decision: draw and reasons, steps of the answer, feedback, reward, and what the decision waits for."""
     explained = await explained_for(request, decision_id)
-    return JsonReply(replies.explanation_json(explained), headers=replies.headers(explained.record.decision))
+    return JsonReply(replies.explanation_json(explained), headers=decision_headers(explained.record.decision))
 
 
 async def explained_for(request: Request, decision_id: str) -> Explanation:
@@ -435,5 +436,5 @@ async def cancel(decision_id: DecisionPath, request: Request) -> Response:
     router = router_of(request)
     await check_owner(request, decision_id)
     state = await reads_of(request).run(lambda: router.cancel(decision_id))
-    reply = replies.filled(reply_types.CancellationReply, state, status=state.status or "pending")
+    reply = filled(reply_types.CancellationReply, state, status=state.status or "pending")
     return JsonReply(reply, status_code=202 if state.status is None else 200)

@@ -18,12 +18,13 @@ from ragbandit.router.api.dependencies import (
 )
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.replies import filled, label_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity, item_ids
 from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_description
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.api.security.rules import LABEL, AccessRule, roles
 from ragbandit.router.learning.sources import IMPORTED_RATER
+from ragbandit.router.replies.decisions import label_json
+from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import InvalidInput, RagBanditError

@@ -13,11 +13,12 @@ from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, Value, reads_of, reports_of, router_of
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.replies import json_ready, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.rules import PROBE, READ_ALL
 from ragbandit.router.operation.budgets import budget_states
 from ragbandit.router.operation.findings import is_problem, of_parts
+from ragbandit.router.replies.status import status_json
+from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.health.readiness import RouterState

@@ -9,10 +9,10 @@ from pydantic import Field
 from ragbandit.client.replies.decisions import PairedItemReply, PairedLabelReply, PairedLabelsReply
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.replies import filled
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.rules import LABEL
+from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import paired_labels

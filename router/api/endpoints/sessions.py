@@ -10,11 +10,11 @@ from ragbandit.client.replies.decisions import ReceiptReply, SessionEndReply
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints.feedback import feedback_of, stored
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.replies import filled
 from ragbandit.router.api.schemas.requests import FeedbackBody, SessionEndBody, body_of
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.ownership import tenant_of
 from ragbandit.router.api.security.rules import AccessRule, roles
+from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_text
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Receipt

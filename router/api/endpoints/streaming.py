@@ -12,9 +12,10 @@ from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, Waiter, reads_of, router_of
-from ragbandit.router.api.schemas.replies import answer_json, headers, json_of, pending_json, route_json
-from ragbandit.router.api.schemas.responses import error_json
+from ragbandit.router.api.schemas.responses import decision_headers, error_json
 from ragbandit.router.queue.stream_reader import ReadStream
+from ragbandit.router.replies.decisions import answer_json, pending_json, route_json
+from ragbandit.router.replies.values import json_of
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
 from ragbandit.shared.model_servers.failures import link_of
@@ -212,7 +213,7 @@ class EventStream(Response):
             self.answer.forget()
 
     async def _begin(self, send: Send) -> None:
-        self.headers.update(headers(self.answer.decision))
+        self.headers.update(decision_headers(self.answer.decision))
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
 

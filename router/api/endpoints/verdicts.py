@@ -10,11 +10,11 @@ from pydantic import Field
 from ragbandit.client.replies.status import PairedRequestReply
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.replies import filled
 from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
+from ragbandit.router.replies.values import filled
 from ragbandit.router.reporting.paired_requests import VerdictRequest, make_request, request_of
 from ragbandit.shared.errors import InvalidInput, QueueError
 

@@ -27,9 +27,9 @@ from ragbandit.router.api.endpoints.streaming import (
 )
 from ragbandit.router.api.openai import errors, requests
 from ragbandit.router.api.schemas.question_headers import headers_of
-from ragbandit.router.api.schemas.replies import headers, preview_json
-from ragbandit.router.api.schemas.responses import JsonReply, refusal_reply
+from ragbandit.router.api.schemas.responses import JsonReply, decision_headers, refusal_reply
 from ragbandit.router.config.sections import LONGEST_S
+from ragbandit.router.replies.decisions import preview_json
 from ragbandit.router.serving.abilities import lacks_of
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.prices import budget_factor
@@ -125,7 +125,7 @@ class ChatExchange:
             answer.forget()
         saved = router.process.savings.of(outcome.cost)
         body = self.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
-        return JsonReply(body, headers=headers(answer.decision))
+        return JsonReply(body, headers=decision_headers(answer.decision))
 
     async def _preview(self) -> Response:
         query = await self._whole_query()
@@ -211,11 +211,11 @@ class ChatExchange:
         scope = self.request.scope
         if self.question.streamed and error.code in self.events_of:
             events = self.stream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
-            return Response(b"".join(events), media_type=EVENTS, headers=headers(decision))
+            return Response(b"".join(events), media_type=EVENTS, headers=decision_headers(decision))
         if isinstance(error, errors.ServerFault):  # the server has named the parameter, in its own words
             scope = {**scope, "path": ""}
         reply = refusal_reply(error, scope=scope)
-        reply.headers.update(headers(decision))
+        reply.headers.update(decision_headers(decision))
         may_repeat = error.status == 429
         if isinstance(error, errors.ServerFault):
             may_repeat = error.may_repeat

@@ -14,9 +14,8 @@ from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, r
 from ragbandit.router.api.openai.stored_responses import response_question, response_record, stored_response
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
-from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, reply_description
+from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, decision_headers, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.router.serving.abilities import ContextExceeded
 from ragbandit.shared.errors import NotFound
@@ -152,7 +151,7 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
     of other endpoints are shown as responses too.
     """
     record = await response_record(request, response_id)
-    return JsonReply(stored_response(request, record), headers=headers(record.decision))
+    return JsonReply(stored_response(request, record), headers=decision_headers(record.decision))
 
 
 @endpoints.post(

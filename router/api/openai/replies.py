@@ -7,7 +7,8 @@ from typing_extensions import TypedDict
 
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.endpoints.streaming import PING, event_of
-from ragbandit.router.api.schemas.replies import decision_json, filled
+from ragbandit.router.replies.decisions import decision_json
+from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.questions import COMPLETION_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, MEDIA
 from ragbandit.shared.model_servers.failures import failover_facts

@@ -5,7 +5,7 @@ from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai import replies, responses
 from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL
 from ragbandit.router.api.openai.replies import DONE
-from ragbandit.router.serving.checks.questions import new_id
+from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, new_id
 from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, reasoning_in, thoughts_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
@@ -141,6 +141,12 @@ class ResponseStream:
 def undecided_failure(error: Mapping[str, Any]) -> bytes:
     """The events of a response that failed before a decision was made. error: in OpenAI's form."""
     fault = {"code": error["code"], "message": error["message"]}
-    reply = {"id": f"resp_{new_id()}", "object": "response", "status": "failed", "error": fault, "output": []}
+    reply = {
+        "id": f"{RESPONSE_PREFIX}{new_id()}",
+        "object": "response",
+        "status": "failed",
+        "error": fault,
+        "output": [],
+    }
     kind = "response.failed"
     return event_of({"type": kind, "sequence_number": 0, "response": reply}, name=kind) + DONE

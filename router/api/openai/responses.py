@@ -10,6 +10,7 @@ from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, chat_o
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.abilities import SHORT_NAME, short_names
+from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
 from ragbandit.shared.reading.fields import listed
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
@@ -63,8 +64,6 @@ class ResponseReply(TypedDict):
     """The decision behind the answer; missing before there is an outcome."""
 
 
-#: prefix of response ids that the service chooses; LangChain recognises a response by it
-ID_PREFIX: Final = "resp_"
 #: key of a query's `request`: namespaces of the functions in the request
 NAMESPACES: Final = "namespaces"
 #: key of a query's `request`: sent parameters that the response repeats
@@ -237,19 +236,19 @@ def _flat(annotation: Mapping[str, Any]) -> dict[str, Any]:
 
 def item_id(decision: Decision, *, part: str) -> str:
     """Id of the item with the text; it begins with the kind, as OpenAI's ids do."""
-    return f"{'rs' if part == 'reasoning_text' else 'msg'}_{decision.id.removeprefix(ID_PREFIX)}"
+    return f"{'rs' if part == 'reasoning_text' else 'msg'}_{decision.id.removeprefix(RESPONSE_PREFIX)}"
 
 
 def _item_key(decision: Decision) -> str:
-    return decision.id.removeprefix(ID_PREFIX)
+    return decision.id.removeprefix(RESPONSE_PREFIX)
 
 
 def decisions_of_item(key: str) -> list[str]:
-    """The two ids that the decision of an item may have: with and without ID_PREFIX. key: id of the item."""
+    """The two ids that the decision of an item may have: with and without RESPONSE_PREFIX. key: id of the item."""
     kind, _, decision_key = key.partition("_")
     if kind not in ("msg", "rs"):
         decision_key = decision_key.rpartition("_")[0]
-    return [f"{ID_PREFIX}{decision_key}", decision_key]
+    return [f"{RESPONSE_PREFIX}{decision_key}", decision_key]
 
 
 _PARTS: Final = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}

@@ -13,11 +13,11 @@ from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.items import is_reference
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
-from ragbandit.router.api.openai.responses import ID_PREFIX, ResponseBody, check_response, decisions_of_item, response
+from ragbandit.router.api.openai.responses import ResponseBody, check_response, decisions_of_item, response
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.serving.checks.questions import ID_PATTERN, new_id
+from ragbandit.router.serving.checks.questions import ID_PATTERN, RESPONSE_PREFIX, new_id
 from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
@@ -76,7 +76,7 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     """Read a request for a response; items replace references. Raises NotFound, Unsupported and as `chat_question`."""
     check_response(body)
     named_id = id_in_header(key)
-    response_id = named_id or f"{ID_PREFIX}{new_id()}"
+    response_id = named_id or f"{RESPONSE_PREFIX}{new_id()}"
     own_id, session = None if body.store is False else response_id, None
     before, earlier = list[dict[str, Any]](), None
     instructions = int(bool(body.instructions))  # number of messages that `instructions` make

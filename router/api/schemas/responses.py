@@ -6,8 +6,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
-from ragbandit.router.api.schemas.replies import json_of
+from ragbandit.router.replies.values import json_of
+from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.model_servers.failures import link_of
+from ragbandit.shared.types import Decision
 
 
 class JsonReply(JSONResponse):
@@ -15,6 +18,20 @@ class JsonReply(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         return json_of(content)
+
+
+def decision_headers(decision: Decision) -> dict[str, str]:
+    trace, link = trace_id_of(decision.query.request), link_of(decision.query.request)
+    return {
+        "x-ragbandit-decision-id": decision.id,
+        "x-ragbandit-strategy": decision.arm,
+        "x-ragbandit-policy-version": decision.version,
+        "x-ragbandit-propensity": repr(decision.propensity),
+        "x-ragbandit-explored": str(decision.explored).lower(),
+        **({} if decision.cost_weight is None else {"x-ragbandit-cost-weight": repr(decision.cost_weight)}),
+        **({} if trace is None else {"x-ragbandit-trace-id": trace}),
+        **({"x-ragbandit-failover": str(link["first"])} if link else {}),
+    }
 
 
 #: ASGI scope key of the function that formats the errors of a request; RagBandit's own format if there is no such key

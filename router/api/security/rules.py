@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ragbandit.router.serving.process import Queue
+from ragbandit.router.storage.access.api_keys import OPERATORS
 from ragbandit.shared.types import Role
 
 MCP_PATH: Final = "/mcp"
@@ -32,7 +33,7 @@ class AccessRule:
     @property
     def is_for_operators(self) -> bool:
         """Whether server.admin_port serves the endpoint: probes, and what only operators may call."""
-        return self.is_probe or (self.roles is not None and self.roles <= _OPERATORS)
+        return self.is_probe or (self.roles is not None and self.roles <= OPERATORS)
 
 
 def roles(*names: Role) -> frozenset[Role]:
@@ -40,8 +41,6 @@ def roles(*names: Role) -> frozenset[Role]:
     return frozenset({*names, "admin"})
 
 
-#: roles that operate the service, but send neither questions nor feedback
-_OPERATORS: Final = roles("reader", "operator")
 _ALL_ROLES: Final = roles("reader", "app", "rater", "worker", "operator")
 
 EVERYBODY: Final = AccessRule(None)
@@ -53,8 +52,8 @@ QUESTION: Final = AccessRule(roles("app"), queue="questions", asks=True)
 CHAT: Final = AccessRule(roles("app"), queue="questions", size_limit="max_chat_bytes", asks=True)
 #: what reads the messages or texts of a chat, but decides nothing
 TEXTS: Final = AccessRule(roles("app"), size_limit="max_chat_bytes", asks=True)
-READ: Final = AccessRule(_OPERATORS)
-READ_ALL: Final = AccessRule(_OPERATORS, all_tenants=True)
+READ: Final = AccessRule(OPERATORS)
+READ_ALL: Final = AccessRule(OPERATORS, all_tenants=True)
 ADMIN: Final = AccessRule(roles(), all_tenants=True)
 COMMAND: Final = AccessRule(roles("operator"), all_tenants=True)
 LABEL: Final = AccessRule(roles("rater", "operator"))

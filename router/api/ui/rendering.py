@@ -18,10 +18,10 @@ from starlette.types import Scope
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.routes import RouteTable
-from ragbandit.router.api.schemas.replies import json_ready
 from ragbandit.router.api.security.sites import check_form, signs_in
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
+from ragbandit.router.replies.values import json_ready
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, printable
 from ragbandit.shared.texts.text_forms import is_blank

@@ -27,6 +27,9 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 COMPLETION_PREFIX: Final = "chatcmpl-"
 #: the same of a message in Anthropic's form
 MESSAGE_PREFIX: Final = "msg_"
+#: how ids of responses that the service chooses begin; it is a part of the decision's id. LangChain recognises a
+#: response by it
+RESPONSE_PREFIX: Final = "resp_"
 
 
 def new_id() -> DecisionId:

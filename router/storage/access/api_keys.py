@@ -94,6 +94,8 @@ def are_known_scopes(scopes: Mapping[str, Json]) -> bool:
 
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
+#: roles that operate the service, and may read the dashboard; except admin, they send neither questions nor feedback
+OPERATORS: Final = frozenset[Role]({"reader", "operator", "admin"})
 #: maximum number of keys, without those revoked or expired for more than a day; every process keeps them in memory
 MAX_KEYS: Final = 10_000
 _DIGITS: Final = string.digits + string.ascii_letters

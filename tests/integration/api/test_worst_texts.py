@@ -21,9 +21,9 @@ from ragbandit.router.api.openai.response_stream import ResponseStream
 from ragbandit.router.api.openai.responses import ResponseBody, response
 from ragbandit.router.api.openai.stored_responses import response_question
 from ragbandit.router.api.reading import body_value
-from ragbandit.router.api.schemas import replies as schemas
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
+from ragbandit.router.replies import values
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers import openai_client
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
@@ -107,7 +107,7 @@ class Work:
         self._patched = [
             (json, "loads", self._parsing(json.loads)),
             (json.JSONEncoder, "encode", lambda one, value: self._written(encode(one, value))),
-            (schemas, "to_json", lambda *given, to=schemas.to_json, **more: self._written(to(*given, **more))),
+            (values, "to_json", lambda *given, to=values.to_json, **more: self._written(to(*given, **more))),
             (json_values, "parser", lambda: self._parsing(parse)),
         ]
 
@@ -243,7 +243,7 @@ def replied(body, *, server, decision, monkeypatch):
     for door in doors:
         door.end(outcome, saved=None)
     for write in (replies.completion, response, message_reply):
-        schemas.json_of(write(decision, outcome, base="", saved=None))
+        values.json_of(write(decision, outcome, base="", saved=None))
 
 
 def shapes():

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import insert
 
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
+from ragbandit.router.replies.status import status_json
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.deciding.steps.breaker import Breaker, UnhealthyArms
 from ragbandit.router.serving.health import outcome_poller

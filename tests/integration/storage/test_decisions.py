@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
-from ragbandit.router.api.schemas.replies import record_json
 from ragbandit.router.config.server import ServerSettings
 from ragbandit.router.learning.status import counters
+from ragbandit.router.replies.decisions import record_json
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.storage.access.spending import Spent, spenders_of, spent

@@ -333,18 +333,13 @@ class AsyncClient:
         return cast(replies.RecordReply, await self._object(call))
 
     async def label_queue(self, n: int = 20) -> replies.LabelQueueReply:
-        """GET /v1/label-queue: at most `n` (1 to 100) answers whose labels would teach the policy most."""
+        """GET /v1/label-queue: at most `n` (1 to 100) answers that wait for a label."""
         return cast(replies.LabelQueueReply, await self._object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}")))
 
-    async def paired_labels(self, n: int = 20) -> replies.PairedLabelsReply:
-        """GET /v1/paired-labels: at most `n` (1 to 100) answers of both ways to the same questions, to be labelled."""
-        call = Call(method="GET", path=f"/v1/paired-labels?n={int(n)}")
-        return cast(replies.PairedLabelsReply, await self._object(call))
-
-    async def label_paired(self, item: str, *, right: bool) -> replies.PairedLabelReply:
-        """POST /v1/paired-labels: say whether an answer of `paired_labels` is right."""
-        call = exchange.post("/v1/paired-labels", {"item": item, "right": right})
-        return cast(replies.PairedLabelReply, await self._object(call))
+    async def label(self, item: str, *, right: bool) -> replies.LabelReply:
+        """POST /v1/label-queue: say whether an answer of `label_queue` is right."""
+        call = exchange.post("/v1/label-queue", {"item": item, "right": right})
+        return cast(replies.LabelReply, await self._object(call))
 
     async def cancel(self, decision_id: str) -> replies.CancellationReply:
         """POST /v1/decisions/{id}/cancel. The status is "pending" until the worker has stopped the arm."""

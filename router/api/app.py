@@ -19,7 +19,7 @@ from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import Reads, SharedRead
 from ragbandit.router.api.doors import DOORS
 from ragbandit.router.api.edge import Edge, cors, plain_paths
-from ragbandit.router.api.endpoints import decisions, feedback, operations, paired, policies, sessions, verdicts
+from ragbandit.router.api.endpoints import decisions, feedback, labels, operations, policies, sessions, verdicts
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.api.routes import Endpoint, Endpoints, served
@@ -228,7 +228,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *(route for door in DOORS for route in door.endpoints.routes),
     *(
         route
-        for module in (feedback, sessions, paired, policies, operations, verdicts, mcp)
+        for module in (feedback, labels, sessions, policies, operations, verdicts, mcp)
         for route in module.endpoints.routes
     ),
     *DASHBOARD,

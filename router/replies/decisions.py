@@ -81,12 +81,6 @@ def _feedback_json(item: Feedback, *, late: bool) -> reply_types.KeptFeedback:
     return filled(reply_types.KeptFeedback, item, id=item.facts.get(SENT_ID, item.id), facts=facts, late=late)
 
 
-def label_json(record: DecisionRecord) -> reply_types.LabelTask:
-    assert record.outcome is not None
-    decision = record.decision
-    return filled(reply_types.LabelTask, record.outcome, question=decision.query.text, made_at=decision.made_at)
-
-
 def _query_fields(query: Query) -> dict[str, Any]:
     return {
         "question": query.text,

@@ -19,8 +19,8 @@ from ragbandit.router.reporting.paired_difference import DifferenceSample, Ends,
 from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import PairedComparison, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
+from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to
-from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.shared.texts.formats import counted, money, roughly

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings, RewardSettings
-from ragbandit.router.storage.paired_labels import LABEL_QUEUE
+from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.plugins import function_identity, import_class

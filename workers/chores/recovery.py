@@ -9,7 +9,7 @@ from ragbandit.router.storage import judgements
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.jobs.claims import ScoreKind
 from ragbandit.router.storage.jobs.scores import CHECK_EXPIRE_S, LABEL_EXPIRE_S
-from ragbandit.router.storage.paired_labels import EXPIRE_S, expire_items
+from ragbandit.router.storage.label_queue import expire_items
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.running.context import Context
@@ -40,11 +40,14 @@ def recover(database: Database, *, jobs: Jobs, settings: JudgeSettings, now: flo
     """
     expiry: dict[ScoreKind, float] = {"judge": settings.expire_s, "check": CHECK_EXPIRE_S, "label": LABEL_EXPIRE_S}
     for kind, expire_s in expiry.items():
-        expired = judgements.expire(database, kind=kind, before=now - expire_s, now=now)
+        before = now - expire_s
+        if kind == "label":
+            expired = expire_items(database, before=before, now=now)
+        else:
+            expired = judgements.expire(database, kind=kind, before=before, now=now)
         if expired:
             message = "answers waited for %s for longer than %.0f s, and get no score"
             log.warning(message, kind, expire_s, extra={"action": f"{kind}_expired", "count": expired})
-    expire_items(database, before=now - EXPIRE_S)
     without_job = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
     jobs.enqueue_answers(without_job)
     return len(without_job)

@@ -10,8 +10,8 @@ from typing import Final
 
 from ragbandit.router.reporting.paired_comparison import Pairing
 from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
+from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import PairedAnswer, keep_answer
-from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, DecisionId, Outcome
 

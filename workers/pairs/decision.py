@@ -18,8 +18,8 @@ from ragbandit.router.reporting.paired_difference import expected_half_width
 from ragbandit.router.reporting.paired_questions import ComparedQuestions
 from ragbandit.router.reporting.reading import PairedComparison
 from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.label_queue import MOST_QUESTIONS, withdraw_items
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, withdraw_items
 from ragbandit.shared.texts.formats import counted, money
 from ragbandit.shared.types import Json
 from ragbandit.workers.asking.question_run import QuestionRun, close_parts

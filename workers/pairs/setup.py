@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -16,9 +16,9 @@ from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judge_days import mean_dollars
+from ragbandit.router.storage.label_queue import room_for_questions
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.paired_answers import PairedAnswer
-from ragbandit.router.storage.paired_labels import MOST_QUESTIONS, count_questions
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
@@ -109,13 +109,17 @@ def prepared(
         limits=settings.budget,
         secret=secret,
     )
+    room = None
+    if isinstance(scorer, LabelQueue):
+        with ledger.database.read() as connection:
+            room = room_for_questions(connection, versions=versions)
     return BoughtVerdict(
         settings=settings,
         ledger=ledger,
         questions=stored_questions,
         scorer=scorer,
         actor=actor,
-        room=_room(ledger.database, versions=versions) if isinstance(scorer, LabelQueue) else None,
+        room=room,
     )
 
 
@@ -124,12 +128,6 @@ def _arm_of(report: Report) -> str:
         remedy = "give a longer period, or another tenant"
         raise InvalidInput("no question of the period compares two arms", field="since", remedy=remedy)
     return report.compared_arm
-
-
-def _room(database: Database, *, versions: Mapping[ArmName, str]) -> int:
-    """Number of questions that may be asked until MOST_QUESTIONS wait for labels."""
-    with database.read() as connection:
-        return max(0, MOST_QUESTIONS - count_questions(connection, versions=versions))
 
 
 def _check_runnable(against: str, *, runnable: Collection[str]) -> None:

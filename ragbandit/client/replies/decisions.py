@@ -290,44 +290,30 @@ class SavedFields(TypedDict, total=False):
 class LabelTask(TypedDict):
     """An answer that waits for a label."""
 
-    decision_id: str
-    """Id of the decision."""
+    item: str
+    """Id of the answer, for `POST /v1/label-queue`; it does not show the arm."""
+    kind: Literal["decision", "verdict"]
+    """`decision`: its label is learned; `verdict`: one of two answers to the same question, for a bought verdict."""
+    decision_id: str | None
+    """Id of the decision; null for an answer of a verdict, which was not served."""
     question: str
     """The question."""
     answer: str
     """The answer to judge."""
     sources: list[SourceReply]
-    """Passages in the model's prompts."""
+    """Passages in the model's prompts; empty for an answer of a verdict, since they could show the arm."""
     made_at: float
     """Time of the decision, seconds since 1970."""
 
 
 class LabelQueueReply(TypedDict):
-    """Answers whose labels teach the policy most."""
+    """Answers that wait for a label."""
 
     items: list[LabelTask]
-    """Newest first."""
+    """Answers of a verdict first, in a random order within each question; then those of decisions, newest first."""
 
 
-class PairedItemReply(TypedDict):
-    """An answer of a paired comparison that waits for a label."""
-
-    id: str
-    """Id of the answer; it does not show the arm."""
-    question: str
-    """The question."""
-    answer: str
-    """The answer to judge."""
-
-
-class PairedLabelsReply(TypedDict):
-    """Answers of a paired comparison that wait for labels."""
-
-    items: list[PairedItemReply]
-    """In a random order within each question."""
-
-
-class PairedLabelReply(TypedDict):
+class LabelReply(TypedDict):
     """Confirmation that a label is stored."""
 
     duplicate: bool

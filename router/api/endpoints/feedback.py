@@ -1,19 +1,18 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from fastapi import Query as QueryParameter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.client.replies.decisions import BatchReply, LabelQueueReply, ReceiptReply
+from ragbandit.client.replies.decisions import BatchReply, ReceiptReply
 from ragbandit.router.api.dependencies import (
     BatchKey,
     IdempotencyKey,
     awaited_all,
     caller_of,
     check_count,
-    reads_of,
     router_of,
 )
 from ragbandit.router.api.metrics import Metrics
@@ -21,9 +20,8 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity, item_ids
 from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_description
 from ragbandit.router.api.security.ownership import check_owner, strangers
-from ragbandit.router.api.security.rules import LABEL, AccessRule, roles
+from ragbandit.router.api.security.rules import AccessRule, roles
 from ragbandit.router.learning.sources import IMPORTED_RATER
-from ragbandit.router.replies.decisions import label_json
 from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
@@ -57,25 +55,6 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     if not isinstance(receipt, Receipt):
         raise receipt
     return JsonReply(filled(ReceiptReply, receipt), status_code=200 if receipt.duplicate else 202)
-
-
-@endpoints.get(
-    "/v1/label-queue",
-    rule=LABEL,
-    summary="Read what to label",
-    responses={
-        200: reply_description("Answers that wait for a label, newest first; tenants take turns.", LabelQueueReply)
-    },
-)
-async def label_queue(
-    request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Largest number of answers.")] = 20
-) -> Response:
-    """Read the answers from whose labels the policy would learn most (setting `learning.labels_per_day`). Judge them
-    by `POST /v1/feedback` with `"source": "label"`. The arm is not shown, so that it cannot influence the judgement.
-    """
-    router, tenant = router_of(request), caller_of(request).tenant
-    records = await reads_of(request).run(lambda: router.store.label_queue(tenant=tenant, limit=n))
-    return JsonReply({"items": [label_json(record) for record in records]})
 
 
 @endpoints.post(

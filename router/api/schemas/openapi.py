@@ -41,7 +41,7 @@ _MODULES: Final = (
     "ragbandit.router.replies.decisions",
     "ragbandit.router.replies.status",
     "ragbandit.router.api.schemas.requests",
-    "ragbandit.router.api.endpoints.paired",
+    "ragbandit.router.api.endpoints.labels",
     "ragbandit.router.api.endpoints.policies",
     "ragbandit.router.api.endpoints.verdicts",
 )

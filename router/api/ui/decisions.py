@@ -2,13 +2,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import Query as QueryParameter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints import decisions, feedback, paired
+from ragbandit.router.api.endpoints import decisions, feedback, labels
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody, body_of
 from ragbandit.router.api.security.ownership import check_owner
@@ -18,10 +18,9 @@ from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.explain import Explanation, turn_words
-from ragbandit.router.storage.decisions.label_queue import label_counts
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.decisions.turns import newest_turns, own_events
-from ragbandit.router.storage.paired_labels import count_items
+from ragbandit.router.storage.label_queue import LabelCounts, count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import seconds_of
@@ -83,17 +82,10 @@ async def cancel_answer(decision_id: str, request: Request) -> Response:
 
 @pages.post("/ui/decisions/{decision_id}/rating", rule=LABEL)
 async def rate_decision(decision_id: str, request: Request) -> Response:
-    await _rated(request, await form_fields(request, "rating"), decision_id=decision_id, source="human")
-    return onward(f"/ui/decisions/{decision_id}")
-
-
-async def _rated(
-    request: Request, form: Mapping[str, str], *, decision_id: str, source: Literal["human", "label"]
-) -> None:
-    fields: dict[str, Any] = {"rating": _right(form), "source": source}
+    fields: dict[str, Any] = {"rating": _right(await form_fields(request, "rating")), "source": "human"}
     rater = caller_of(request).name[:MAX_RATER] or None
-    body = FeedbackBody.model_construct(decision_id=decision_id, rater=rater, **fields)
-    await feedback.feedback(body, request)
+    await feedback.feedback(FeedbackBody.model_construct(decision_id=decision_id, rater=rater, **fields), request)
+    return onward(f"/ui/decisions/{decision_id}")
 
 
 def _right(form: Mapping[str, str]) -> bool:
@@ -106,27 +98,17 @@ Skip = Annotated[int, QueryParameter(ge=0, lt=1_000_000)]
 
 
 @pages.get("/ui/labels", rule=PERSON)
-async def labels(request: Request, skip: Skip = 0) -> Response:
-    """The next answer to label: first those of paired comparisons. skip: number of answers to skip."""
+async def label_page(request: Request, skip: Skip = 0) -> Response:
+    """The next answer to label. skip: number of answers to skip."""
     router, caller = router_of(request), caller_of(request)
 
-    def count() -> tuple[int, int, int]:
+    def count() -> LabelCounts:
         with router.database.read() as connection:
-            paired_count = count_items(connection, tenant=caller.tenant)
-            return paired_count, *label_counts(connection, tenant=caller.tenant, now=time.time())
+            return count_items(connection, tenant=caller.tenant, now=time.time())
 
-    paired_count, waiting, today = await reads_of(request).run(count)
-    task, item = None, None
-    if skip < paired_count:
-        item = next(iter(await paired.read_items(request, limit=1, skip=skip)), None)
-    if item is None:
-        read = partial(router.store.label_queue, tenant=caller.tenant, limit=1, skip=max(0, skip - paired_count))
-        task = next(iter(await reads_of(request).run(read)), None)
     values: dict[str, Any] = {
-        "counts": (paired_count + waiting, today),
-        "paired_count": paired_count,
-        "item": item,
-        "task": task,
+        "counts": await reads_of(request).run(count),
+        "item": next(iter(await labels.read_items(request, limit=1, skip=skip)), None),
         "skip": skip,
         "per_day": router.settings.learning.labels_per_day,
         "may_label": caller.role != "reader",
@@ -136,14 +118,11 @@ async def labels(request: Request, skip: Skip = 0) -> Response:
 
 @pages.post("/ui/labels", rule=LABEL)
 async def label(request: Request, skip: Skip = 0) -> Response:
-    form = await form_fields(request, "decision_id", "item", "rating")
-    if not form["rating"]:
-        skip += 1
-    elif form["item"]:
-        right = _right(form)
-        await paired.store_label(request, body_of(paired.PairedLabelBody, {"item": form["item"], "right": right}))
+    form = await form_fields(request, "item", "rating")
+    if form["rating"]:
+        await labels.store_label(request, body_of(labels.LabelBody, {"item": form["item"], "right": _right(form)}))
     else:
-        await _rated(request, form, decision_id=form["decision_id"], source="label")
+        skip += 1
     return onward(f"/ui/labels{f'?skip={skip}' if skip else ''}")
 
 

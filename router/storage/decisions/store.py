@@ -17,7 +17,6 @@ from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions import feedback_writes, tasks
 from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, stored_decisions
-from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.decisions.outcome_writes import OutcomeWrites, Scoring
 from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.rows.conversion import (
@@ -269,12 +268,6 @@ class DecisionStore:
         if task is not None and task.until > now:
             with counting(self.database) as (connection, moves):
                 tasks.stop_tasks(connection, [task.first], moves=moves, now=now)
-
-    def label_queue(self, *, tenant: str | None, limit: int, skip: int = 0) -> list[DecisionRecord]:
-        """Answers that wait for a person's label, newest first. If `tenant` is None, all tenants take turns."""
-        with self.database.read() as connection:
-            ids = ids_to_label(connection, tenant=tenant, limit=limit, skip=skip)
-        return [self.record(DecisionId(key)) for key in ids]
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Raises NotFound, or StoreError if a row of the decision cannot be read."""

@@ -23,7 +23,7 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.paired_labels import PairedItem, expire_items, label_item, waiting_items
+from ragbandit.router.storage.label_queue import LabelItem, expire_items, label_verdict, waiting_items
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import paired_answers
@@ -338,7 +338,7 @@ def test_people_judge_blind(world, arms, monkeypatch):
     labelled, or waited too long.
     """
     monkeypatch.setattr("ragbandit.workers.pairs.decision.MOST_QUESTIONS", 8)
-    monkeypatch.setattr("ragbandit.workers.pairs.setup.MOST_QUESTIONS", 8)
+    monkeypatch.setattr("ragbandit.router.storage.label_queue.MOST_QUESTIONS", 8)
     first = run(world, arms, budget=10.0, judge="labels")
     assert (first.plan.room, first.plan.payable, first.facts["asked"], first.result.asked) == (8, 8, 8, 0)
     assert first.facts["ended"] == "8 questions wait for labels: label them on the page Labels, then run this again"
@@ -351,26 +351,30 @@ def test_people_judge_blind(world, arms, monkeypatch):
     assert {*zip(hard[::2], hard[1::2], strict=True)} == {("yes", "no"), ("no", "yes")}
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")
     assert made.sentence.endswith("Both were asked again: 16 labels missing (page Labels).")
-    common = {"rater": "ann", "secret": SECRET}
     for one in items[:6]:
-        assert not label_item(world.database, one.id, right=one.answer == "yes", tenant=None, **common)
-    assert label_item(world.database, items[0].id, right=items[0].answer == "yes", tenant=None, **common)
+        assert not label(world, one.id, right=one.answer == "yes")
+    assert label(world, items[0].id, right=items[0].answer == "yes")
     with pytest.raises(Conflict, match="other label"):
-        label_item(world.database, items[0].id, right=items[0].answer != "yes", tenant=None, **common)
+        label(world, items[0].id, right=items[0].answer != "yes")
     with pytest.raises(NotFound):
-        label_item(world.database, items[7].id, right=True, tenant="shop", **common)
+        label(world, f"{items[7].id[:-1]}{'0' if items[7].id[-1] != '0' else '1'}", right=True)
+    assert waiting_items(world.database, tenant="shop", limit=100) == []
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")
     assert (made.asked.asked, made.asked.waiting, made.asked.judge) == (3, 10, "label queue")
     assert made.asked.comparison.missing == "10 labels of answers that wait on the page Labels"
-    assert expire_items(world.database, before=time.time() - 60.0) == 0
-    assert expire_items(world.database, before=time.time() + 60.0) == 10
+    now = time.time()
+    assert expire_items(world.database, before=now - 60.0, now=now) == 0
+    assert expire_items(world.database, before=now + 60.0, now=now) == 10
     with pytest.raises(Conflict, match="no label within 7 days"):
-        label_item(world.database, items[7].id, right=True, tenant=None, **common)
+        label(world, items[7].id, right=True)
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")
     assert (made.asked.asked, made.asked.waiting, made.asked.unjudged) == (8, 0, 5)
     assert run(world, arms, budget=10.0, judge="labels").facts["asked"] == 8
 
 
-def waiting(world) -> list[PairedItem]:
-    with world.database.read() as connection:
-        return waiting_items(connection, secret=SECRET, tenant=None, limit=100)
+def waiting(world) -> list[LabelItem]:
+    return waiting_items(world.database, tenant=None, limit=100)
+
+
+def label(world, item: str, *, right: bool, rater: str = "ann") -> bool:
+    return label_verdict(world.database, item, right=right, rater=rater)

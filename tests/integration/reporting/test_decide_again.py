@@ -11,10 +11,9 @@ from ragbandit.router.reporting import paired_requests
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.paired_requests import VerdictRequest, make_request, request_of
 from ragbandit.router.reporting.report import report
-from ragbandit.router.storage import paired_labels
+from ragbandit.router.storage import label_queue
 from ragbandit.router.storage.begun_pairs import begun_pairs, keep_begun
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.paired_labels import label_item
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Cost, Query
@@ -24,7 +23,7 @@ from ragbandit.workers.pairs import requested
 from ragbandit.workers.pairs.setup import prepared as prepare
 from tests.conftest import on_sqlite
 from tests.integration.reporting import test_decide as decide
-from tests.integration.reporting.test_decide import ACTOR, SECRET, booked, made_small, prepared, run, scope, waiting
+from tests.integration.reporting.test_decide import ACTOR, booked, made_small, prepared, run, scope, waiting
 from tests.support import command
 from tests.support.large_store import grow, steps_counted
 
@@ -88,9 +87,8 @@ def test_the_same_label_at_once_is_a_duplicate(world, arms, monkeypatch):
     """Two people who give an answer the same label at the same moment: the second label is a duplicate."""
     run(world, arms, budget=10.0, judge="labels")
     item = waiting(world)[0].id
-    together(monkeypatch, paired_labels, "update", before=True)
-    common = {"right": True, "tenant": None, "secret": SECRET}
-    results = at_once(lambda name: label_item(world.database, item, rater=name, **common), ["ann", "bob"])
+    together(monkeypatch, label_queue, "update", before=True)
+    results = at_once(lambda name: decide.label(world, item, right=True, rater=name), ["ann", "bob"])
     assert sorted(results.values()) == [False, True]
 
 
@@ -391,8 +389,7 @@ def test_the_next_step_reads_no_more_in_a_larger_store(world):
 @on_sqlite
 def test_answers_of_a_changed_arm_wait_for_no_label(world, arms, monkeypatch):
     """After an arm has changed, its old answers wait no more; it is asked again, and the labels then count."""
-    for module in ("decision", "setup"):
-        monkeypatch.setattr(f"ragbandit.workers.pairs.{module}.MOST_QUESTIONS", 8)
+    monkeypatch.setattr("ragbandit.router.storage.label_queue.MOST_QUESTIONS", 8)
     run(world, arms, budget=10.0, judge="labels")
 
     def large(question):
@@ -401,6 +398,6 @@ def test_answers_of_a_changed_arm_wait_for_no_label(world, arms, monkeypatch):
     changed = SimpleNamespace(pipelines={**arms.pipelines, "large": large})
     assert run(world, changed, budget=10.0, judge="labels").facts["asked"] == 8
     for item in waiting(world):
-        label_item(world.database, item.id, right=True, rater="ann", tenant=None, secret=SECRET)
+        decide.label(world, item.id, right=True)
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")
     assert (made.asked.asked, made.asked.waiting) == (8, 0)

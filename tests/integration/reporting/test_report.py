@@ -16,8 +16,8 @@ from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
-from ragbandit.router.storage.decisions.label_queue import ids_to_label
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.label_queue import waiting_items
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.counters import ALL, kept
 from ragbandit.router.storage.sql.tables import updates
@@ -132,8 +132,8 @@ def test_unrated_answers_of_an_arm_wait_for_labels(store):
     order = sorted(open_ones, key=lambda key: drawn_for("rate", key, secret=secret))
     for count, expected in ((3, 3), (3, 3), (5, 5), (50, 9)):
         assert queue_unrated(store.database, scope, arm="single_step", count=count, now=EPOCH + count) == expected
+        queued = [one.id for one in waiting_items(store.database, tenant=None, limit=50)]
         with store.database.read() as connection:
-            queued = ids_to_label(connection, tenant=None, limit=50, skip=0)
             assert kept(connection, label=ALL)["label_due"] == expected
         assert sorted(queued, key=order.index) == order[:expected]
     assert queued == [*order[5:], *order[3:5], *order[:3]]

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from sqlalchemy import event, func, select
 
-from ragbandit.router.storage.decisions.label_queue import label_counts
+from ragbandit.router.storage.label_queue import count_items
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import connections, database as database_module
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, run_statement, send
@@ -89,7 +89,7 @@ def test_the_labels_of_today_are_counted_in_an_index(database, tenant):
     statements = []
     with database.read() as connection:
         event.listen(connection, "before_cursor_execute", lambda *given: statements.append(given[2:4]))
-        assert label_counts(connection, tenant=tenant, now=1e9) == (0, 0)
+        assert count_items(connection, tenant=tenant, now=1e9) == (0, 0, 0)
         sql, parameters = statements[-1]
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all()
     assert "feedback_labels" in str(plan)

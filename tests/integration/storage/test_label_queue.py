@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs import scores
+from ragbandit.router.storage.label_queue import LABEL_QUEUE, count_items, expire_items, waiting_items
+from ragbandit.router.storage.paired_answers import answers_to, keep_answer
 from ragbandit.router.storage.sql.counters import ALL, kept, row_counts
 from ragbandit.shared.types import LabelRequest
-from tests.support.examples import made_decision
+from tests.support.examples import made_decision, made_paired_answer
 
 NOW = 1_700_000_000.0
 ASKED = {LabelRequest.key: {"asked": True, "q": 0.5, "share": 0.1}}
@@ -34,7 +35,7 @@ def judge(store, settings, key, **more):
 
 
 def queued(store, **more):
-    return [one.decision.id for one in store.label_queue(**{"tenant": None, "limit": 10} | more)]
+    return [one.id for one in waiting_items(store.database, **{"tenant": None, "limit": 10} | more)]
 
 
 def test_asked_answers_wait_until_labelled(store, settings):
@@ -60,11 +61,16 @@ def test_asked_answers_wait_until_labelled(store, settings):
 
 
 def test_what_waits_too_long_leaves(store):
-    """Housekeeping takes out what waited since before a time."""
-    add(store, "old")
-    add(store, "new", at=NOW + 100)
-    assert judgements.expire(store.database, kind="label", before=NOW + 50, now=NOW + 200) == 1
-    assert queued(store) == ["new"]
+    """Housekeeping takes out what waited since before a time, answers of decisions and of verdicts."""
+    for key, at in (("old", NOW), ("new", NOW + 100)):
+        add(store, key, at=at)
+        answer = made_paired_answer(store.record(key).decision, arm="a", judge=LABEL_QUEUE, quality=None, made_at=at)
+        keep_answer(store.database, answer)
+    assert expire_items(store.database, before=NOW + 50, now=NOW + 200) == 2
+    assert [(one.partition(".")[0], "." in one) for one in queued(store)] == [("new", True), ("new", False)]
+    with store.database.read() as connection:
+        assert count_items(connection, tenant=None, now=NOW) == (1, 1, 0)
+        assert [one.unjudged for one in answers_to(connection, ["old"])] == ["no label within 7 days"]
 
 
 def test_no_tenant_fills_the_queue(store, monkeypatch):

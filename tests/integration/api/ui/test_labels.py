@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 import pytest
 
 from ragbandit.client import Client
+from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
-from ragbandit.router.storage.paired_labels import LABEL_QUEUE
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import LabelRequest
 from tests.integration.api.ui.conftest import answered
@@ -31,7 +31,7 @@ def test_the_queue(asking):
     keys = [answered(asking, f"question {number}?") for number in range(3)]
     assert waiting(asking) == keys[::-1]
     [task] = asking.http.get("/v1/label-queue?n=1").json()["items"]
-    assert task.keys() == {"decision_id", "question", "answer", "sources", "made_at"}
+    assert task.keys() == {"item", "kind", "decision_id", "question", "answer", "sources", "made_at"}
     record = asking.http.get(f"/v1/decisions/{keys[2]}").json()
     assert record["facts"][LabelRequest.key].items() >= {"asked": True, "q": 1.0, "share": 1.0}.items()
     body = {"decision_id": keys[2], "rating": True, "source": "label"}
@@ -88,19 +88,19 @@ def test_the_page(asking, visit):
     assert "3 answers wait; 0 labels were given today (of about 1,000 a day)" in page
     assert "<strong>Right</strong>: the answer answers the question" in page
     assert HOSTILE not in page
-    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[2], rating="false")
+    done = browser.send("/ui/labels", on="/ui/labels", item=keys[2], rating="false")
     assert done.headers["location"] == "/ui/labels"
-    done = browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="")
+    done = browser.send("/ui/labels", on="/ui/labels", item=keys[1], rating="")
     assert done.headers["location"] == "/ui/labels?skip=1"
     assert "question 0?" in browser.page("/ui/labels?skip=1")
     assert "2 answers wait; 1 label was given today" in browser.page("/ui/labels?skip=1")
-    browser.send("/ui/labels?skip=1", on="/ui/labels?skip=1", decision_id=keys[0], rating="true")
+    browser.send("/ui/labels?skip=1", on="/ui/labels?skip=1", item=keys[0], rating="true")
     assert "Begin again" in browser.page("/ui/labels?skip=1")
     assert waiting(asking) == [keys[1]]
     [kept] = asking.http.get(f"/v1/decisions/{keys[2]}").json()["feedback"]
     assert (kept["source"], kept["kind"], kept["value"]) == ("label", "rating", 0.0)
     for rating, skip in (("maybe", "0"), ("true", "-1"), ("true", "many")):
-        sent = browser.send(f"/ui/labels?skip={skip}", on="/ui/labels", decision_id=keys[1], rating=rating)
+        sent = browser.send(f"/ui/labels?skip={skip}", on="/ui/labels", item=keys[1], rating=rating)
         assert sent.status_code == 422
 
 
@@ -113,7 +113,7 @@ def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
     page = browser.page("/ui/labels")
     assert "/ui/decisions" not in page
     assert browser.http.get("/ui/decisions").status_code == 403
-    browser.send("/ui/labels", on="/ui/labels", decision_id=keys[1], rating="true")
+    browser.send("/ui/labels", on="/ui/labels", item=keys[1], rating="true")
     head = {"authorization": f"Bearer {rater}"}
     [left] = asking.http.get("/v1/label-queue", headers=head).json()["items"]
     assert left["decision_id"] == keys[0]
@@ -121,6 +121,21 @@ def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
     other.log_in(reader)
     assert "Wrong" not in other.page("/ui/labels")
     assert asking.http.get("/v1/label-queue", headers={"authorization": f"Bearer {reader}"}).status_code == 403
+
+
+def test_the_first_label_stays_whoever_gives_the_second(asking, with_keys):
+    """A second person's label of the same answer is a duplicate if it is equal, and a conflict if it is not."""
+    key = answered(asking, "Who wrote Dracula?")
+    ann, bob = ({"authorization": f"Bearer {with_keys(asking, 'rater')}"} for _ in range(2))
+
+    def label(who, *, right: bool):
+        return asking.http.post("/v1/label-queue", headers=who, json={"item": key, "right": right})
+
+    assert label(ann, right=True).json() == {"duplicate": False}
+    assert label(bob, right=True).json() == {"duplicate": True}
+    refused(label(bob, right=False), 409, "CONFLICT", field="item")
+    [kept] = asking.router.decision(key).feedback
+    assert (kept.source, kept.value) == ("label", 1.0)
 
 
 def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
@@ -144,7 +159,7 @@ def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
     assert [arm(key) for key in waiting(service)] == ["direct", "direct"]
 
 
-def test_answers_of_a_paired_comparison(asking, visit, with_keys):
+def test_answers_of_a_verdict_come_first_in_the_one_queue(asking, visit, with_keys):
     """The answers of both ways come first, without their arms, over HTTP, in the client and on the page. The same label
     again is a duplicate. Another tenant's key sees none of them.
     """
@@ -154,12 +169,16 @@ def test_answers_of_a_paired_comparison(asking, visit, with_keys):
         one = made_paired_answer(record, arm=arm, judge=LABEL_QUEUE, quality=None, answer=f"answer {number} {HOSTILE}")
         keep_answer(asking.router.database, one)
     with Client(asking.url) as client:
-        items = client.paired_labels()["items"]
-        assert [one.keys() for one in items] == [{"id", "question", "answer"}] * 2
-        assert client.label_paired(items[0]["id"], right=False) == {"duplicate": False}
-        assert client.label_paired(items[0]["id"], right=False) == {"duplicate": True}
-        with pytest.raises(Conflict):
-            client.label_paired(items[0]["id"], right=True)
+        [*items, other] = client.label_queue()["items"]
+        assert [one["kind"] for one in (*items, other)] == ["verdict", "verdict", "decision"]
+        assert [(one["decision_id"], one["sources"]) for one in items] == [(None, [])] * 2
+        assert other["item"] == other["decision_id"] == key
+        for one in (items[0]["item"], key):
+            assert client.label(one, right=False) == {"duplicate": False}
+            assert client.label(one, right=False) == {"duplicate": True}
+            with pytest.raises(Conflict, match="it has the other label already"):
+                client.label(one, right=True)
+    answered(asking, "Who wrote Carmilla?")
     browser = visit(asking)
     page = browser.page("/ui/labels")
     assert "1 answer is labelled for a verdict" in page
@@ -167,11 +186,11 @@ def test_answers_of_a_paired_comparison(asking, visit, with_keys):
     assert HOSTILE not in page
     assert not any(arm in page for arm in ("direct", "deep"))
     assert "labels teach the most" in browser.page("/ui/labels?skip=1")
-    assert browser.send("/ui/labels", on="/ui/labels", item=items[1]["id"], rating="maybe").status_code == 422
-    browser.send("/ui/labels", on="/ui/labels", item=items[1]["id"], rating="true")
+    assert browser.send("/ui/labels", on="/ui/labels", item=items[1]["item"], rating="maybe").status_code == 422
+    browser.send("/ui/labels", on="/ui/labels", item=items[1]["item"], rating="true")
     assert "labels teach the most" in browser.page("/ui/labels")
     body = {"item": f"{key}.0000000000000000", "right": True}
-    refused(asking.http.post("/v1/paired-labels", json=body), 404, "NOT_FOUND", field="item")
+    refused(asking.http.post("/v1/label-queue", json=body), 404, "NOT_FOUND", field="item")
     with asking.router.database.read() as connection:
         by_text = {one.answer: (one.quality, one.rater) for one in answers_to(connection, [key])}
     assert {one["answer"]: by_text[one["answer"]][0] for one in items} == dict(
@@ -179,4 +198,7 @@ def test_answers_of_a_paired_comparison(asking, visit, with_keys):
     )
     keep_answer(asking.router.database, made_paired_answer(record, arm="more", judge=LABEL_QUEUE, quality=None))
     head = {"authorization": f"Bearer {with_keys(asking, 'rater', tenant='shop')}"}
-    assert asking.http.get("/v1/paired-labels", headers=head).json() == {"items": []}
+    assert asking.http.get("/v1/label-queue", headers=head).json() == {"items": []}
+    for item in (f"{key}.0000000000000000", key, "nobody"):
+        body = {"item": item, "right": True}
+        refused(asking.http.post("/v1/label-queue", headers=head, json=body), 404, "NOT_FOUND", field="item")

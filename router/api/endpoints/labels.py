@@ -1,0 +1,110 @@
+"""Endpoints of the label queue: answers that wait for a person's label, of decisions and of bought verdicts."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import Query as QueryParameter, Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from ragbandit.client.replies.decisions import LabelQueueReply, LabelReply, LabelTask
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.endpoints.feedback import feedback_of, stored
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.schemas.requests import FeedbackBody, RequestBody, example
+from ragbandit.router.api.schemas.responses import JsonReply, reply_description
+from ragbandit.router.api.security.ownership import strangers
+from ragbandit.router.api.security.rules import LABEL
+from ragbandit.router.replies.values import filled
+from ragbandit.router.serving.checks.questions import ID_PATTERN
+from ragbandit.router.serving.checks.reports import MAX_RATER
+from ragbandit.router.storage import label_queue as queue
+from ragbandit.shared.errors import Conflict, NotFound
+from ragbandit.shared.types import Receipt
+
+endpoints = Endpoints("Feedback")
+
+_ITEM: Final = rf"^{ID_PATTERN.pattern}(\.[0-9a-f]{{16}})?$"
+
+
+class LabelBody(RequestBody):
+    """The label of an answer of the label queue."""
+
+    model_config = example(item="ticket-4711", right=True)
+
+    item: Annotated[str, Field(pattern=_ITEM)]
+    """Id of the answer, see GET /v1/label-queue."""
+    right: bool
+    """Whether the answer is right."""
+
+
+@endpoints.get(
+    "/v1/label-queue",
+    rule=LABEL,
+    summary="Read what to label",
+    responses={200: reply_description("Answers that wait for a label.", LabelQueueReply)},
+)
+async def label_queue(
+    request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Largest number of answers.")] = 20
+) -> Response:
+    """Read the answers that wait for a label, without their arms. First those of a bought verdict (`ragbandit report
+    --decide --judge labels`): both answers to a question follow each other, in a random order. Then those from whose
+    labels the policy would learn most (setting `learning.labels_per_day`), newest first; tenants take turns.
+    """
+    items = await read_items(request, limit=n)
+    reply: LabelQueueReply = {"items": [_task(item) for item in items]}
+    return JsonReply(reply)
+
+
+@endpoints.post(
+    "/v1/label-queue",
+    rule=LABEL,
+    summary="Label an answer",
+    responses={200: reply_description("The label is stored.", LabelReply)},
+)
+async def label_answer(body: LabelBody, request: Request) -> Response:
+    """Say whether an answer of the label queue is right. The first label stays: the same one again is a duplicate,
+    another one is refused with 409. No policy learns the label of an answer of a verdict.
+    """
+    reply: LabelReply = {"duplicate": await store_label(request, body)}
+    return JsonReply(reply)
+
+
+def _task(item: queue.LabelItem) -> LabelTask:
+    decision_id = item.id if item.kind == "decision" else None
+    return filled(LabelTask, item, item=item.id, decision_id=decision_id)
+
+
+async def read_items(request: Request, *, limit: int, skip: int = 0) -> list[queue.LabelItem]:
+    database, tenant = router_of(request).database, caller_of(request).tenant
+    return await reads_of(request).run(lambda: queue.waiting_items(database, tenant=tenant, limit=limit, skip=skip))
+
+
+async def store_label(request: Request, body: LabelBody) -> bool:
+    """Returns whether the answer had this label before. Raises NotFound, Conflict."""
+    if await strangers(request, [queue.decision_of(body.item)]):
+        raise queue.unknown_item()
+    if queue.is_of_verdict(body.item):
+        return await _label_verdict(request, body)
+    return await _label_decision(request, body)
+
+
+async def _label_verdict(request: Request, body: LabelBody) -> bool:
+    database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or queue.LABEL_QUEUE
+    return await reads_of(request).run(lambda: queue.label_verdict(database, body.item, right=body.right, rater=rater))
+
+
+async def _label_decision(request: Request, body: LabelBody) -> bool:
+    """Store the label as feedback, which the policy learns."""
+    database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or None
+    fields: dict[str, Any] = {"decision_id": body.item, "feedback_id": queue.label_id(body.item), "rater": rater}
+    label = FeedbackBody.model_construct(**fields, rating=body.right, source="label")
+    (receipt,) = await stored(request, [feedback_of(request, label, key=None)])
+    if isinstance(receipt, Receipt):
+        return receipt.duplicate
+    if isinstance(receipt, NotFound):
+        raise queue.unknown_item()
+    if not isinstance(receipt, Conflict):
+        raise receipt
+    given = await reads_of(request).run(lambda: queue.given_label(database, body.item))
+    queue.check_repeated(right=body.right, given=given)
+    return True

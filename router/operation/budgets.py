@@ -27,7 +27,8 @@ from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.spending import Reserved, Spender, Spent, reserve, spenders_of, spent
+from ragbandit.router.storage.access.reservations import Reservation, reserve, unreserved
+from ragbandit.router.storage.access.spending import Spender, Spent, spenders_of, spent
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
@@ -170,8 +171,8 @@ class Budgets:
         request = query.request if factor == 1.0 else {**query.request, BUDGET_FACTOR: factor}
         return replace(query, request=request, limits=limits)
 
-    async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reserved:
-        """Book the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
+    async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reservation:
+        """Count the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
         tenants, now = self._router.settings.tenants, self._clock()
         budgets = budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
         stopping = [budget for budget in budgets if budget.stop or not self._paces]
@@ -181,7 +182,7 @@ class Budgets:
 
         spenders = spenders_of(tenant, key=caller.key)
         if not stopping and not dollars:
-            return Reserved(spenders=tuple(spenders), dollars=0.0, at=now)
+            return unreserved(spenders, at=now)
         work = partial(reserve, self._router.database, spenders, dollars=dollars, now=now, check=check)
         return await asyncio.to_thread(work)
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, RowMapping, delete, select
 
-from ragbandit.router.storage.access.spending import Reserved, Spender, settle
+from ragbandit.router.storage.access.reservations import Reservation, settle
+from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.paired_answers import answer_dollars, is_erased
 from ragbandit.router.storage.rows.conversion import canonical, of_known
 from ragbandit.router.storage.sql.bulk_insert import insert_into
@@ -34,7 +35,7 @@ _BATCH: Final = 500
 class Booked:
     """The estimate of a question that is being asked."""
 
-    reserved: Reserved
+    reservation: Reservation
     #: dollars of its answers that were stored before
     paid_before: float
     #: the most that one of its calls is expected to cost, since a process may die within a call
@@ -75,7 +76,7 @@ def keep_begun(connection: Connection, *, pair: BegunPair) -> None:
         "kind": "pair",
         "decision_id": pair.decision_id,
         "turn": 0,
-        "made_at": 0.0 if pair.booked is None else pair.booked.reserved.at,
+        "made_at": 0.0 if pair.booked is None else pair.booked.reservation.at,
         "due_at": 0.0,
         "tries": pair.deaths + is_asked,
         "claimed_by": this_process().key if is_asked else None,
@@ -90,9 +91,9 @@ def _facts(pair: BegunPair) -> dict[str, Any]:
     facts: dict[str, Any] = {"failures": dict(pair.failures)}
     facts["sources"] = {arm: [asdict(source) for source in sources] for arm, sources in pair.sources.items()}
     if pair.booked is not None:
-        reserved = pair.booked.reserved
-        names = [[spender.kind, spender.name] for spender in reserved.spenders]
-        facts["booked"] = {"spenders": names, "dollars": reserved.dollars, "at": reserved.at}
+        reservation = pair.booked.reservation
+        names = [[spender.kind, spender.name] for spender in reservation.spenders]
+        facts["booked"] = {"spenders": names, "dollars": reservation.dollars, "at": reservation.at}
         facts["booked"] |= {"paid_before": pair.booked.paid_before, "call": pair.booked.call}
     return facts
 
@@ -118,9 +119,12 @@ def settle_lost(database: Database) -> None:
     for pair in lost:
         assert pair.booked is not None
         known = max(0.0, paid.get(pair.decision_id, 0.0) - pair.booked.paid_before)
-        dollars = max(known, min(known + pair.booked.call, pair.booked.reserved.dollars))
+        dollars = max(known, min(known + pair.booked.call, pair.booked.reservation.dollars))
         settle(
-            database, pair.booked.reserved, dollars=dollars, note=partial(keep_begun, pair=replace(pair, booked=None))
+            database,
+            pair.booked.reservation,
+            dollars=dollars,
+            note=partial(keep_begun, pair=replace(pair, booked=None)),
         )
 
 
@@ -136,8 +140,8 @@ def _pair(row: RowMapping) -> BegunPair:
     booked, of = None, facts.get("booked")
     if of is not None:
         spenders = tuple(Spender(kind, name) for kind, name in of["spenders"])
-        reserved = Reserved(spenders=spenders, dollars=of["dollars"], at=of["at"])
-        booked = Booked(reserved=reserved, paid_before=of["paid_before"], call=of["call"])
+        reservation = Reservation(spenders=spenders, dollars=of["dollars"], at=of["at"])
+        booked = Booked(reservation=reservation, paid_before=of["paid_before"], call=of["call"])
     return BegunPair(
         decision_id=DecisionId(row["decision_id"]),
         deaths=row["tries"],

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ragbandit.router.storage.access.spending import Reserved, Spender, Spent, reserve, settle
+from ragbandit.router.storage.access.reservations import Reservation, reserve, settle
+from ragbandit.router.storage.access.spending import Spender, Spent
 from ragbandit.router.storage.begun_pairs import BegunPair, Booked, begun_pairs, keep_begun, settle_lost
 from ragbandit.router.storage.paired_answers import answer_dollars
 from ragbandit.router.storage.sql.connections import Connection
@@ -51,13 +52,13 @@ class Bookings:
         call: the most that one of its calls is expected to cost. has_ended: whether no later run asks it again
         """
 
-        def note(connection: Connection, reserved: Reserved) -> None:
+        def note(connection: Connection, reservation: Reservation) -> None:
             paid_before = answer_dollars(connection, [key]).get(key, 0.0)
-            booked = Booked(reserved=reserved, paid_before=paid_before, call=call)
+            booked = Booked(reservation=reservation, paid_before=paid_before, call=call)
             self._begun[key] = replace(self.begun(key), booked=booked)
             keep_begun(connection, pair=self._begun[key])
 
-        reserved = reserve(
+        reservation = reserve(
             self._database, self._spenders, dollars=expected, now=time.time(), check=self._check, note=note
         )
         try:
@@ -66,7 +67,7 @@ class Bookings:
             ended = BegunPair(decision_id=key) if has_ended() else replace(self._begun[key], booked=None)
             self._begun[key] = ended
             try:
-                settle(self._database, reserved, dollars=bill.cost.dollars, note=partial(keep_begun, pair=ended))
+                settle(self._database, reservation, dollars=bill.cost.dollars, note=partial(keep_begun, pair=ended))
             except StoreError as error:
                 extra = {"action": "decide", "dollars": bill.cost.dollars, "reason": str(error)}
                 log.warning("the cost of a question cannot be booked; its estimate stays booked", extra=extra)

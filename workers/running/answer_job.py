@@ -15,8 +15,9 @@ from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
 from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.access.reservations import settle, unreserved
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.access.spending import book, spenders_of
+from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.rows.conversion import query_hash
@@ -82,9 +83,9 @@ class AnswerJob:
         self._others: list[ArmName] = []
         #: whether a reader was sent a piece of the answer
         self.has_content = False
-        #: cost of the run, however it ends, and the dollars of it that its outcome has
+        #: cost of the run, however it ends, and the dollars of it that are counted, by its outcome or without one
         self.account = Account()
-        self._charged = 0.0
+        self._counted = 0.0
 
     @property
     def longest_s(self) -> float:
@@ -125,7 +126,7 @@ class AnswerJob:
         extra = {**self.log_extra, "after_s": self.longest_s}
         log.error("an arm ignores its cancellation: its question fails, and its run is left alone", extra=extra)
         error = f"the arm {self.decision.arm!r} ran for {self.longest_s:g} s and ignored its cancellation"
-        self._charged = self.account.cost.dollars
+        self._counted = self.account.cost.dollars
         cost = replace(self.account.cost, seconds_total=self.longest_s)
         return replace(self._failed(ABANDONED, error=error), cost=cost)
 
@@ -185,22 +186,15 @@ class AnswerJob:
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
         log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)
-        self.book_lost()
+        self.settle_rest()
 
-    def book_lost(self) -> None:
-        """Charge the dollars of a run that no outcome has, since the question runs again."""
-        self._book(self.account.cost.dollars)
-
-    def book_rest(self) -> None:
-        """Charge what an abandoned run has cost after its outcome."""
-        if self.account.cost.dollars > self._charged:
-            self._book(self.account.cost.dollars - self._charged)
-
-    def _book(self, dollars: float) -> None:
+    def settle_rest(self) -> None:
+        """Count the dollars of the run that no outcome has. An abandoned run may cost more after its outcome."""
         query, database = self.decision.query, self.context.store.database
-        spenders = spenders_of(query.tenant, key=query.api_key)
+        dollars, self._counted = self.account.cost.dollars - self._counted, self.account.cost.dollars
+        call = unreserved(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
         try:
-            book(database, spenders, dollars=dollars, now=database.clock.now())
+            settle(database, call, dollars=dollars)
         except StoreError as error:
             extra = {**self.log_extra, "dollars": dollars, "reason": str(error)}
             log.warning("the cost of an interrupted run is not counted in the budgets", extra=extra)
@@ -254,7 +248,8 @@ class AnswerJob:
             if context.ending.is_set():
                 with contextlib.suppress(StoreError):
                     context.queue.give_back(key)
-            self.book_lost()
+            self._counted -= min(self._counted, outcome.cost.dollars)
+            self.settle_rest()
             raise
         context.notifier.attempt(lambda: context.jobs.publish(f"outcome:{key}"))
         if is_new:

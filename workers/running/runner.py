@@ -135,7 +135,7 @@ class Runner(Generic[Writer]):
         writer = await self._callers.begin(job, writer)
         try:
             work = job.work(arm, reader=writer)
-            return await _at_most(job.longest_s, work, left=partial(context.threads.submit, job.book_rest)), writer
+            return await _at_most(job.longest_s, work, left=partial(context.threads.submit, job.settle_rest)), writer
         finally:
             if writer is not None:
                 self._callers.end(writer)

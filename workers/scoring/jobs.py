@@ -10,8 +10,9 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from ragbandit.router.operation.budgets import stopped_until
+from ragbandit.router.storage.access.reservations import settle, unreserved
 from ragbandit.router.storage.access.shared_secrets import drawn_for
-from ragbandit.router.storage.access.spending import book, spenders_of
+from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.judgements import Refused, ScoreCost, ScoreJob
 from ragbandit.router.telemetry.routines import insist
@@ -149,9 +150,8 @@ def _judged(
         queue.put_back(job, due_at=context.deadlines.now(), spent=_spent(bill))
         if not context.ending.is_set():
             raise
-    spenders = spenders_of(query.tenant, key=query.api_key)
-    booked = partial(book, database, spenders, dollars=_spent(bill).dollars, now=database.clock.now())
-    insist(booked, seconds=KEEP_S, ending=context.ending)
+    call = unreserved(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
+    insist(partial(settle, database, call, dollars=_spent(bill).dollars), seconds=KEEP_S, ending=context.ending)
     return scored
 
 

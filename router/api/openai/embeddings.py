@@ -24,7 +24,7 @@ from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.operation.budgets import Budgets
 from ragbandit.router.serving.deciding.steps.rules import Rules
-from ragbandit.router.storage.access.spending import Reserved, settle
+from ragbandit.router.storage.access.reservations import Reservation, settle
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.errors import Forbidden, NotFound, RagBanditError, StoreError, TooManyRequests
@@ -137,8 +137,10 @@ async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response
     await paced(request, _permitted(request, tenant=tenant))
     try:
         async with asyncio.timeout(router.settings.budget.seconds), server.turn():
-            reserved = await budgets.reserve(tenant, caller=caller, dollars=dollars)
-            reply = await _paid_reply(server, sent, estimate=estimate, reserved=reserved, database=router.database)
+            reservation = await budgets.reserve(tenant, caller=caller, dollars=dollars)
+            reply = await _paid_reply(
+                server, sent, estimate=estimate, reservation=reservation, database=router.database
+            )
     except RagBanditError:
         raise
     except Exception as error:
@@ -160,7 +162,7 @@ def _permitted(request: Request, *, tenant: str) -> Query:
 
 
 async def _paid_reply(
-    server: EmbeddingsServer, sent: Mapping[str, Any], *, estimate: Tokens, reserved: Reserved, database: Database
+    server: EmbeddingsServer, sent: Mapping[str, Any], *, estimate: Tokens, reservation: Reservation, database: Database
 ) -> dict[str, Any]:
     """Returns the embeddings, and books their cost. Raises BrokenReply, and errors as `EmbeddingsServer.ask`.
 
@@ -171,18 +173,18 @@ async def _paid_reply(
         reply = await server.ask(sent)
     except Exception as error:
         if costs_nothing(error):
-            await _settle(database, reserved, dollars=0.0)
+            await _settle(database, reservation, dollars=0.0)
         raise
-    await _settle(database, reserved, dollars=server.cost(reply, model=sent["model"], estimate=estimate))
+    await _settle(database, reservation, dollars=server.cost(reply, model=sent["model"], estimate=estimate))
     raise_error(reply)
     if not _has_embeddings(reply):
         raise BrokenReply(server_message(reply) or "the reply has no list of embeddings in its field data")
     return reply
 
 
-async def _settle(database: Database, reserved: Reserved, *, dollars: float) -> None:
+async def _settle(database: Database, reservation: Reservation, *, dollars: float) -> None:
     try:
-        await asyncio.to_thread(settle, database, reserved, dollars=dollars)
+        await asyncio.to_thread(settle, database, reservation, dollars=dollars)
     except StoreError as error:  # the reply is not lost to a count
         extra = {"action": "embeddings", "dollars": dollars, "reason": error.message}
         log.warning("the cost of embeddings is counted in the budgets as it was estimated", extra=extra)

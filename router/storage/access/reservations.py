@@ -1,21 +1,47 @@
-"""Reservations: a running answer's estimated cost counts in budgets until its outcome is stored.
+"""Dollars around a call: reserved before it, counted after it. Everything that spends does so by these verbs.
 
-The estimate is a column of the answer's row in `jobs`, which is inserted with the decision and deleted with the
-outcome. So every gateway sees it, and none is left after a crash. If the process that runs an answer dies, its estimate
-is charged, since the model may have been asked.
+    before a call     after it           if its process dies
+    reserve           settle             the estimate stays counted: the call may have been paid
+    reserve_answers   settle_answers     charge_lost: the estimate is charged, and reserved again for the next run
+    unreserved        settle             nothing is counted
+
+`reserve` is for embeddings and the questions of a bought verdict, `reserve_answers` for decisions, in the transaction
+that stores them. Scores of the judge, rewrites, picks and what a run costs without an outcome begin with `unreserved`:
+nothing is written before such a call.
+
+An estimate is in one of two places, and `spending.spent` reads both. That of a call is added to the sums of its
+spenders until it is settled. That of an answer is a column of its row in `jobs`, which is inserted with the decision
+and deleted with the outcome: so it costs no write of its own, every deletion of the job releases it, and every gateway
+sees it. If it were in the sums, each question would change rows that all gateways share, and each way in which a job
+ends would have to settle it.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.storage.access.spending import Spender, Spent, lock, spent
-from ragbandit.router.storage.sql.bulk_insert import run_statement
+from ragbandit.router.storage.access.spending import (
+    MOST_DOLLARS,
+    UNIT,
+    Spender,
+    Spent,
+    change_dollars,
+    count_dollars,
+    lock,
+    spenders_of,
+    spent,
+)
+from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import Decision, DecisionId, SpendLimit
+from ragbandit.shared.types import Decision, DecisionId, Outcome, SpendLimit
 
+#: columns of `jobs` that `charge_lost` needs
+RESERVING: Final = ("tenant", "api_key", "reserved")
 _RECENT: Final = (
     "SELECT d.arm AS arm, o.cost AS cost FROM outcomes o JOIN decisions d ON d.id = o.decision_id"
     " ORDER BY o.made_at DESC LIMIT 200"
@@ -25,14 +51,66 @@ _STORED: Final = "SELECT id FROM decisions WHERE id IN ?"
 _FRESH_S: Final = 1.0
 
 
-class Reservations:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """Dollars that are counted before a call. dollars: the estimate, 0.0 if nothing is. at: time of its day."""
+
+    spenders: tuple[Spender, ...]
+    dollars: float
+    at: float
+
+
+def unreserved(spenders: Iterable[Spender], *, at: float) -> Reservation:
+    """The reservation of a call before which nothing is counted."""
+    return Reservation(spenders=tuple(spenders), dollars=0.0, at=at)
+
+
+def reserve(
+    database: Database,
+    spenders: Sequence[Spender],
+    *,
+    dollars: float,
+    now: float,
+    check: Callable[[Mapping[Spender, Spent]], None],
+    note: Callable[[Connection, Reservation], object] = lambda _connection, _reservation: None,
+) -> Reservation:
+    """Count an estimate if `check` does not raise for the sums so far. Raises what `check` raises, and StoreError.
+
+    note: writes what belongs to the estimate, in the same transaction. Reservations of a spender run one after another,
+    in all processes, so together they exceed a budget by at most one.
+    """
+    with counting(database) as (connection, moves):
+        lock(connection, spenders)
+        check(spent(connection, spenders, now=now))
+        count_dollars(moves, spenders, dollars=dollars, now=now)
+        reservation = Reservation(spenders=tuple(spenders), dollars=dollars, at=now)
+        note(connection, reservation)
+    return reservation
+
+
+def settle(
+    database: Database, reservation: Reservation, *, dollars: float, note: Callable[[Connection], object] | None = None
+) -> None:
+    """Replace an estimate by the cost, 0.0 for a call that failed and is not paid. Raises StoreError; the estimate then
+    stays. note: as in `reserve`.
+    """
+    dollars = max(0.0, dollars)
+    if dollars != reservation.dollars or note is not None:
+        with counting(database) as (connection, moves):
+            before, at = reservation.dollars, reservation.at
+            change_dollars(moves, reservation.spenders, before=before, after=dollars, now=at)
+            if note is not None:
+                note(connection)
+
+
+class AnswerReservations:
     """Refuses new decisions of spenders whose budget is spent."""
 
     def __init__(self) -> None:
         self._means: Mapping[str, float] = {}
         self._read_at = -_FRESH_S
 
-    def admit(
+    def reserve_answers(
         self, connection: Connection, group: Sequence[Decision], *, estimates: dict[DecisionId, float]
     ) -> dict[DecisionId, RagBanditError]:
         """Returns id -> error for the new decisions of the group that a spent budget refuses. In a write transaction.
@@ -74,6 +152,35 @@ class Reservations:
             self._means = {arm: sum(of_arm) / len(of_arm) for arm, of_arm in costs.items()}
             self._read_at = time.monotonic()
         return self._means
+
+
+def settle_answers(
+    moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row], is_stored: bool = True
+) -> None:
+    """Count the cost of new outcomes, in the transaction that deletes their jobs.
+
+    rows: decision id -> its row, with the columns `tenant` and `api_key`. is_stored: False for outcomes of second runs,
+    which are not stored
+    """
+    for outcome in outcomes:
+        row = rows[outcome.decision_id]
+        spenders = spenders_of(row["tenant"], key=row["api_key"])
+        count_dollars(
+            moves, spenders, dollars=max(0.0, outcome.cost.dollars), now=outcome.made_at, is_outcome=is_stored
+        )
+
+
+def charge_lost(moves: Moves, rows: Iterable[Row], *, now: float) -> None:
+    """Charge the estimates of answers whose process died. rows: of `jobs`, with the columns RESERVING."""
+    for row in rows:
+        if row["reserved"]:
+            spenders = spenders_of(row["tenant"], key=row["api_key"])
+            count_dollars(moves, spenders, dollars=row["reserved"] * UNIT, now=now)
+
+
+def units(dollars: float) -> int | None:
+    """The value of `jobs.reserved` for an estimate; None for nothing."""
+    return round(min(dollars, MOST_DOLLARS) / UNIT) or None
 
 
 def _spent_limit(

@@ -1,25 +1,25 @@
 """Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge, on embeddings.
 
-Every sum is a row of `counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
+Calls change the sums by the verbs of reservations.py, and corrections.py changes them afterwards. Every sum is a row of
+`counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
 row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label. What no outcome
 explains (rewriting, judging, embeddings, runs whose process ended, corrections) is also summed apart, in rows whose
 names end with OTHER, so that `verify` can compare the rest with the outcomes.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from sqlalchemy import delete
 
-from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Day, Moves, counting, day_of
-from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.counters import Day, Moves, day_of
 from ragbandit.router.storage.sql.tables import counters
-from ragbandit.shared.types import DecisionId, Outcome, Period
+from ragbandit.shared.types import DecisionId, Period
 
 #: dollars per unit of a counter and of a reservation; both are whole numbers
 UNIT: Final = 1e-9
@@ -81,71 +81,6 @@ class Spent:
         return (self.day if period == "day" else self.month) + self.reserved
 
 
-def count_spending(
-    moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row], is_stored: bool = True
-) -> None:
-    """Count the cost of new outcomes. rows: decision id -> its row, with the columns `tenant` and `api_key`.
-
-    is_stored: False for outcomes of second runs, which are not stored
-    """
-    for outcome in outcomes:
-        row = rows[outcome.decision_id]
-        spenders = spenders_of(row["tenant"], key=row["api_key"])
-        count_dollars(
-            moves, spenders, dollars=max(0.0, outcome.cost.dollars), now=outcome.made_at, is_outcome=is_stored
-        )
-
-
-def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now: float) -> None:
-    """Count dollars of rewritten questions, scores and lost runs, which are not answers. Raises StoreError."""
-    if dollars > 0.0:
-        with counting(database) as (_, moves):
-            count_dollars(moves, spenders, dollars=dollars, now=now)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reserved:
-    """An estimate that is booked before a call, and stays if the call's cost remains unknown."""
-
-    spenders: tuple[Spender, ...]
-    dollars: float
-    at: float
-
-
-def reserve(
-    database: Database,
-    spenders: Sequence[Spender],
-    *,
-    dollars: float,
-    now: float,
-    check: Callable[[Mapping[Spender, Spent]], None],
-    note: Callable[[Connection, Reserved], object] = lambda _connection, _reserved: None,
-) -> Reserved:
-    """Book an estimate if `check` does not raise for the sums so far. Raises what `check` raises, and StoreError.
-
-    note: writes what belongs to the estimate, in the same transaction. Reservations of a spender run one after another,
-    in all processes, so together they exceed a budget by at most one.
-    """
-    with counting(database) as (connection, moves):
-        lock(connection, spenders)
-        check(spent(connection, spenders, now=now))
-        count_dollars(moves, spenders, dollars=dollars, now=now)
-        reserved = Reserved(spenders=tuple(spenders), dollars=dollars, at=now)
-        note(connection, reserved)
-    return reserved
-
-
-def settle(
-    database: Database, reserved: Reserved, *, dollars: float, note: Callable[[Connection], object] | None = None
-) -> None:
-    """Replace an estimate by the cost. Raises StoreError; the estimate then stays. note: as in `reserve`."""
-    if dollars != reserved.dollars or note is not None:
-        with counting(database) as (connection, moves):
-            change_dollars(moves, reserved.spenders, before=reserved.dollars, after=dollars, now=reserved.at)
-            if note is not None:
-                note(connection)
-
-
 def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, after: float, now: float) -> None:
     """Count other dollars than before on the day of `now`."""
     for amount in (-before, after):
@@ -170,19 +105,6 @@ def count_dollars(
         moves.add(day, amount, label=spender.label)
         if not is_outcome:
             moves.add(Day(day + OTHER), amount, label=spender.label)
-
-
-def book_lost(moves: Moves, rows: Iterable[Row], *, now: float) -> None:
-    """Charge the estimates of answers whose process died. rows: rows of `jobs`."""
-    for row in rows:
-        if row["reserved"]:
-            spenders = spenders_of(row["tenant"], key=row["api_key"])
-            count_dollars(moves, spenders, dollars=row["reserved"] * UNIT, now=now)
-
-
-def units(dollars: float) -> int | None:
-    """The value of `jobs.reserved` for an estimate; None for nothing."""
-    return round(min(dollars, MOST_DOLLARS) / UNIT) or None
 
 
 def spent(

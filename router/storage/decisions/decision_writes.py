@@ -1,6 +1,6 @@
 """Stores a group of decisions in one transaction. Its phases lock rows in this order; `add` calls them:
 
-1. admit: the spending of budgets (`Reservations.admit`), which refuses decisions beyond a spent budget.
+1. reserve: the spending of budgets (`reserve_answers`), which refuses decisions beyond a spent budget.
 2. insert: rows of `decisions`. Then the revision of the versions is compared with the one that decided.
 3. refuse: `units` and `outcomes`. A turn whose place another request has taken meanwhile is deleted again.
 4. queue: `waiting`, for each ledger, and `jobs`, for workers.
@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import select
 
-from ragbandit.router.storage.access.reservations import Reservations
+from ragbandit.router.storage.access.reservations import AnswerReservations
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import take_answers
 from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
@@ -81,7 +81,7 @@ class DecisionWrites:
     ) -> None:
         """The parameters are those of DecisionStore."""
         self.database, self.text, self.context = database, text, context
-        self.estimate, self.reservations = estimate, Reservations()
+        self.estimate, self.reservations = estimate, AnswerReservations()
 
     def add(
         self,
@@ -99,7 +99,7 @@ class DecisionWrites:
         try:
             with counting(self.database) as (connection, moves):
                 estimates = {decision.id: self.estimate(decision) for decision in group}
-                over = self.reservations.admit(connection, group, estimates=estimates)
+                over = self.reservations.reserve_answers(connection, group, estimates=estimates)
                 rest = [decision for decision in group if decision.id not in over] if over else group
                 rows = list(map(self.row, rest))
                 are_new, queues = _insert(connection, rest, rows=rows, label=label, base=base, revision=revision)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Literal
 
-from ragbandit.router.storage.access.spending import count_spending
+from ragbandit.router.storage.access.reservations import settle_answers
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import stored_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites
@@ -174,7 +174,7 @@ def _insert(
             locked.hashes[key] = row["body_hash"]
         elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != locked.hashes[key]:
             again.append(outcome)
-    count_spending(moves, again, rows=locked.decided, is_stored=False)
+    settle_answers(moves, again, rows=locked.decided, is_stored=False)
     if new:
         insert_rows(connection, outcomes, sorted(map(itemgetter(1), new), key=_DECISION_ID))
         keys = {outcome.decision_id for outcome, _ in new}
@@ -182,7 +182,7 @@ def _insert(
         flag_waiting(connection, flagged, moves=moves, has_outcome=True)
         by_workers = [outcome.decision_id for outcome, _ in new if _is_of_workers(locked.decided[outcome.decision_id])]
         answers.remove(connection, by_workers)
-        count_spending(moves, map(itemgetter(0), new), rows=locked.decided)
+        settle_answers(moves, map(itemgetter(0), new), rows=locked.decided)
     return new
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, case, select, update
 
-from ragbandit.router.storage.access.spending import units
+from ragbandit.router.storage.access.reservations import units
 from ragbandit.router.storage.jobs.claims import CLAIM_S, Claims
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send

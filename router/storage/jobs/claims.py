@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, select, update
 
-from ragbandit.router.storage.access.spending import book_lost
+from ragbandit.router.storage.access.reservations import RESERVING, charge_lost
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import CounterName, Moves, counting
 from ragbandit.router.storage.sql.database import Database
@@ -97,11 +97,11 @@ class Claims:
         chosen = select(jobs.c.decision_id).where(*where, self._is_kind).with_for_update(skip_locked=True)
         freed = update(jobs).where(jobs.c.decision_id.in_(chosen), self._is_kind)
         freed = freed.values(claimed_by=None, claimed_until=None)
-        columns = jobs.c["decision_id", "tenant", "api_key", "reserved"]
+        columns = jobs.c[("decision_id", *RESERVING)]
         with counting(self._database) as (connection, moves):
             rows = connection.execute(freed.returning(*columns)).mappings().all()
             if is_lost:
-                book_lost(moves, rows, now=self._database.clock.now())
+                charge_lost(moves, rows, now=self._database.clock.now())
         return [row["decision_id"] for row in rows]
 
     def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:

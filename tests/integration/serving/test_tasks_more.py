@@ -150,9 +150,9 @@ def test_a_budget_stops_all_turns_of_a_group(make_world, database_url):
         turn(world)
     store.add_decisions = original
     reservations = store._decisions.reservations
-    reservations.admit = lambda _connection, group, **_more: {group[0].id: Conflict("spent", field="budget")}
+    reservations.reserve_answers = lambda _connection, group, **_more: {group[0].id: Conflict("spent", field="budget")}
     refused, other = store.add_decisions(decided)
-    del reservations.admit
+    del reservations.reserve_answers
     assert (refused.field, other.turn_of) == ("budget", first.id)
     assert world.router.decision(first.id).state == "closed"
     assert place(turn(world)) == (1, None)

@@ -150,10 +150,28 @@ def test_an_arm_that_ignores_its_cancellation_is_suspended(deaf):
 def test_what_an_abandoned_run_pays_later_is_booked(deaf):
     """The dollars that a run costs after it was abandoned count in the budgets, and those of its outcome count once."""
     context, generator = deaf
+    given(context, 0.3)  # the arm calls its generator within this time, also in a process that has just begun
     assert answer_next(context)
     assert spent_today(context) == 0.0
     generator.released = True
     assert until(lambda: spent_today(context) == 0.25)
+
+
+def test_dollars_of_an_abandoned_run_without_an_outcome_count_once(deaf, monkeypatch):
+    """If the outcome of an abandoned run is never stored, what the run has cost until its end counts once."""
+    monkeypatch.setattr(answer_job, "KEEP_S", 0.0)
+    context, generator = deaf
+    given(context, 0.3)
+
+    def refuse(*_given, **_more):
+        generator.released = True
+        assert until(lambda: spent_today(context) == 0.25)
+        raise StoreError("the value is out of range")
+
+    monkeypatch.setattr(context.store, "add_outcome", refuse)
+    with pytest.raises(StoreError):
+        answer_next(context)
+    assert spent_today(context) == 0.25
 
 
 @pytest.mark.parametrize("tries", [0, 1])

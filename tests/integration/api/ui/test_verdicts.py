@@ -12,7 +12,8 @@ from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.reporting import paired_requests
 from ragbandit.router.reporting.paired_requests import request_of
 from ragbandit.router.storage.access.audit_log import entries
-from ragbandit.router.storage.access.spending import Spender, reserve
+from ragbandit.router.storage.access.reservations import reserve
+from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import Conflict
 from ragbandit.workers.judge.rubric import CRITERIA

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 import pytest
 
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.access.reservations import reserve, settle
 from ragbandit.router.storage.access.spending import (
     KEPT_DAYS,
     MOST_DOLLARS,
     Spender,
     forget_spending,
-    reserve,
-    settle,
     spent,
 )
 from ragbandit.router.storage.sql.counters import recount

@@ -9,7 +9,17 @@ from ragbandit.router import storage
 ROOT = Path(storage.__file__).parents[2]
 ENDS = re.compile(r"\bdelete\(|drop_jobs\(|\.unlink\(|\bexpire\(|\.claim\(|\.fail\(|put_back\(|forget\w*\(")
 #: functions and classes that store the time
-STORED_BY = {"book", "book_lost", "retire", "shared_secret", "Feedback", "record", "partial", "pack", "unrun_outcome"}
+STORED_BY = {
+    "unreserved",
+    "charge_lost",
+    "retire",
+    "shared_secret",
+    "Feedback",
+    "record",
+    "partial",
+    "pack",
+    "unrun_outcome",
+}
 STORED_BY |= {"made_outcome"}
 #: file -> number of other uses. In tasks.py: the time of the decision by which another arm takes over, and of its
 #: budget; and the day for which an unsupported parameter is remembered, where a wrong clock costs one refused request
@@ -43,4 +53,4 @@ def test_the_check_sees_a_wrong_clock():
     """A queue that claims by time.time is seen, a row with the time is not."""
     assert wrong_uses("queue.claim(now=time.time())") == [1]
     assert wrong_uses("def f(clock=time.time):\n    delete(x)") == [1]
-    assert wrong_uses("delete(x)\nbook(d, now=time.time())") == []
+    assert wrong_uses("delete(x)\nunreserved(d, at=time.time())") == []

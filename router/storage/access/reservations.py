@@ -1,4 +1,4 @@
-"""Dollars around a call: reserved before it, counted after it. Everything that spends does so by these verbs.
+"""Dollars around a call: reserved before, counted afterwards. All code that spends dollars calls these functions.
 
     before a call     after it           if its process dies
     reserve           settle             the estimate stays counted: the call may have been paid
@@ -12,8 +12,8 @@ nothing is written before such a call.
 An estimate is in one of two places, and `spending.spent` reads both. That of a call is added to the sums of its
 spenders until it is settled. That of an answer is a column of its row in `jobs`, which is inserted with the decision
 and deleted with the outcome: so it costs no write of its own, every deletion of the job releases it, and every gateway
-sees it. If it were in the sums, each question would change rows that all gateways share, and each way in which a job
-ends would have to settle it.
+sees the estimate. Estimates of answers in the sums would let each question change rows that all gateways share, and
+each way in which a job ends would have to settle one.
 """
 
 import time

@@ -9,8 +9,8 @@
 that stores them. Scores of the judge, rewrites, picks and what a run costs without an outcome begin with `unreserved`:
 nothing is written before such a call.
 
-An estimate is in one of two places, and `spending.spent` reads both. That of a call is added to the sums of its
-spenders until it is settled. That of an answer is a column of its row in `jobs`, which is inserted with the decision
+An estimate is in one of two places, and `spending.spent` reads both. The estimate of a call is added to the sums of
+its spenders until it is settled. The estimate of an answer is a column of its row in `jobs`, inserted with the decision
 and deleted with the outcome: so it costs no write of its own, every deletion of the job releases it, and every gateway
 sees the estimate. Estimates of answers in the sums would let each question change rows that all gateways share, and
 each way in which a job ends would have to settle one.
@@ -171,7 +171,7 @@ def settle_answers(
 
 
 def charge_lost(moves: Moves, rows: Iterable[Row], *, now: float) -> None:
-    """Charge the estimates of answers whose process died. rows: of `jobs`, with the columns RESERVING."""
+    """Charge the estimates of answers whose process died. rows: rows of `jobs`, with the columns RESERVING."""
     for row in rows:
         if row["reserved"]:
             spenders = spenders_of(row["tenant"], key=row["api_key"])

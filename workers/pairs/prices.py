@@ -1,18 +1,35 @@
 """What an answer and its score are expected to cost, from answers of these arms, or from the settings without any."""
 
+import contextlib
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.router.reporting.paired_questions import AnswerPrice, ComparedQuestion
+from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.reporting.paired_comparison import Pairing
+from ragbandit.router.reporting.paired_questions import AnswerPrice, ComparedQuestion, ComparedQuestions
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.jobs.judge_days import mean_dollars
+from ragbandit.router.storage.paired_answers import PairedAnswer
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.errors import NotFound
 from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName
+from ragbandit.workers.asking.scoring import CheckScorer, JudgeScorer, LabelQueue, Scorer
+from ragbandit.workers.judge.judge import REPLY_TOKENS, Judge, shown_passages
+from ragbandit.workers.setup.generators import worker_arms
 
 #: tokens of an answer of an arm that has not been asked yet
 _ASSUMED: Final = Tokens(read=2000, written=500)
 #: number of answers of an arm, or of scores, from which their own dollars replace what was expected
 _ENOUGH: Final = 5
+#: number of stored answers whose prompts of the judge price a score that nobody has paid yet
+_SAMPLE: Final = 20
+#: duration of the live traffic whose judgements price a score, seconds
+_JUDGED_S: Final = 30 * 86_400.0
 _SCORE: Final = ArmName("")
 
 
@@ -70,11 +87,74 @@ class AnswerPrices:
         return follows if paid.count >= _ENOUGH else max(expected, follows)
 
 
-def assumed_dollars(generator: GeneratorSettings | None, tokens: Tokens = _ASSUMED) -> float:
+def expected_prices(
+    questions: ComparedQuestions,
+    answers: Sequence[PairedAnswer],
+    *,
+    pairing: Pairing,
+    settings: Settings,
+    scorer: Scorer,
+    store: DecisionStore,
+) -> AnswerPrices:
+    """Prices from the answers of the period, or from those of the models, which follow what earlier runs have paid.
+
+    answers: stored ones to these questions
+    """
+    generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
+    new = [one for one in answers if one.version == pairing.versions.get(one.arm) and not one.is_stored]
+    paid = [one for one in new if one.status != "failed"]
+    known, assumed = dict[ArmName, AnswerPrice](), list[str]()
+    for name in pairing.versions:
+        dollars = _assumed_dollars(settings.named_generators.get(generators.get(name, "")))
+        known[name] = questions.prices.get(name, AnswerPrice(base=dollars))
+        if dollars and name not in questions.prices and all(one.arm != name for one in paid):
+            assumed.append(_assumption(name))
+    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=store.database)
+    if score is None and isinstance(scorer, JudgeScorer):
+        generator, tokens = settings.judge.generator, _judged_tokens(questions, judge=scorer.judge, store=store)
+        score = statistics.fmean([_assumed_dollars(generator, one) for one in tokens] or [_assumed_dollars(generator)])
+        assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
+    prices = AnswerPrices(arms=known, score=score or 0.0, assumed=assumed)
+    by_id = {one.id: one for one in questions.differing}
+    for one in paid:
+        prices.add(one.arm, one.cost.dollars, question=by_id[one.decision_id])
+    return prices
+
+
+def _judged_tokens(questions: ComparedQuestions, *, judge: Judge, store: DecisionStore) -> list[Tokens]:
+    """Tokens of the scores of stored answers, of the first _SAMPLE questions that can be asked."""
+    tokens = list[Tokens | None]()
+    for question in questions.askable[:_SAMPLE]:
+        with contextlib.suppress(NotFound):  # erased meanwhile
+            record = store.record(question.id)
+            if record.outcome is not None and not is_blank(record.outcome.answer):
+                answer, sources = record.outcome.answer or "", shown_passages(record.outcome)
+                tokens.append(judge.tokens(record.decision.query.text, answer=answer, sources=sources))
+    return [one for one in tokens if one is not None]
+
+
+def _score_dollars(
+    answers: Sequence[PairedAnswer], *, pairing: Pairing, scorer: Scorer, database: Database
+) -> float | None:
+    """Mean dollars of a score: in earlier runs, else of the judge in live traffic; None if it was not asked yet."""
+    if isinstance(scorer, CheckScorer | LabelQueue):
+        return 0.0
+    scores = [
+        max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
+        for by_arm in pairing.of(answers).values()
+        for answer in by_arm.values()
+    ]
+    if scores:
+        return statistics.fmean(scores)
+    with database.read() as connection:
+        return mean_dollars(connection, since=time.time() - _JUDGED_S)
+
+
+def _assumed_dollars(generator: GeneratorSettings | None, tokens: Tokens = _ASSUMED) -> float:
     """Dollars of tokens of a model, by default of an assumed answer; 0.0 without prices."""
     price = None if generator is None else generator.prices_by_model.get(generator.model)
     return 0.0 if price is None else tokens.dollars(price)
 
 
-def assumption(name: str) -> str:
+def _assumption(name: str) -> str:
     return f"{name}: {_ASSUMED.read:,} tokens of a prompt, {_ASSUMED.written:,} of a reply"

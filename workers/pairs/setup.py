@@ -1,9 +1,8 @@
 """Sets up a paired comparison of stored questions: for the command `report --decide`, and for requests over HTTP."""
 
 import contextlib
-import statistics
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -11,40 +10,30 @@ from typing import Any, Final
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
-from ragbandit.router.reporting.paired_questions import NOT_HERE, AnswerPrice, ComparedQuestions, read_paired_questions
+from ragbandit.router.reporting.paired_questions import NOT_HERE, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.jobs.judge_days import mean_dollars
 from ragbandit.router.storage.label_queue import room_for_questions
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.paired_answers import PairedAnswer
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.errors import InvalidInput, NotFound, NotReady
-from ragbandit.shared.model_servers.token_usage import Tokens
-from ragbandit.shared.texts.text_forms import is_blank
+from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import ArmName
-from ragbandit.workers.asking.scoring import CheckScorer, JudgeScorer, LabelQueue, Scorer, scorer_of
+from ragbandit.workers.asking.scoring import JudgeScorer, LabelQueue, scorer_of
 from ragbandit.workers.evaluation import runs
 from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
-from ragbandit.workers.judge.judge import REPLY_TOKENS, Judge, shown_passages
 from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.pairs.bookings import Bookings
 from ragbandit.workers.pairs.decision import BoughtVerdict
-from ragbandit.workers.pairs.prices import AnswerPrices, assumed_dollars, assumption
+from ragbandit.workers.pairs.prices import expected_prices
 from ragbandit.workers.pairs.stored_questions import StoredQuestions, arm_version
-from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 
 #: duration of the lease unless it is renewed, and time between renewals, seconds
 _LEASE_S: Final = 60.0
 _RENEW_S: Final = 15.0
-#: number of stored answers whose prompts of the judge price a score that nobody has paid yet
-_SAMPLE: Final = 20
-#: duration of the live traffic whose judgements price a score, seconds
-_JUDGED_S: Final = 30 * 86_400.0
 
 
 @contextlib.contextmanager
@@ -96,7 +85,7 @@ def prepared(
     pairing = Pairing(judge=scorer.identity, versions=versions, by_model=by_model)
     stored = stored_answers(ledger.database, questions)
     store = DecisionStore(ledger.database, label=ledger.label)
-    prices = _prices(questions, stored, pairing=pairing, settings=settings, scorer=scorer, store=store)
+    prices = expected_prices(questions, stored, pairing=pairing, settings=settings, scorer=scorer, store=store)
     payer, check = charged or actor, partial(check_budgets, key=charged, database=ledger.database)
     bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "rater": scorer.name, "actor": payer}
     stored_questions = StoredQuestions(
@@ -159,63 +148,3 @@ def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines)
     of_workers = [name for name in sorted(names) if name not in functions]
     runnable = runs.parse_arms(of_workers, settings=settings)[0] if of_workers else {}
     return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
-
-
-def _prices(
-    questions: ComparedQuestions,
-    answers: Sequence[PairedAnswer],
-    *,
-    pairing: Pairing,
-    settings: Settings,
-    scorer: Scorer,
-    store: DecisionStore,
-) -> AnswerPrices:
-    """Prices from the answers of the period, or from those of the models, which follow what earlier runs have paid."""
-    generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
-    new = [one for one in answers if one.version == pairing.versions.get(one.arm) and not one.is_stored]
-    paid = [one for one in new if one.status != "failed"]
-    known, assumed = dict[ArmName, AnswerPrice](), list[str]()
-    for name in pairing.versions:
-        dollars = assumed_dollars(settings.named_generators.get(generators.get(name, "")))
-        known[name] = questions.prices.get(name, AnswerPrice(base=dollars))
-        if dollars and name not in questions.prices and all(one.arm != name for one in paid):
-            assumed.append(assumption(name))
-    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=store.database)
-    if score is None and isinstance(scorer, JudgeScorer):
-        generator, tokens = settings.judge.generator, _judged_tokens(questions, judge=scorer.judge, store=store)
-        score = statistics.fmean([assumed_dollars(generator, one) for one in tokens] or [assumed_dollars(generator)])
-        assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
-    prices = AnswerPrices(arms=known, score=score or 0.0, assumed=assumed)
-    by_id = {one.id: one for one in questions.differing}
-    for one in paid:
-        prices.add(one.arm, one.cost.dollars, question=by_id[one.decision_id])
-    return prices
-
-
-def _judged_tokens(questions: ComparedQuestions, *, judge: Judge, store: DecisionStore) -> list[Tokens]:
-    """Tokens of the scores of stored answers, of the first _SAMPLE questions that can be asked."""
-    tokens = list[Tokens | None]()
-    for question in questions.askable[:_SAMPLE]:
-        with contextlib.suppress(NotFound):  # erased meanwhile
-            record = store.record(question.id)
-            if record.outcome is not None and not is_blank(record.outcome.answer):
-                answer, sources = record.outcome.answer or "", shown_passages(record.outcome)
-                tokens.append(judge.tokens(record.decision.query.text, answer=answer, sources=sources))
-    return [one for one in tokens if one is not None]
-
-
-def _score_dollars(
-    answers: Sequence[PairedAnswer], *, pairing: Pairing, scorer: Scorer, database: Database
-) -> float | None:
-    """Mean dollars of a score: in earlier runs, else of the judge in live traffic; None if it was not asked yet."""
-    if isinstance(scorer, CheckScorer | LabelQueue):
-        return 0.0
-    scores = [
-        max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
-        for by_arm in pairing.of(answers).values()
-        for answer in by_arm.values()
-    ]
-    if scores:
-        return statistics.fmean(scores)
-    with database.read() as connection:
-        return mean_dollars(connection, since=time.time() - _JUDGED_S)

@@ -36,8 +36,9 @@ class VerdictRequest:
     judge: str | None = None
     #: dollars that it may cost; None only to plan
     budget: float | None = None
-    #: who asked for it, as in the audit log, and the name that its dollars are booked on
+    #: who asked for it, as in the audit log
     actor: str = ""
+    #: name that its dollars are booked on, an API key if one asked; "" for `actor`
     charged: str = ""
     #: what it would do, for how much, and how sure the result will be
     plan: tuple[str, ...] = ()
@@ -48,6 +49,10 @@ class VerdictRequest:
     made_at: float | None = None
     #: time of the last change
     changed_at: float | None = None
+
+    @property
+    def payer(self) -> str:
+        return self.charged or self.actor
 
     @property
     def is_open(self) -> bool:

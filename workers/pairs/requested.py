@@ -3,15 +3,12 @@
 import contextlib
 import logging
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.reporting.paired_requests import VerdictRequest, keep_request, note_wait, request_of
-from ragbandit.router.reporting.reading import ReportScope
-from ragbandit.router.reporting.report import report
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.workers.pairs.decision import STOPPED, BoughtVerdict
@@ -59,7 +56,7 @@ class _Order:
         self._change()  # the news that a learner begins
         verdict = None
         try:
-            verdict = self._prepared()
+            verdict = prepared(self._ledger, self._request, settings=self._settings)
             with contextlib.closing(verdict):
                 self._buy(verdict, ending=ending)
         except (StoreError, QueueError):
@@ -71,14 +68,6 @@ class _Order:
                 return
             self._change(state="ended", ended=f"failed: {error}")
             raise
-
-    def _prepared(self) -> BoughtVerdict:
-        request, settings, ledger = self._request, self._settings, self._ledger
-        period: dict[str, Any] = {"since": request.since, "until": request.until, "tenant": request.tenant}
-        scope = ReportScope(label=ledger.label, reward=settings.reward, rules=settings.rule_book, **period)
-        terms: dict[str, Any] = {"actor": request.actor, "charged": request.charged, "judge": request.judge}
-        against = report(ledger.database, scope, policy=settings.policy, against=request.against, now=time.time())
-        return prepared(ledger, scope, settings=settings, against=against, pipelines={}, **terms)
 
     def _buy(self, verdict: BoughtVerdict, *, ending: threading.Event) -> None:
         before = self._request

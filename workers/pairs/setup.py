@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -11,7 +10,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
 from ragbandit.router.reporting.paired_questions import NOT_HERE, ComparedQuestions, read_paired_questions
+from ragbandit.router.reporting.paired_requests import VerdictRequest
 from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.report import report
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.label_queue import room_for_questions
@@ -54,30 +55,34 @@ def alone(database: Database) -> Iterator[None]:
 
 def prepared(
     ledger: Ledger,
-    scope: ReportScope,
+    request: VerdictRequest,
     *,
     settings: Settings,
-    against: Report | str,
-    pipelines: Pipelines,
-    judge: str | None,
-    actor: str,
-    charged: str | None = None,
+    pipelines: Pipelines | None = None,
+    result: Report | None = None,
 ) -> BoughtVerdict:
-    """Read the questions and load their arms. Nothing is asked. Raises InvalidInput, ConfigError, StoreError.
+    """Read the questions of a request and load their arms. Nothing is asked. The present rules of `settings` hold.
 
-    The rules of `settings` hold, not those of the time of the questions.
-    against: the fixed arm, or the report that compares with it. pipelines: functions of the user's arms. actor: who
-        asks, as in the audit log. charged: name that the dollars are booked on; None for the actor's
+    pipelines: functions of the user's arms. result: report of the request's period, if it is made already. Raises
+        InvalidInput, NotFound, ConfigError, StoreError
     """
-    if isinstance(against, Report):
-        against = _arm_of(against)
-    scope = replace(scope, rules=settings.rule_book)
-    scorer = scorer_of(settings.judge, reward=settings.reward, chosen=judge)
+    scope = ReportScope(
+        label=ledger.label,
+        since=request.since,
+        until=request.until,
+        tenant=request.tenant,
+        reward=settings.reward,
+        rules=settings.rule_book,
+    )
+    if result is None:
+        result = report(ledger.database, scope, policy=settings.policy, against=request.against, now=time.time())
+    against, pipelines = _arm_of(result), pipelines or {}
+    scorer = scorer_of(settings.judge, reward=settings.reward, chosen=request.judge)
     secret = shared_secret(ledger.database, name=DRAWS, now=time.time())
     runnable = {*settings.worker_arms, *pipelines}
     _check_runnable(against, runnable=runnable)
     by_model = isinstance(scorer, JudgeScorer)
-    which: dict[str, Any] = {"against": ArmName(against), "arms": runnable, "by_model": by_model}
+    which: dict[str, Any] = {"against": against, "arms": runnable, "by_model": by_model}
     questions = read_paired_questions(ledger.database, scope, reward=settings.reward, secret=secret, **which)
     _check_askable(questions)
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
@@ -86,14 +91,14 @@ def prepared(
     stored = stored_answers(ledger.database, questions)
     store = DecisionStore(ledger.database, label=ledger.label)
     prices = expected_prices(questions, stored, pairing=pairing, settings=settings, scorer=scorer, store=store)
-    payer, check = charged or actor, partial(check_budgets, key=charged, database=ledger.database)
-    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "rater": scorer.name, "actor": payer}
+    check = partial(check_budgets, key=request.charged or None, database=ledger.database)
+    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "rater": scorer.name, "actor": request.payer}
     stored_questions = StoredQuestions(
         compared=questions,
         arms=arms,
         store=store,
         answers=BoughtAnswers(questions, database=ledger.database, **bought),
-        bookings=Bookings(ledger.database, actor=payer, check=check),
+        bookings=Bookings(ledger.database, actor=request.payer, check=check),
         prices=prices,
         limits=settings.budget,
         secret=secret,
@@ -107,16 +112,16 @@ def prepared(
         ledger=ledger,
         questions=stored_questions,
         scorer=scorer,
-        actor=actor,
+        actor=request.actor,
         room=room,
     )
 
 
-def _arm_of(report: Report) -> str:
-    if report.compared_arm is None:
+def _arm_of(result: Report) -> ArmName:
+    if result.compared_arm is None:
         remedy = "give a longer period, or another tenant"
         raise InvalidInput("no question of the period compares two arms", field="since", remedy=remedy)
-    return report.compared_arm
+    return result.compared_arm
 
 
 def _check_runnable(against: str, *, runnable: Collection[str]) -> None:

@@ -1,13 +1,12 @@
 """The part of the verb `report` that asks: --decide sets up a paired comparison of stored questions, and runs it."""
 
 import contextlib
-from typing import Any
 
-from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.reading import Report, ReportScope
+from ragbandit.router.reporting.paired_requests import VerdictRequest
+from ragbandit.router.reporting.reading import Report
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.texts.formats import counted, money
 from ragbandit.workers.evaluation.pipelines import named_pipelines
@@ -15,23 +14,16 @@ from ragbandit.workers.pairs.setup import alone, prepared
 
 
 def decide(
-    result: Report,
-    *,
-    settings: Settings,
-    ledger: Ledger,
-    scope: ReportScope,
-    budget: float | None,
-    module: str | None,
-    judge: str | None,
-    folder: str,
+    request: VerdictRequest, *, result: Report, settings: Settings, ledger: Ledger, module: str | None, folder: str
 ) -> None:
-    """Print how many questions can be asked, for how much and how sure, and ask as many as the budget pays."""
-    pipelines = {} if module is None else named_pipelines(module, folder=folder)
-    options: dict[str, Any] = {"against": result, "pipelines": pipelines, "judge": judge}
+    """Carry out a request here: print how many questions can be asked, for how much and how sure, and ask as many as
+    the budget pays. result: the request's report
+    """
+    pipelines, budget = {} if module is None else named_pipelines(module, folder=folder), request.budget
     with contextlib.ExitStack() as stack:
         if budget is not None:
             stack.enter_context(alone(ledger.database))
-        decision = prepared(ledger, scope, settings=settings, actor=actor(), **options)
+        decision = prepared(ledger, request, settings=settings, pipelines=pipelines, result=result)
         stack.callback(decision.close)
         for line in decision.plan(budget=budget).sentences:
             errors.say(line)
@@ -41,4 +33,4 @@ def decide(
         progress = stack.enter_context(bars(errors))
         facts = decision.run(budget=budget, progress=progress, warn=errors.say)
     asked, spent = counted(facts["asked"], "question"), money(facts["dollars"], "dollars")
-    errors.say(f"asked {asked} for {spent}, booked to {actor()}; ended: {facts['ended']}")
+    errors.say(f"asked {asked} for {spent}, booked to {request.payer}; ended: {facts['ended']}")

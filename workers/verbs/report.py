@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.inspection import serving_policy
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption, check_dollars
@@ -19,6 +20,7 @@ from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
+from ragbandit.router.reporting.paired_requests import VerdictRequest
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.reporting.status import status as status_now
@@ -90,11 +92,12 @@ def report(
         if decide:
             file = configuration.load(config).file or Path("config.yaml")
             folder = configuration.class_folder(file)
-            options: dict[str, Any] = {"budget": budget, "module": module, "judge": judge, "folder": folder}
+            period: dict[str, Any] = {"since": scope.since, "until": scope.until, "tenant": tenant}
+            request = VerdictRequest(**period, against=against, judge=judge, budget=budget, actor=actor())
             # imported here, since reports alone load neither arms nor models
             from ragbandit.workers.verbs.deciding import decide as ask_both
 
-            ask_both(result, settings=settings, ledger=ledger, scope=scope, **options)
+            ask_both(request, result=result, settings=settings, ledger=ledger, module=module, folder=folder)
             result = made()
         mapped = policy_map(
             ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant

@@ -14,6 +14,7 @@ from ragbandit import Router
 from ragbandit.router.config.rules import Rule
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_paired_questions
+from ragbandit.router.reporting.paired_requests import VerdictRequest
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving import abilities
@@ -99,9 +100,12 @@ def scope(world) -> ReportScope:
     return ReportScope(label="main", since=world.now - 10.0, until=world.now + 10.0, reward=world.settings.reward)
 
 
-def prepared(world, arms, *, judge: str | None = "own_judge:right", against: str = "large") -> BoughtVerdict:
-    common = {"settings": world.settings, "pipelines": arms.pipelines, "actor": ACTOR}
-    return prepare(world.ledger, scope(world), against=against, judge=judge, **common)
+def prepared(world, arms=None, *, settings=None, **terms) -> BoughtVerdict:
+    """A bought verdict over the questions of `scope`. terms: of the request"""
+    period = {"since": scope(world).since, "until": scope(world).until}
+    request = VerdictRequest(**{**period, "against": "large", "judge": "own_judge:right", "actor": ACTOR} | terms)
+    pipelines = None if arms is None else arms.pipelines
+    return prepare(world.ledger, request, settings=settings or world.settings, pipelines=pipelines)
 
 
 def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
@@ -166,8 +170,7 @@ def test_stored_questions_obey_the_rules_of_now(world, arms):
     later = with_rules(
         world, {"when": {"tenant": "bank"}, "arms": ["small"]}, {"when": {"key": "0" * 10}, "arms": ["small"]}
     )
-    common = {"pipelines": arms.pipelines, "actor": ACTOR, "judge": "own_judge:right"}
-    decision = prepare(world.ledger, scope(world), settings=later, against="large", **common)
+    decision = prepared(world, arms, settings=later)
     decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
     assert arms.asked
     assert not [text for _, text in arms.asked if "bank" in text]
@@ -185,12 +188,11 @@ def test_the_judge_reads_what_the_rules_of_now_let_it_read(world, arms):
     )
     for models, obstacles in ((None, {"the rules do not let the judge read it"}), (["judge"], set())):
         later = with_rules(world, {**rules[0], "models": models}, judge=judge)
-        common = {"settings": later, "against": "large", "pipelines": arms.pipelines, "actor": ACTOR}
         if obstacles:
             with pytest.raises(InvalidInput, match="the rules do not let the judge read it"):
-                prepare(world.ledger, scope(world), judge="judge", **common)
+                prepared(world, arms, settings=later, judge="judge")
         for scorer in ("labels", "own_judge:right", *(() if obstacles else ("judge",))):
-            decision = prepare(world.ledger, scope(world), judge=scorer, **common)
+            decision = prepared(world, arms, settings=later, judge=scorer)
             assert decision.questions.compared.obstacles == {}, scorer
             decision.close()
 
@@ -259,10 +261,9 @@ def test_a_stored_answer_counts_only_as_its_arm_is_now(make_world, tmp_path):
         made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0)
         made = replace(made, run_by="worker", made_by=loaded[decision.arm].made_by(limits))
         world.store.add_outcome(made)
-    common = {"pipelines": {}, "judge": None, "actor": ACTOR, "against": "direct"}
 
     def pressed(settings):
-        decision = prepare(world.ledger, scope(world), settings=settings, **common)
+        decision = prepared(world, settings=settings, judge=None, against="direct")
         decision.run(budget=1.0, progress=lambda *_: None, warn=lambda _: None)
         return decision.result()
 

@@ -20,7 +20,6 @@ from ragbandit.shared.types import Cost, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.workers.asking.scoring import Score
 from ragbandit.workers.pairs import requested
-from ragbandit.workers.pairs.setup import prepared as prepare
 from tests.conftest import on_sqlite
 from tests.integration.reporting import test_decide as decide
 from tests.integration.reporting.test_decide import ACTOR, booked, made_small, prepared, run, scope, waiting
@@ -150,7 +149,6 @@ def test_dollars_of_scores_are_stored_at_once(world, arms):
 @on_sqlite
 def test_a_failed_request_keeps_its_dollars_and_ends(world, monkeypatch):
     """An unexpected error ends a request with its dollars so far; one before the first question ends it, too."""
-    monkeypatch.setattr(requested, "report", lambda *_, **__: None)
 
     def asks(*, on_paid, **_):
         on_paid(0.5)
@@ -186,15 +184,14 @@ def test_a_run_on_other_questions_keeps_the_evidence(make_world, database_url, a
     world.store.add_decisions([one])
     world.outcome(one, answer="old", cost={"dollars": 0.001})
     pipelines = {**arms.pipelines, "mid": arms.small}
-    common = {"settings": world.settings, "pipelines": pipelines, "actor": ACTOR, "judge": "own_judge:right"}
 
-    def press(period):
-        decision = prepare(world.ledger, period, against="large", **common)
+    def press(**terms):
+        decision = prepared(world, SimpleNamespace(pipelines=pipelines), **terms)
         decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
         return report(world.database, scope(world), policy=world.settings.policy, against="large").asked
 
-    before = press(scope(world))
-    after = press(replace(scope(world), tenant="acme"))
+    before = press()
+    after = press(tenant="acme")
     assert (before.comparison.verdict, after.comparison.verdict) == ("worse", "worse")
     assert after.asked == before.asked + 1
 

@@ -6,9 +6,8 @@ import pytest
 
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.shared.types import Query
-from ragbandit.workers.pairs.setup import prepared as prepare
 from tests.conftest import on_sqlite
-from tests.integration.reporting.test_decide import ACTOR, Arms, run, scope
+from tests.integration.reporting.test_decide import Arms, prepared, run
 from tests.support.examples import made_decision
 
 #: kind of question -> dollars of `large`, probability that the policy gives it to `large`
@@ -103,8 +102,7 @@ def test_a_price_that_nobody_has_paid_is_called_assumed(routed):
         | {"openai": {"base_url": "http://127.0.0.1:9/v1"}}
     )
     judge = routed.settings.judge.model_copy(update={"generator": generator})
-    common = {"settings": routed.settings.model_copy(update={"judge": judge}), "actor": ACTOR, "judge": "judge"}
-    decision = prepare(routed.ledger, scope(routed), against="large", pipelines=ByKind().pipelines, **common)
+    decision = prepared(routed, ByKind(), settings=routed.settings.model_copy(update={"judge": judge}), judge="judge")
     plan = decision.plan(budget=None)
     decision.close()
     assert 0.0038 + 0.001 + 2 * 0.0004 < plan.dollars_each < 0.0038 + 0.001 + 2 * 0.0014

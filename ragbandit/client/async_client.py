@@ -23,7 +23,7 @@ from ragbandit.client.arms import (
 )
 from ragbandit.client.exchange import Call, Connection, ReceivedReply
 from ragbandit.client.replies import decisions as replies
-from ragbandit.client.replies.status import PairedRequestReply, StatusReply
+from ragbandit.client.replies.status import StatusReply, VerdictRequestReply
 from ragbandit.client.transport import AnswerReader, AsyncTransport, StreamEvent
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
@@ -352,14 +352,14 @@ class AsyncClient:
 
     async def decide(
         self, *, budget: float | None = None, **terms: Unpack[exchange.DecideFields]
-    ) -> PairedRequestReply:
+    ) -> VerdictRequestReply:
         """POST /v1/report/decide: plan a paired comparison, or buy it for at most `budget` dollars."""
         call = exchange.post("/v1/report/decide", {"budget": budget, **terms})
-        return cast(PairedRequestReply, await self._object(call))
+        return cast(VerdictRequestReply, await self._object(call))
 
-    async def paired_request(self) -> PairedRequestReply:
+    async def paired_request(self) -> VerdictRequestReply:
         """GET /v1/report/decide: the state of the newest paired comparison."""
-        return cast(PairedRequestReply, await self._object(Call(method="GET", path="/v1/report/decide")))
+        return cast(VerdictRequestReply, await self._object(Call(method="GET", path="/v1/report/decide")))
 
     async def ready(self) -> bool:
         """Whether GET /ready replies 200; False if the service cannot be reached."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ragbandit.router.reporting.paired_requests import request_of
+from ragbandit.router.reporting.verdict_requests import request_of
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.workers.chores.chore import Chore

@@ -1,4 +1,4 @@
-"""Carries out requests for bought verdicts that came over HTTP or from the dashboard, see `paired_requests`."""
+"""Carries out requests for bought verdicts that came over HTTP or from the dashboard, see `verdict_requests`."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ from typing import Any
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
-from ragbandit.router.reporting.paired_requests import VerdictRequest, keep_request, note_wait, request_of
+from ragbandit.router.reporting.verdict_requests import VerdictRequest, keep_request, note_wait, request_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.workers.pairs.decision import STOPPED, BoughtVerdict

@@ -10,9 +10,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
 from ragbandit.router.reporting.paired_questions import NOT_HERE, ComparedQuestions, read_paired_questions
-from ragbandit.router.reporting.paired_requests import VerdictRequest
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
+from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.label_queue import room_for_questions

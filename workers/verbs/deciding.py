@@ -5,8 +5,8 @@ import contextlib
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.paired_requests import VerdictRequest
 from ragbandit.router.reporting.reading import Report
+from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.texts.formats import counted, money
 from ragbandit.workers.evaluation.pipelines import named_pipelines

@@ -20,11 +20,11 @@ from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
-from ragbandit.router.reporting.paired_requests import VerdictRequest
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.reporting.unrated_answers import queue_unrated
+from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput

@@ -204,7 +204,7 @@ class StatusReply(LedgerReply):
     """`ok`, or what is wrong with Redis, as in /ready."""
 
 
-class PairedRequestReply(TypedDict):
+class VerdictRequestReply(TypedDict):
     """A request for a paired comparison, and its state."""
 
     state: Literal["none", "waiting", "running", "planned", "ended", "refused"]

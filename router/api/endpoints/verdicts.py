@@ -7,7 +7,7 @@ from fastapi import Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from ragbandit.client.replies.status import PairedRequestReply
+from ragbandit.client.replies.status import VerdictRequestReply
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import RequestBody, example
@@ -15,7 +15,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.replies.values import filled
-from ragbandit.router.reporting.paired_requests import VerdictRequest, make_request, request_of
+from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, request_of
 from ragbandit.shared.errors import InvalidInput, QueueError
 
 WEEK_S = 7 * 86_400.0
@@ -47,9 +47,9 @@ class DecideBody(RequestBody):
     "/v1/report/decide",
     rule=READ_ALL,
     summary="Read how a bought verdict gets on",
-    responses={200: reply_description("The newest request.", PairedRequestReply)},
+    responses={200: reply_description("The newest request.", VerdictRequestReply)},
 )
-async def read_paired_request(request: Request) -> Response:
+async def read_verdict_request(request: Request) -> Response:
     """Read the state of the newest request: its plan, its dollars so far, and why it ended. The comparison itself is in
     `asked` of `GET /v1/report`.
     """
@@ -61,7 +61,7 @@ async def read_paired_request(request: Request) -> Response:
     rule=ADMIN,
     status_code=202,
     summary="Plan or buy a verdict",
-    responses={202: reply_description("A learner plans or asks it.", PairedRequestReply)},
+    responses={202: reply_description("A learner plans or asks it.", VerdictRequestReply)},
 )
 async def decide(body: DecideBody, request: Request) -> Response:
     """Let a learner ask both ways the same stored questions, as `ragbandit report --decide` does. Without `budget` it
@@ -72,7 +72,7 @@ async def decide(body: DecideBody, request: Request) -> Response:
 
 async def _reply(request: Request, paired: VerdictRequest, *, status: int = 200) -> Response:
     missing = await missing_process(request, paired)
-    return JsonReply(filled(PairedRequestReply, paired, missing=missing), status_code=status)
+    return JsonReply(filled(VerdictRequestReply, paired, missing=missing), status_code=status)
 
 
 async def missing_process(request: Request, paired: VerdictRequest) -> str | None:

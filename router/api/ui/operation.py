@@ -22,10 +22,10 @@ from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.operation.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
-from ragbandit.router.reporting.paired_requests import BEGIN_S, GO_ON_S
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
+from ragbandit.router.reporting.verdict_requests import BEGIN_S, GO_ON_S
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes

@@ -14,9 +14,9 @@ from ragbandit import Router
 from ragbandit.router.config.rules import Rule
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_paired_questions
-from ragbandit.router.reporting.paired_requests import VerdictRequest
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
+from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.serving import abilities
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import made_outcome

@@ -9,8 +9,8 @@ import pytest
 
 from ragbandit.client import Client
 from ragbandit.router.queue.presence import WorkerState
-from ragbandit.router.reporting import paired_requests
-from ragbandit.router.reporting.paired_requests import request_of
+from ragbandit.router.reporting import verdict_requests
+from ragbandit.router.reporting.verdict_requests import request_of
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.reservations import reserve
 from ragbandit.router.storage.access.spending import Spender
@@ -79,7 +79,7 @@ def later(monkeypatch):
 
     def move(seconds: float) -> None:
         at = time.time() + seconds
-        monkeypatch.setattr(paired_requests, "time", SimpleNamespace(time=lambda: at))
+        monkeypatch.setattr(verdict_requests, "time", SimpleNamespace(time=lambda: at))
 
     return move
 

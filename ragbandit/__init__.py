@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ragbandit.client import AsyncClient, Client
     from ragbandit.router.offline.replay import open_log, replay
     from ragbandit.router.serving.router import Router
-    from ragbandit.workers.evaluation.advise import advise
+    from ragbandit.workers.evaluation.advise.library import advise
 
 # Loaded at their first use.
 __all__ = ["AsyncClient", "Client", "Router", "advise", "open_log", "replay"]
@@ -67,7 +67,7 @@ _LAZY = {
     "AsyncClient": "ragbandit.client",
     "Client": "ragbandit.client",
     "Router": "ragbandit.router.serving.router",
-    "advise": "ragbandit.workers.evaluation.advise",
+    "advise": "ragbandit.workers.evaluation.advise.library",
     "open_log": "ragbandit.router.offline.replay",
     "replay": "ragbandit.router.offline.replay",
 }

@@ -25,7 +25,7 @@ PANELS: Final[Mapping[str, Verbs]] = {
     "Start here": {
         "init": f"{_VERBS}.init:init",
         "demo": "ragbandit.examples.handbook.demo:demo",
-        "advise": "ragbandit.workers.evaluation.advise:advise_verb",
+        "advise": "ragbandit.workers.evaluation.advise.command:advise_verb",
         "up": f"{_VERBS}.service:up",
         "validate": f"{_VERBS}.validate:validate",
         "index": VerbGroup(
@@ -64,7 +64,7 @@ PANELS: Final[Mapping[str, Verbs]] = {
             },
         ),
         "replay": f"{_CLI}.replay:replay_verb",
-        "evaluate": "ragbandit.workers.evaluation.command:evaluate",
+        "evaluate": "ragbandit.workers.evaluation.evaluate.command:evaluate",
     },
     "Data and access": {
         "data": VerbGroup(

@@ -33,6 +33,7 @@ from typer.testing import CliRunner
 from benchmarks.coverage.asked_again import made_answer
 from benchmarks.figures import machine
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Comparison
+from ragbandit.router.comparison.holdback_size import usual_size
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.queue.notifier import MemoryJobs
@@ -45,7 +46,6 @@ from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import decimal
 from ragbandit.shared.types import ArmName, DecisionId, Matrix, Query, Vector
 from ragbandit.workers.cli import app
-from ragbandit.workers.evaluation.holdback import usual_size
 
 ARMS: Final = ("small", "large")
 _SHORT: Final = (

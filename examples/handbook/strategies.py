@@ -32,7 +32,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.workers.evaluation.runs import parse_arms
+from ragbandit.workers.setup.chosen_arms import parse_arms
 
 #: with two of three parts of the table learned, the third is judged
 FOLDS = 3

@@ -7,8 +7,8 @@ from statistics import fmean
 import pytest
 
 from ragbandit import Router
+from ragbandit.router.comparison.holdback_size import SHARES
 from ragbandit.testing.openai_server import ScriptedServer
-from ragbandit.workers.evaluation.holdback import SHARES
 from tests.support import command, two_pipelines as world
 from tests.support.cases import every_case
 from tests.support.logs.log_rows import write_json

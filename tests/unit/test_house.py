@@ -12,9 +12,9 @@ from tests.support.house import STREETS, House
 ALLOWED = {
     "library": (255, 36_800),
     "POST /v1/route": (280, 40_600),
-    "POST /v1/feedback": (279, 40_200),
+    "POST /v1/feedback": (279, 39_900),
     "learner": (93, 14_900),
-    "worker": (460, 67_500),
+    "worker": (450, 63_900),
     "replay": (240, 36_000),
 }
 #: public names that two modules define, and why each may

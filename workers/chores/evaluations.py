@@ -24,7 +24,7 @@ class GoldenQuestions(Chore):
         return [] if context.settings.learning.golden is None else [cls(context)]
 
     def do(self) -> None:
-        from ragbandit.workers.evaluation.golden import ask_golden  # it takes 40 MB
+        from ragbandit.workers.evaluation.golden.run import ask_golden  # it takes 40 MB
 
         context = self.context
         ask_golden(context.settings, ledger=context.ledger, holder=self._holder, clock=context.deadlines.now)

@@ -11,8 +11,9 @@ from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.workers.asking.questions import AskedQuestion, Work
 from ragbandit.workers.asking.scoring import Score
-from ragbandit.workers.evaluation.results import labelled_quality, log_record, measured_quality
-from ragbandit.workers.evaluation.runs import Answers, LabelledQuestion, StoredAnswer, key_of
+from ragbandit.workers.evaluation.kept_answers import Answers, StoredAnswer, key_of
+from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
+from ragbandit.workers.evaluation.qualities import labelled_quality, log_record, measured_quality
 from ragbandit.workers.setup.loading import LoadedArm
 
 

@@ -23,14 +23,14 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.asking.scoring import JudgeScorer, LabelQueue, scorer_of
-from ragbandit.workers.evaluation import runs
-from ragbandit.workers.evaluation.pipelines import Pipelines, load_pipelines
 from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.pairs.bookings import Bookings
 from ragbandit.workers.pairs.decision import BoughtVerdict
 from ragbandit.workers.pairs.prices import expected_prices
 from ragbandit.workers.pairs.stored_questions import StoredQuestions, arm_version
+from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
+from ragbandit.workers.setup.pipelines import Pipelines, load_pipelines
 
 #: duration of the lease unless it is renewed, and time between renewals, seconds
 _LEASE_S: Final = 60.0
@@ -151,5 +151,5 @@ def _check_askable(questions: ComparedQuestions) -> None:
 def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines) -> dict[ArmName, LoadedArm]:
     functions = {name: function for name, function in pipelines.items() if name in names}
     of_workers = [name for name in sorted(names) if name not in functions]
-    runnable = runs.parse_arms(of_workers, settings=settings)[0] if of_workers else {}
+    runnable = parse_arms(of_workers, settings=settings)[0] if of_workers else {}
     return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)

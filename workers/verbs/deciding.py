@@ -9,8 +9,8 @@ from ragbandit.router.reporting.reading import Report
 from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.texts.formats import counted, money
-from ragbandit.workers.evaluation.pipelines import named_pipelines
 from ragbandit.workers.pairs.setup import alone, prepared
+from ragbandit.workers.setup.pipelines import named_pipelines
 
 
 def decide(

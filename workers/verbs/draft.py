@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.router.cli.console import errors
+from ragbandit.router.comparison.holdback_size import usual_size
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import yaml_text
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
@@ -19,7 +20,6 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts import formats
 from ragbandit.shared.texts.formats import did_you_mean, one_line
 from ragbandit.strategies.arms.callable import CallableArm
-from ragbandit.workers.evaluation.holdback import usual_size
 from ragbandit.workers.setup.retrievers import retriever_kind, with_choice
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.verbs.model_abilities import described

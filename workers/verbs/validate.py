@@ -119,7 +119,7 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
 def check_golden(settings: LearningSettings) -> None:
     """Raise ConfigError if the file of golden questions cannot be read or used."""
     if settings.golden is not None:
-        from ragbandit.workers.evaluation.golden import read_golden
+        from ragbandit.workers.evaluation.golden.questions import read_golden
 
         read_golden(settings)
 

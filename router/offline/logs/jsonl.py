@@ -386,6 +386,12 @@ def write(path: str | Path, rows: Iterable[Logged]) -> int:
     return count
 
 
+def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    with new_lines(path) as out:
+        for record in records:
+            out.write(line_of(dict(record)) + b"\n")
+
+
 def line_of(record: Record) -> bytes:
     """The record as one line of JSON without the line end. All numbers are exact."""
     features = record.get("features")

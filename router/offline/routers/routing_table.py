@@ -1,8 +1,9 @@
 """A routing table made ready for routers: the outcomes that passes learn, and numbers by question and arm."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,10 @@ from ragbandit.router.offline.routers.labels import labels_of
 from ragbandit.router.offline.routers.passes import Places
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
+
+#: name or class of the arm whose Time is 1: Time is mean seconds of an arm / mean seconds of this arm (Adaptive-RAG,
+#: section 4)
+TIME_ONE: Final = "single_step"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,3 +151,12 @@ def mixture_shares(at: float, *, costs: Vector, qualities: Vector) -> Vector:
             if shares @ qualities > best @ qualities:
                 best = shares
     return np.asarray(best, dtype=np.float64)
+
+
+def time_one_of(names: Iterable[str], *, arms: Mapping[str, Mapping[str, object]]) -> ArmName | None:
+    """The arm named TIME_ONE, else the first arm of this class; None if there is none. arms: the setting `arms`."""
+    known = list(names)
+    if TIME_ONE in known:
+        return ArmName(TIME_ONE)
+    of_class = [name for name in known if arms.get(name, {}).get("class") == TIME_ONE]
+    return ArmName(of_class[0]) if of_class else None

@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, Query
-from ragbandit.workers.evaluation.applying import with_policy
+from ragbandit.workers.evaluation.advise.applying import with_policy
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
 from tests.support.logs.log_rows import write_json

@@ -15,8 +15,8 @@ from ragbandit.shared.types import Cost
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.run import Answer
+from ragbandit.workers.evaluation.kept_answers import Answers, StoredAnswer
 from ragbandit.workers.evaluation.kept_replies import KeptReplies
-from ragbandit.workers.evaluation.runs import Answers, StoredAnswer
 from ragbandit.workers.setup.retrievers import index_folder
 from tests.support import command
 from tests.support.logs.log_rows import write_json

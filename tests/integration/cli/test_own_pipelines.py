@@ -20,8 +20,9 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Budget, Cost
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
-from ragbandit.workers.evaluation.pipelines import load_pipelines, question_file
+from ragbandit.workers.evaluation.advise.question_file import question_file
 from ragbandit.workers.judge.rubric import CRITERIA
+from ragbandit.workers.setup.pipelines import load_pipelines
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 
@@ -145,7 +146,7 @@ def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
         raise SystemExit(9)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ragbandit.workers.evaluation.applying.Learner.prepare", die)
+        patch.setattr("ragbandit.workers.evaluation.advise.applying.Learner.prepare", die)
         command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", code=9)
     assert (folder / "config.yaml").read_text() == CONFIG
     assert [path.name for path in folder.glob(".new-*")] == []

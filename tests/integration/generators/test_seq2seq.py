@@ -14,8 +14,8 @@ from ragbandit.strategies.base import Passage, Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.testing.doubles import STREAM_CHECKS
-from ragbandit.workers.evaluation.runs import parse_arms
 from ragbandit.workers.setup import generators
+from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.support.tiny_models import tiny_writer
 

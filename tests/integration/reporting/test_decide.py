@@ -30,10 +30,10 @@ from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import paired_answers
 from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFound
 from ragbandit.shared.types import Budget, Query
-from ragbandit.workers.evaluation import runs
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.pairs.decision import BoughtVerdict
 from ragbandit.workers.pairs.setup import prepared as prepare
+from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.conftest import on_sqlite
 from tests.support import command
@@ -254,7 +254,7 @@ def test_a_stored_answer_counts_only_as_its_arm_is_now(make_world, tmp_path):
         "policy": {"name": "uniform"},
     }
     world = make_world(**given)
-    loaded = ArmLoader(world.settings).load(runs.parse_arms([*given["arms"]], settings=world.settings)[0])
+    loaded = ArmLoader(world.settings).load(parse_arms([*given["arms"]], settings=world.settings)[0])
     limits = capped(Budget(), limits=world.settings.budget)
     for number in range(12):
         decision = world.route(f"who {number}?", key=f"q-{number}", ours=True)

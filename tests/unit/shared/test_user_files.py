@@ -15,7 +15,7 @@ from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError
 from ragbandit.shared.files import open_file, read_file, read_text
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.workers.evaluation.runs import Answers
+from ragbandit.workers.evaluation.kept_answers import Answers
 
 #: what reads a file -> its error's field (None for the path)
 READERS = {

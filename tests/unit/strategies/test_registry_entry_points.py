@@ -12,7 +12,7 @@ from ragbandit.shared.plugins import installed
 from ragbandit.strategies.arms.basic import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import GROUP, built_in_arms, known_arms, make_arms
-from ragbandit.workers.evaluation.runs import parse_arms
+from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.generators import make_strategies
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 

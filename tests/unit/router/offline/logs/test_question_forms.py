@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.offline.logs.tables import read_unlabelled as read_hops
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.workers.evaluation.runs import LabelledQuestion, read_questions
+from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion, read_questions
 
 NO_DATE = {"day": "", "month": "", "year": ""}
 FORMS = {

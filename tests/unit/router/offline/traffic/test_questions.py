@@ -11,7 +11,7 @@ from ragbandit.router.config import loading
 from ragbandit.router.offline.traffic import questions as module
 from ragbandit.router.offline.traffic.questions import QuestionLog
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.workers.evaluation.runs import read_questions
+from ragbandit.workers.evaluation.labelled_questions import read_questions
 from tests.support import command
 from tests.unit.router.offline.traffic.other_logs import ANSWERED, ASKED, LOGS, lines
 

@@ -1,7 +1,7 @@
 """The advice as it is shown: one sentence and one number, then pictures, then tables."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import CONFIDENCE, ROUTING
 from ragbandit.router.offline.routers.labels import confusion_table
+from ragbandit.router.offline.warm import WarmRows
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent
 
 
@@ -56,6 +57,21 @@ def advice_assessment(
         facts=dict(_cards(advice, details)),
         **common,
     )
+
+
+def arm_notes(material: WarmRows, *, incumbent: str | None, configured: Collection[str]) -> list[str]:
+    notes = []
+    if incumbent is not None:
+        notes.append(f"in service policy.harm holds the policy back to {incumbent}; in the comparisons it does not")
+    without_rows = [arm for arm in configured if arm not in material.arms]
+    if without_rows:
+        notes.append(f"nothing is known of {', '.join(without_rows)}: explored as on the first day")
+    unconfigured = [arm for arm in material.arms if arm not in configured]
+    if unconfigured:
+        notes.append(f"never drawn in service, since not configured: {', '.join(unconfigured)}")
+    if material.encoded:
+        notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
+    return notes
 
 
 def _actions(

@@ -7,27 +7,26 @@ with an interrupted run. On the same host it uses the stored answers again.
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from ragbandit.router.config.settings import LearningSettings, Settings
-from ragbandit.router.offline.advice import Ask
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
+from ragbandit.router.offline.logs.jsonl import write_records
 from ragbandit.router.offline.warm import enter
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files import open_file
 from ragbandit.workers.asking.question_run import QuestionRun
 from ragbandit.workers.asking.stop import Stop
-from ragbandit.workers.evaluation import runs
-from ragbandit.workers.evaluation.advise import RunOptions, Sources
-from ragbandit.workers.evaluation.command import write_records
+from ragbandit.workers.evaluation.compared_arms import compared_arms
 from ragbandit.workers.evaluation.file_questions import FileQuestions
+from ragbandit.workers.evaluation.golden.period import PeriodState
+from ragbandit.workers.evaluation.golden.questions import read_golden
+from ragbandit.workers.evaluation.kept_answers import Answers
+from ragbandit.workers.evaluation.outcomes import OutcomeReader
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -38,20 +37,6 @@ PART, TRIES = 0.25, 6
 _KEPT_RUNS: Final = 30
 
 
-def read_golden(options: LearningSettings) -> list[runs.LabelledQuestion]:
-    """The distinct questions of `learning.golden`. Raises ConfigError if the file cannot be read or used."""
-    file = Path(str(options.golden))
-    try:
-        open_file(file).close()  # a pipe could be read only once
-        return runs.distinct(runs.read_questions(file, family="ours"))
-    except OSError as error:
-        message, remedy = f"{file} cannot be read: {error.strerror}", "give a file that this user can read"
-        raise ConfigError(message, field="learning.golden", remedy=remedy) from error
-    except InvalidInput as error:
-        message = f"{error.field}: {error.message}"
-        raise ConfigError(message, field="learning.golden", remedy=error.remedy) from error
-
-
 def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float]) -> None:
     """Ask the golden questions if that is due and no other process does.
 
@@ -59,7 +44,7 @@ def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callab
     NotReady.
     """
     lease = Lease(database=ledger.database, name="golden")
-    read = partial(State.read, ledger, period_s=settings.learning.golden_s)
+    read = partial(PeriodState.read, ledger, period_s=settings.learning.golden_s)
     if not read(now=clock()).is_due or not lease.acquire(holder=holder, lease_s=LEASE_S):
         return
     renew = partial(lease.acquire, holder=holder, lease_s=LEASE_S)
@@ -73,56 +58,19 @@ def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callab
         lease.release(holder=holder)
 
 
-@dataclass(kw_only=True)
-class State:
-    """State of a period. dollars: spent on its answers. next_at: time of the next try; infinite if it is done."""
-
-    ledger: Ledger
-    period: int
-    now: float
-    dollars: float = 0.0
-    next_at: float = 0.0
-
-    @property
-    def is_due(self) -> bool:
-        return self.now >= self.next_at
-
-    @classmethod
-    def read(cls, ledger: Ledger, *, period_s: float, now: float) -> Self:
-        with ledger.database.read() as connection:
-            stored = position_of(connection, _reader(ledger))
-        period = int(now // period_s)
-        if stored.get("period") != period:
-            return cls(ledger=ledger, period=period, now=now)
-        next_at = math.inf if stored["next_at"] is None else stored["next_at"]
-        return cls(ledger=ledger, period=period, now=now, dollars=stored["dollars"], next_at=next_at)
-
-    def keep(self, *, dollars: float, next_at: float | None = None) -> None:
-        """Store the dollars, and the time of the next try if it changes."""
-        self.dollars, self.next_at = dollars, self.next_at if next_at is None else next_at
-        later = None if math.isinf(self.next_at) else self.next_at
-        position = {"period": self.period, "dollars": dollars, "next_at": later}
-        with self.ledger.database.write() as connection:
-            move_position(connection, _reader(self.ledger), position=position, now=self.now)
-
-
-def _reader(ledger: Ledger) -> str:
-    return f"golden:{ledger.label}"
-
-
-def _run(settings: Settings, *, ledger: Ledger, state: State) -> None:
+def _run(settings: Settings, *, ledger: Ledger, state: PeriodState) -> None:
     """Ask the questions and let the policy learn, unless some are asked again later, because arms failed."""
     options, period = settings.learning, state.period
     tried_for_s = PART * options.golden_s
     folder = Path(settings.data_dir) / "golden"
-    sources = Sources(settings=settings, ask=Ask(), progress=no_progress, warn=log.warning)
+    outcomes = OutcomeReader(settings=settings, progress=no_progress)
     rows = read_golden(options)
     # Answers to the same questions in earlier runs have another version, so all are asked again.
-    loaded = RunOptions(pipelines={}).arms_of(settings, learns=True).items()
+    loaded = compared_arms(settings, learns=True).items()
     arms = {name: replace(arm, version=f"{arm.version} {period}") for name, arm in loaded}
     extra = {"action": "golden", "questions": len(rows), "arms": len(arms), "dollars": options.golden_dollars}
     log.info("golden questions are asked, for these dollars at most", extra=extra)
-    with runs.Answers(folder / f"{period}.jsonl", resume=True) as stored:
+    with Answers(folder / f"{period}.jsonl", resume=True) as stored:
         stored.forget_failed()
         kept: dict[str, Any] = {"answers": stored, "reward": settings.reward, "limits": settings.budget}
         questions = FileQuestions(rows, arms=arms, learns_failures=False, **kept)
@@ -142,10 +90,10 @@ def _run(settings: Settings, *, ledger: Ledger, state: State) -> None:
         state.keep(dollars=run.spent, next_at=state.now + tried_for_s / TRIES)
         log.warning("arms failed at golden questions; these are asked again", extra={"action": "golden", **facts})
         return
-    outcomes = folder / f"{period}.outcomes.jsonl"
-    write_records(outcomes, questions.records)
+    file = folder / f"{period}.outcomes.jsonl"
+    write_records(file, questions.records)
     if questions.records:
-        enter(sources.of_log(outcomes, skip_bad=False), ledger=ledger, settings=settings, encoder=sources.encoder)
+        enter(outcomes.of_log(file, skip_bad=False), ledger=ledger, settings=settings, encoder=outcomes.encoder)
     state.keep(dollars=run.spent, next_at=math.inf)
     for old in sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)[: -2 * _KEPT_RUNS]:
         old.unlink()

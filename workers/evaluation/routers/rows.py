@@ -33,7 +33,7 @@ from ragbandit.router.offline.routers.play import (
     tasks_of,
 )
 from ragbandit.router.offline.routers.report import routers_assessment
-from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, question_totals
+from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, question_totals, time_one_of
 from ragbandit.router.offline.routers.rows import MIXTURE, ORACLE, UNIFORM, RouterRow, baseline_rows, rows_of_policy
 from ragbandit.router.policies import with_settings
 from ragbandit.router.policies.base import Policy
@@ -43,9 +43,8 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName
-from ragbandit.workers.evaluation.picks import TablePicks, ask_for_picks
-from ragbandit.workers.evaluation.play_file import PlayFile, check_unused
-from ragbandit.workers.evaluation.results import time_one
+from ragbandit.workers.evaluation.routers.picks import TablePicks, ask_for_picks
+from ragbandit.workers.evaluation.routers.play_file import PlayFile, check_unused
 from ragbandit.workers.setup.generators import make_generator
 
 #: names after --policy of baselines, which are printed always
@@ -133,7 +132,7 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
         measure=measure,
         made_rows=partial(table_rows, settings=settings),
         encoder=encoder,
-        time_one=time_one(test.arms, arms=settings.worker_arms),
+        time_one=time_one_of(test.arms, arms=settings.worker_arms),
         progress=progress,
     )
     known = make(test, totals=question_totals(test, total=parse_amounts(options.total, field="total")))

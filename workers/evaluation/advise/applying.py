@@ -1,4 +1,5 @@
-"""Applying a verdict: the best fixed arm becomes the incumbent and the arm of a holdback, in the configuration file.
+"""Applying a verdict: the policy learns the outcomes, and the best fixed arm becomes the incumbent and the arm of a
+holdback, in the configuration file.
 
 The snapshot of the new settings is made before the file is replaced, so that the next router has learned the ledger.
 """
@@ -8,12 +9,14 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import yaml
 
+from ragbandit.router.comparison.holdback_size import Traffic, holdback_size
 from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
@@ -21,17 +24,43 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.advice import Advice
+from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.warm import WarmRows, enter
 from ragbandit.router.policies.settings_check import check_policy
+from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import read_file, whole_file
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.workers.evaluation.holdback import Traffic, holdback_size
+from ragbandit.workers.evaluation.outcomes import STORE
 
 #: fewest answers of a store that show how many are rated
 _FEWEST: Final = 200
+
+
+def apply_advice(
+    advice: Advice,
+    material: WarmRows,
+    *,
+    apply: bool,
+    file: Path | None,
+    ledger: Ledger,
+    settings: Settings,
+    encoder: Encoder,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Let the policy learn rows that are not from the store. apply: whether to set the incumbent in the file, too."""
+    details: dict[str, Any] = {}
+    common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
+    if material.origin != STORE:
+        details = {**asdict(enter(material, **common, progress=progress)), "label": settings.policy.label}
+        weight, label = settings.reward.weight, str(ledger.label)
+        keep_comparisons(ledger.database, advice.comparisons, label=label, weight=weight, now=time.time())
+    if apply:
+        details["incumbent"] = set_incumbent(advice, file=file, **common)
+    return details
 
 
 def set_incumbent(

@@ -8,9 +8,11 @@ from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.workers.asking.question_run import in_parallel
+from ragbandit.workers.evaluation.evaluate.results import MOST_NAMED, Answered, Qualities
+from ragbandit.workers.evaluation.kept_answers import StoredAnswer
 from ragbandit.workers.evaluation.kept_replies import KeptReplies
-from ragbandit.workers.evaluation.results import MOST_NAMED, Answered, Measures, Qualities
-from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
+from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
+from ragbandit.workers.evaluation.qualities import Measures
 from ragbandit.workers.judge.quiz import MEASURES, QuizJudge, chinese_words, made_quiz, quizzed
 from ragbandit.workers.setup.generators import make_generator
 

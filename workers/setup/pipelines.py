@@ -1,11 +1,9 @@
-"""Pipelines: Python functions of the user that `advise` runs as arms. docs/advise.md describes what they return."""
+"""Pipelines: Python functions of the user that a command runs as arms. docs/advise.md describes what they return."""
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from os import PathLike
-from pathlib import Path
 from typing import Any, Final, SupportsFloat
 
 from ragbandit.router.config.grids import NAME
@@ -17,44 +15,16 @@ from ragbandit.strategies.arms.http import accounted, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.strategies.run import Answer, Run
-from ragbandit.workers.evaluation.command import write_records
 from ragbandit.workers.setup.loading import LoadedArm
 
 #: name -> a function that takes a question, or an object that an arm of the class `callable` can call
 Pipelines = Mapping[str, Any]
-#: a JSONL file, a mapping question -> right answers, or rows that `_record` accepts
-Questions = str | PathLike[str] | Mapping[str, Any] | Iterable[Any]
 
 #: cost terms that a pipeline cannot report: they are measured, or counted by the store
 _MEASURED: Final = frozenset({"seconds_total", "turns"})
 #: cost terms that a pipeline can report
 _COSTS: Final = frozenset(asdict(Cost())) - _MEASURED
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'
-
-
-def question_file(questions: Questions, *, folder: Path) -> Path:
-    """The file of these questions. If they are not a file yet, they are written to advise.jsonl in `folder`."""
-    if isinstance(questions, str | PathLike):
-        return Path(questions)
-    rows = questions.items() if isinstance(questions, Mapping) else questions
-    file = folder / "advise.jsonl"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_records(file, map(_record, rows))
-    return file
-
-
-def _record(row: object) -> dict[str, Any]:
-    """A record for a file of questions. row: a mapping, a pair (question, right answer or answers), or a question."""
-    if isinstance(row, Mapping):
-        record = {**row, "question": row.get("question")}
-    elif isinstance(row, tuple | list) and len(row) == 2:
-        record = {"question": row[0], "answers": row[1]}
-    else:
-        record = {"question": row}
-    answers = record.pop("answers", None)
-    if answers is not None:
-        record["answers"] = [answers] if isinstance(answers, str) else [*answers]
-    return record
 
 
 def named_pipelines(path: str, *, folder: str) -> Pipelines:

@@ -3,8 +3,8 @@
 import pytest
 
 from ragbandit.router.comparison import Difference, compare
+from ragbandit.router.comparison.holdback_size import Traffic, holdback_size
 from ragbandit.router.policies.draw import falling_share
-from ragbandit.workers.evaluation.holdback import Traffic, holdback_size
 
 
 def compared(gain, *, quality=(0.94, 0.93), dollars=-0.005):

@@ -1,7 +1,7 @@
-"""Results of stored answers: a line per arm, a routing table, and a log for a warm start. A failure counts as wrong."""
+"""Results of kept answers: a line for each arm, and a routing table. A failure counts as wrong."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -13,39 +13,22 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.learning.reward import cost_of_terms, metric_values
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.gains import cost_unit_of
 from ragbandit.router.offline.logs.table_columns import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import ArmName, Json, finite_json
-from ragbandit.workers.evaluation.runs import LabelledQuestion, StoredAnswer
-
-#: name or class of the arm whose Time is 1: Time is mean seconds of an arm / mean seconds of this arm (Adaptive-RAG,
-#: section 4)
-TIME_ONE = "single_step"
+from ragbandit.workers.evaluation.kept_answers import StoredAnswer
+from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
+from ragbandit.workers.evaluation.qualities import Measures, labelled_quality, measured_quality
 
 #: arm -> its answers, in the order of the questions
 Answered = Mapping[str, Sequence[StoredAnswer]]
-#: name of a measure of an answer's quality -> its value in [0, 1]
-Measures = Mapping[str, float]
 #: arm -> the measures of its answers, in the order of the questions
 Qualities = Mapping[str, Sequence[Measures]]
 #: the means of an arm over all questions, as `--json` prints them. `time` is the mean seconds divided by the mean
-#: seconds of the arm that `time_one` returns
+#: seconds of the arm that `time_one_of` returns
 Line = dict[str, Any]
-
-
-def time_one(names: Iterable[str], *, arms: Mapping[str, Mapping[str, object]]) -> ArmName | None:
-    """The arm named TIME_ONE, else the first arm of this class; None if there is none. arms: the setting `arms`."""
-    known = list(names)
-    if TIME_ONE in known:
-        return ArmName(TIME_ONE)
-    of_class = [name for name in known if arms.get(name, {}).get("class") == TIME_ONE]
-    return ArmName(of_class[0]) if of_class else None
-
-
-def labelled_quality(row: LabelledQuestion, stored: StoredAnswer, *, family: str) -> Measures:
-    return metric_values(None if stored.failed else stored.answer, gold=row.answers, family=family)
 
 
 def qualities_of(rows: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
@@ -121,41 +104,6 @@ def table_records(
             **{name: {arm: measures[arm][name] for arm in answers} for name in next(iter(measures.values()), {})},
             **{key: value for key, value in origin.items() if value is not None},
         }
-
-
-def log_record(
-    question: str, stored: StoredAnswer, *, quality: float, arms: Sequence[str], reward: RewardSettings
-) -> dict[str, Json]:
-    """An answer as a logged decision, as if its arm had been drawn uniformly from `arms`.
-
-    The rows of a question are not independent, so intervals that count them as several questions are too narrow.
-    """
-    return {
-        "id": f"evaluated-{stored.key[:32]}",
-        "made_at": stored.made_at,
-        "text": question,
-        "arms": list(arms),
-        "pmf": [1.0 / len(arms)] * len(arms),
-        "arm": stored.arm,
-        "reward": {
-            "quality": quality,
-            "cost": cost_of_terms(stored.steps, stored.cost, terms=reward.cost),
-            "weight": reward.weight,
-        },
-    }
-
-
-def measured_quality(measures: Measures, *, reward: RewardSettings) -> float:
-    """Quality for a reward: `str_em`, the product of the quiz's Q-R and T-F1, or `character_f1`, if these are measured;
-    else the measure `reward.quality`.
-    """
-    if "str_em" in measures:
-        return measures["str_em"]
-    if "answered" in measures:
-        return measures["answered"] * measures["word_f1"]
-    if "character_f1" in measures:
-        return measures["character_f1"]
-    return measures["accuracy" if reward.quality == "containment" else reward.quality]
 
 
 def comparisons_with_best(*, answered: Answered, qualities: Qualities, reward: RewardSettings) -> dict[str, Comparison]:

@@ -1,0 +1,1 @@
+"""Evaluation: strategies on labelled questions, their rows and the table of their outcomes."""

@@ -1,0 +1,22 @@
+"""The questions of `learning.golden`."""
+
+from pathlib import Path
+
+from ragbandit.router.config.settings import LearningSettings
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.files import open_file
+from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
+
+
+def read_golden(options: LearningSettings) -> list[LabelledQuestion]:
+    """The distinct questions of `learning.golden`. Raises ConfigError if the file cannot be read or used."""
+    file = Path(str(options.golden))
+    try:
+        open_file(file).close()  # a pipe could be read only once
+        return distinct(read_questions(file, family="ours"))
+    except OSError as error:
+        message, remedy = f"{file} cannot be read: {error.strerror}", "give a file that this user can read"
+        raise ConfigError(message, field="learning.golden", remedy=remedy) from error
+    except InvalidInput as error:
+        message = f"{error.field}: {error.message}"
+        raise ConfigError(message, field="learning.golden", remedy=error.remedy) from error

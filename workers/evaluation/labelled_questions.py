@@ -1,0 +1,77 @@
+"""Questions of a file with their right answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, metric_values
+from ragbandit.router.offline.logs import cells
+from ragbandit.router.offline.logs.question_forms import answers_of
+from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.texts.formats import known_choices
+from ragbandit.workers.judge.quiz import Quiz
+
+FAMILY_NAMES = tuple(sorted(FAMILIES))
+#: the family whose answers `evaluate` judges by a quiz too, see ragbandit.workers.judge.quiz
+CRUD = "crud"
+_NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only with --family of a published data set"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledQuestion:
+    id: str
+    question: str
+    #: right answers in the form of the family, see router.learning.reward; empty if a judge scores the answers
+    answers: Sequence[str] | Sequence[Sequence[str]] = ()
+    dataset: str | None = None
+    #: number of pieces of evidence that the answer needs; None if unknown
+    hops: int | None = None
+    #: questions about the gold text, for the family CRUD; None if the judge writes them
+    quiz: Quiz | None = None
+
+
+def read_questions(
+    path: Path, *, family: str, limit: int | None = None, unlabelled: bool = False, remedy: str = ""
+) -> tuple[LabelledQuestion, ...]:
+    """The first `limit` questions of a file. Raises InvalidInput.
+
+    unlabelled: whether right answers may be missing. remedy: what to do if they are missing and may not be.
+    """
+    if family not in FAMILY_NAMES:
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
+
+    def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
+        answers = answers_of(entry, published=family not in OWN_FAMILIES)
+        gold = dict[str, Any]()
+        if answers is None and not unlabelled:
+            reason = "this question has no right answers" + (", and there is no judge" if remedy else "")
+            raise InvalidInput(reason, field="answers", remedy=remedy or _NO_ANSWERS)
+        if answers is not None:
+            metric_values(
+                "x", gold=answers if isinstance(answers, list) else [], family=family
+            )  # raises for unusable answers
+            gold = {"answers": answers}
+        if family == CRUD and (quiz := cells.parsed_cell(entry.get("quiz"))) is not None:
+            gold["quiz"] = _quiz_of(quiz)
+        return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
+
+    return tuple(question_rows(path, question, limit=limit))
+
+
+def _quiz_of(value: Any) -> Quiz:
+    parts = [value.get(name) for name in ("questions", "answers")] if isinstance(value, Mapping) else [None]
+    lists = [part for part in parts if isinstance(part, list) and all(isinstance(text, str) for text in part)]
+    if len(lists) < len(parts) or not lists:
+        remedy = 'write {"questions": ["a text"], "answers": ["a text"]}, or leave it out'
+        raise InvalidInput(f"{value!r:.40} is no quiz", field="quiz", remedy=remedy)
+    return Quiz(questions=tuple(lists[0]), answers=tuple(lists[1]))
+
+
+def distinct(rows: Sequence[LabelledQuestion]) -> list[LabelledQuestion]:
+    """The first row of each question."""
+    first: dict[str, LabelledQuestion] = {}
+    for row in rows:
+        first.setdefault(row.question, row)
+    return list(first.values())

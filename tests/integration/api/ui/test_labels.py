@@ -189,8 +189,12 @@ def test_answers_of_a_verdict_come_first_in_the_one_queue(asking, visit, with_ke
     assert browser.send("/ui/labels", on="/ui/labels", item=items[1]["item"], rating="maybe").status_code == 422
     browser.send("/ui/labels", on="/ui/labels", item=items[1]["item"], rating="true")
     assert "labels teach the most" in browser.page("/ui/labels")
-    body = {"item": f"{key}.0000000000000000", "right": True}
-    refused(asking.http.post("/v1/label-queue", json=body), 404, "NOT_FOUND", field="item")
+    for item in (f"{key}.0000000000000000", "nobody", "nobody.0000000000000000"):
+        body = {"item": item, "right": True}
+        refused(asking.http.post("/v1/label-queue", json=body), 404, "NOT_FOUND", field="item")
+    refused(
+        asking.http.post("/v1/label-queue", json={"item": "a b", "right": True}), 422, "INVALID_INPUT", field="item"
+    )
     with asking.router.database.read() as connection:
         by_text = {one.answer: (one.quality, one.rater) for one in answers_to(connection, [key])}
     assert {one["answer"]: by_text[one["answer"]][0] for one in items} == dict(

@@ -84,7 +84,7 @@ class AsyncTask:
         except RagBanditError as error:
             if value is None:
                 raise
-            log.warning("the task %s is not ended: %s", self.session_id, error)  # the error of the block goes on
+            log.warning("the task %s is not ended: %s", self.session_id, error)  # the error of the block is raised
 
     def _options(self, more: exchange.Options) -> exchange.Options:
         return {**more, "session_id": self.session_id, "unit": "task", "tenant": self.tenant}

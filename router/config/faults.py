@@ -12,7 +12,7 @@ from ragbandit.shared.errors import ConfigError
 
 #: maximum number of faults that are looked for
 _MOST: Final = 50
-#: an arm in place of one with a fault, so that settings that name the arm stay right
+#: replaces an arm with a fault, so that settings that name the arm cause no further fault
 _ARM: Final[Mapping[str, Any]] = {"class": "no_retrieval"}
 
 #: a server in place of a wrong address: without any, a key for OpenAI would be missing
@@ -65,7 +65,9 @@ def _leave_out(tree: dict[str, Any], field: str) -> bool:
 
 
 def _empty(tree: dict[str, Any], field: str) -> bool:
-    """Empty a section, so that what names it stays right, or remove an empty one. Returns as `_leave_out`."""
+    """Empty a section, so that settings that name it cause no further fault, or remove an empty one. Returns as
+    `_leave_out`.
+    """
     path = _path_in(tree, field)
     if path is None:
         return _leave_out(tree, field)

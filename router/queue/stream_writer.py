@@ -137,7 +137,7 @@ class StreamWriter:
                     _append(batches.setdefault(writer, []), kind, text)
             try:
                 self._write(batches)
-            except Exception:  # the thread must go on for other answers
+            except Exception:  # the thread must continue for other answers
                 log.exception("answers cannot be streamed; callers get them as a whole", extra={"action": "stream"})
                 for writer in batches:
                     writer.broken = True

@@ -57,7 +57,7 @@ class AskedModel:
         self.model, self.seconds = chosen.model, seconds
         self._max_tokens, self._purpose, self._database = max_tokens, purpose, database
         self._options, self._prices = chosen.openai, chosen.prices_by_model
-        #: None before the first call
+        #: the server of `model`, opened by the first call
         self._server: ModelServer | None = None
         self._most = MOST_UNDER_WAY + most_waiting
         self._calls: set[asyncio.Future[tuple[ModelReply | None, dict[str, Json]]]] = set()
@@ -80,7 +80,7 @@ class AskedModel:
             return None, facts | {"failed": "down"}
         if len(self._calls) >= self._most:
             return None, facts | {"failed": "busy"}
-        # If the caller leaves, the call goes on: it is paid anyway, and must be booked.
+        # If the caller leaves, the call continues: it is paid anyway, and must be booked.
         call = asyncio.ensure_future(self._booked(messages, query=query))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)

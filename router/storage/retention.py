@@ -1,4 +1,4 @@
-"""Retention: deletes decisions that are too old, while traffic goes on.
+"""Retention: deletes decisions that are too old, while the service runs.
 
 A decision is deleted with its outcome, feedback, paired answers, updates and closures if no ledger waits for it, the
 hourly totals include it, and every policy that learned it has a later snapshot. The newest update of a ledger stays.

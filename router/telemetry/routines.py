@@ -149,6 +149,6 @@ class Routine:
             return reply
         except QueueError:
             pass  # logged once per outage
-        except BaseException as error:  # a user's class may raise anything, and the thread must go on
+        except BaseException as error:  # a user's class may raise anything, and the thread must continue
             self._outage.note_failure(error)
         return None

@@ -38,9 +38,9 @@ class Stop:
     is_known: Callable[[], bool] = lambda: False
     #: numbers of answered questions after which `is_known` is called, ascending
     looks: Sequence[int] = ()
-    #: the run ends if an arm fails so often in a row; None to go on
+    #: number of failures of an arm in a row that end the run; None if failures never end it
     most_failures: int | None = None
-    #: why the run ended; None while it goes on
+    #: why the run ended; None before its end
     reason: str | None = None
     _looked: int = 0
 

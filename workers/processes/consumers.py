@@ -83,7 +83,7 @@ class Consumer:
                 job = self.look(woken or self._is_first_look)
                 self._is_first_look = False
                 self._outage.note_success()
-            except Exception as error:  # most often a StoreError; this thread must go on
+            except Exception as error:  # most often a StoreError; this thread must continue
                 self._outage.note_failure(error)
                 job = None
             if job is not None or burst:

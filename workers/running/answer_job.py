@@ -83,8 +83,9 @@ class AnswerJob:
         self._others: list[ArmName] = []
         #: whether a reader was sent a piece of the answer
         self.has_content = False
-        #: cost of the run, however it ends, and the dollars of it that are counted, by its outcome or without one
+        #: cost of the run, however it ends
         self.account = Account()
+        #: dollars of this cost that are counted, by its outcome or without one
         self._counted = 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""A clock for deadlines whose effects cannot be undone. It ignores a jump ahead of the host's clock for TRUST_S.
+"""A clock for deadlines whose effects cannot be undone. It ignores for TRUST_S that the host's clock has jumped ahead.
 
 It compares the host's clock with a monotonic clock. `ragbandit up` passes the result to its child processes.
 """

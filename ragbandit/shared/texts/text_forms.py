@@ -34,8 +34,9 @@ _LEADING_POINT = re.compile(r"\.(?<![\w.]\.)(?=\d)")
 _SIGN_BEFORE_CURRENCY = re.compile("-(?<!\\w-)([$\u00a2-\u00a5\u20a0-\u20cf])(?=[\\d.])")
 #: the full stops in "U.S.A." and "Ph.D"
 _INITIALS = re.compile(r"\.(?<=[^\W\d_]\.)(?=[^\W\d_](?![^\W_]))")
-#: an article. An "a" may be an option: in "A." and "(a)", and before a single letter or one of these words
+#: words after an "a" that is the name of an option, as in "a is right"
 _OPTION = r"(?:is|was|and|or|because|since|as)\b"
+#: an article; not the "a" of an option: in "A." and "(a)", and before a single letter or one of the words above
 _ARTICLES = re.compile(rf"(?<![\w'.-])(?:(?:an|the)(?![\w'-])|a(?=[ \t]+[\"'(]*(?!{_OPTION})\w\w))")
 
 

@@ -229,7 +229,7 @@ _ONLY_HERE: Final = frozenset(
 )
 #: parameters of responses without an effect here
 _IGNORED: Final = ("truncation", "max_tool_calls", "client_metadata", "context_management")
-#: fields of `reasoning` with a counterpart in chat completions, or without a meaning there
+#: fields of `reasoning` that are accepted: those that chat completions have too, and those that change no answer
 _EFFORT: Final = frozenset({"effort", "summary", "generate_summary"})
 
 #: parameter with a list -> (type of its values, how an error calls them)

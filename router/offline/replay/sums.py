@@ -251,7 +251,7 @@ class Measure:
 
     @classmethod
     def of(cls, summary: LogSummary, *, candidates: Sequence[CandidateSpec], segments: Sequence[str]) -> "Measure":
-        """Solve the reward model, which has learned all rows. segments: fields."""
+        """Solve the reward model, which has learned all rows. segments: names of fields."""
         summary.model.solve()
         keys, counts = summary.occurrences
         middles = [sum(summary.bounds(target)) / 2.0 for target in range(3)]

@@ -30,7 +30,7 @@ from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
-#: number of times that a question is decided again, see `RouteService._committed`
+#: maximum number of times that a question is decided again, see `RouteService._committed`
 _TRIES: Final = 3
 
 S = TypeVar("S", bound=Step)

@@ -157,7 +157,7 @@ class ClaimedDecision:
     tries: int
     #: the drawn arm
     arm: ArmName
-    #: what the client sent, for arms that pass it on; false for other arms
+    #: what the client sent, for arms that pass it on; empty for other arms
     conversation: Conversation
 
 

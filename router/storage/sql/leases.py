@@ -77,7 +77,7 @@ def forget(database: Database, *, prefix: str, expired_s: float) -> None:
 
 
 def clock(database: Database) -> ColumnElement[float]:
-    """CLOCK of this database."""
+    """The SQL expression for the present time of the database, seconds since 1970."""
     return literal_column(f"({CLOCK[database.engine.dialect.name]})", Double)
 
 

@@ -36,7 +36,7 @@ from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.workers.evaluation.outcomes import STORE
 
-#: fewest answers of a store that show how many are rated
+#: minimum number of answers from which the share of rated answers is taken; a store with fewer does not show it
 _FEWEST: Final = 200
 
 

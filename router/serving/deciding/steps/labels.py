@@ -114,9 +114,10 @@ def _learning(output: PolicyOutput) -> float:
 
 
 def scaled(parts: Matrix, *, share: float, least: float = LEAST_LABELLED) -> tuple[float, float]:
-    """Returns (c / mean of learning, c / mean of estimate); zeros without data, or if every decision gets a label.
+    """Returns (c / mean of the part for learning, c / mean of the part for the estimate), where c is the factor with
+    which the mean probability is `share`. Both are 0 if there is no data, or if every decision gets a label.
 
-    least: least probability / share
+    least: lower limit of a probability, as a multiple of `share`
     """
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0

@@ -18,7 +18,7 @@ from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Judged, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -65,7 +65,7 @@ def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, progres
     settings = EncoderSettings() if encoder is None else EncoderSettings(model=encoder)
     loaded = make_encoder(settings)
     texts = [row.question for world in worlds for row in world.table.rows]
-    features = embedded(texts, encoder=loaded, progress=progress)
+    features = embed_texts(texts, encoder=loaded, progress=progress)
     cuts = np.cumsum([len(world.table.rows) for world in worlds])[:-1]
     return [
         _with_features(world, features=rows, encoder_hash=loaded.hash)

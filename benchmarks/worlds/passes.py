@@ -22,7 +22,7 @@ from ragbandit.router.offline.routers.passes import (
     greedy_shares,
     table_rows,
 )
-from ragbandit.router.policies import protected, with_settings
+from ragbandit.router.policies import make_protected, with_settings
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import ArmName, Decision, FeatureRows, FeedbackId, JoinedDecision, Json, Matrix
@@ -227,7 +227,7 @@ def passed(task: Task, *, world: World) -> Judged:
     features = None if world.features is None else world.features[asked]
     part = replace(world.table, rows=tuple(world.table.rows[place] for place in asked))
     rows = table_rows(part, features=features, encoder_hash=world.encoder_hash, settings=settings)
-    policy = protected(name, params=params, settings=settings.policy, weight=world.weight)
+    policy = make_protected(name, params=params, settings=settings.policy, weight=world.weight)
     check_arms(policy, arms=arms, where=name)
     learning = ConditionedLearning(
         policy,

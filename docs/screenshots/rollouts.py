@@ -27,7 +27,7 @@ class Learners:
     def learn(self, *, now: float) -> None:
         """Learn what is ready at this time, and let the router take it over."""
         router = self._router
-        for settings in (router.settings, *router.process.versions.learned()):
+        for settings in (router.settings, *router.process.versions.learning_settings()):
             label = settings.policy.label
             if label not in self._learners:
                 self._learners[label] = make_learner(settings, database=router.database, jobs=router.process.jobs)

@@ -28,7 +28,7 @@ from ragbandit.router.comparison.assessment import Assessment, LearningCurve
 from ragbandit.router.comparison.page import write_page
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
@@ -154,7 +154,7 @@ def learned(
     asked, features, encoder_hash = settings.policy, None, ""
     if "features" in policy_of(settings).needs:
         encoder = make_encoder(settings.encoder)
-        features = embedded([row.question for row in table.rows], encoder=encoder)
+        features = embed_texts([row.question for row in table.rows], encoder=encoder)
         encoder_hash = encoder.hash
     rows = table_rows(table, features=features, encoder_hash=encoder_hash, settings=settings)
 

@@ -98,7 +98,7 @@ def open_binary(path: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path, "rb")) if is_packed else open_file(path)
 
 
-def decoded(raw: bytes) -> str:
+def decode_line(raw: bytes) -> str:
     """The text of a line. Raises InvalidInput if it is not UTF-8."""
     try:
         return raw.decode("utf-8")
@@ -107,10 +107,10 @@ def decoded(raw: bytes) -> str:
         raise InvalidInput(fault, remedy="save the file as UTF-8, plain or packed with gzip") from error
 
 
-def parsed(raw: bytes) -> dict[str, Any]:
+def parse_line(raw: bytes) -> dict[str, Any]:
     """Parse the JSON object of a line. Raises InvalidInput, also if a key is repeated."""
     try:
-        value = DECODER.decode(decoded(raw))
+        value = DECODER.decode(decode_line(raw))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", remedy="write one JSON object a line, in UTF-8") from error
     if not isinstance(value, dict):

@@ -19,8 +19,8 @@ import numpy as np
 
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Arrays, Policy, apply, pmf_of_one, restored
-from ragbandit.router.policies.draw import gate
+from ragbandit.router.policies.base import Arrays, Policy, apply, pmf_of_one, restore_policy
+from ragbandit.router.policies.draw import checked_pmf
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, DecisionId, Features, FeedbackId, PolicyLabel, Query, Reward, Update
@@ -130,7 +130,7 @@ def sha_of(policy: Policy) -> str:
 def pmf_of(policy: Policy, *, seed: int = 7, arms: Sequence[ArmName] = ARMS) -> dict[ArmName, float]:
     """Arm -> probability for one question. Raises PolicyFault unless the output is a valid pmf."""
     output = pmf_of_one(policy, made_query(seed), features=made_features(seed), arms=tuple(arms))
-    return dict(zip(arms, gate(output, arms=arms), strict=True))
+    return dict(zip(arms, checked_pmf(output, arms=arms), strict=True))
 
 
 def through_files(policy: Policy, *, last_seq: int = 0) -> Policy:
@@ -208,8 +208,8 @@ def check_restored_policies_share_nothing(make: Make) -> None:
     arrays, facts = taught(make, made_updates(20)).state()
     arrays = {name: array.copy() for name, array in arrays.items()}
     learner, server = make(), make()
-    restored(learner, arrays, facts)
-    restored(server, arrays, facts)
+    restore_policy(learner, arrays, facts)
+    restore_policy(server, arrays, facts)
     before = sha_of(server)
     for update in made_updates(10, first=21):
         learner.learn(update)
@@ -317,7 +317,10 @@ def check_refuses_a_broken_state(make: Make) -> None:
     states = [(broken, facts) for broken in _broken(arrays)]
     states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]
     for broken, broken_facts in states:
-        assert _raises(SnapshotError, partial(restored, make(), dict(broken), broken_facts)), (broken, broken_facts)
+        assert _raises(SnapshotError, partial(restore_policy, make(), dict(broken), broken_facts)), (
+            broken,
+            broken_facts,
+        )
 
 
 def _broken(arrays: Arrays) -> Iterator[Arrays]:

@@ -22,7 +22,7 @@ from ragbandit.router.api.edge import Edge, cors, plain_paths
 from ragbandit.router.api.endpoints import decisions, feedback, labels, operations, policies, sessions, verdicts
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai.embeddings import EmbeddingsServer
-from ragbandit.router.api.routes import Endpoint, Endpoints, served
+from ragbandit.router.api.routes import Endpoint, Endpoints, table_of_port
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.gate import Gate
@@ -142,7 +142,7 @@ def operators_app(app: Service) -> Service:
 async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state, router = app.state, app.state.router
     server = router.settings.server
-    state.routes = served(ENDPOINTS, port=state.port, dashboard=server.dashboard)
+    state.routes = table_of_port(ENDPOINTS, port=state.port, dashboard=server.dashboard)
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
     # Reports have their own thread, so that short reads do not wait for reports. A second thread would cost memory: the
     # C library keeps the freed memory of a report for the thread that made the report.

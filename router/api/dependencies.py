@@ -242,7 +242,7 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
         raise
 
 
-async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
+async def await_future(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
     """The Future's result. Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception."""
     if not await all_done(request, [future], limit_s=SERVE_S):
         future.cancel()
@@ -250,9 +250,7 @@ async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Re
     return future.result()
 
 
-async def awaited_all(
-    request: Request, futures: "Sequence[Future[Reply]]", *, what: str
-) -> list[Reply | BaseException]:
+async def await_all(request: Request, futures: "Sequence[Future[Reply]]", *, what: str) -> list[Reply | BaseException]:
     """The result or exception of each Future, in order; NotReady for those that take too long. Raises CallerGone."""
     if not all(map(Future.done, futures)):
         await all_done(request, futures, limit_s=SERVE_S)

@@ -84,7 +84,7 @@ class Edge:
             bound(request=request_id, trace=trace_id_of(span.carrier) if tracing.enabled else None),
         ):
             try:
-                _check(exchange, router=self.state.router)
+                _refuse_without_body(exchange, router=self.state.router)
                 await self._admit(exchange)
                 endpoint = exchange.endpoint
                 self._read_headers(exchange)
@@ -313,7 +313,7 @@ class _Exchange(Request):
         await self._send(message)
 
 
-def _check(exchange: _Exchange, *, router: Router) -> None:
+def _refuse_without_body(exchange: _Exchange, *, router: Router) -> None:
     """Raises an error if the request can be refused without its body. Must be fast: every request is checked.
 
     Raises Malformed for headers that a proxy may understand differently, and UnknownCoding.

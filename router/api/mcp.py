@@ -68,11 +68,11 @@ async def _server_of(app: Any) -> Any:
         from ragbandit.router.api.mcp_tools import make_mcp_server
 
         logging.getLogger("mcp").setLevel(logging.WARNING)  # the SDK logs two lines for every request
-        app.state.mcp = make_mcp_server(app.openapi, call=_called)
+        app.state.mcp = make_mcp_server(app.openapi, call=_call_endpoint)
     return app.state.mcp
 
 
-async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+async def _call_endpoint(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Send an endpoint a request inside this process, with the agent's key. Returns the reply, or raises the error."""
     assert context.request is not None  # the SDK sets `request` for every call over HTTP
     outer, progress = context.request.scope, _Progress(context)

@@ -201,7 +201,7 @@ class RouteTable:
         return sorted(plain | {endpoint.method for endpoint in self._patterns if endpoint.path_regex.match(path)})
 
 
-def served(endpoints: Iterable[Endpoint], *, port: str, dashboard: bool) -> RouteTable:
+def table_of_port(endpoints: Iterable[Endpoint], *, port: str, dashboard: bool) -> RouteTable:
     """The table of a port. port: "all", or "public" and "operators" if server.admin_port makes it two ports.
 
     dashboard: whether pages are served.

@@ -15,7 +15,7 @@ from rich.prompt import Confirm
 
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
-from ragbandit.router.cli.store import is_age, opened, parse_pairs, parse_time
+from ragbandit.router.cli.store import is_age, open_store, parse_pairs, parse_time
 from ragbandit.router.cli.tables import show_list
 from ragbandit.router.serving.setup.bootstrap import is_open
 from ragbandit.router.storage.access.api_keys import OPERATORS, ApiKey, KeyStore
@@ -51,7 +51,7 @@ def create_key(
     From the first key on, a service that was open to this machine refuses every request without a key. A terminal asks
     before that.
     """
-    with opened(config, registered=False, make=True) as (settings, ledger):
+    with open_store(config, registered=False, make=True) as (settings, ledger):
         store, now = KeyStore(ledger.database), time.time()
         ends = None if expires is None else _end(expires, now=now)
         scopes = dict(parse_pairs(scope or (), form="NAME=VALUE", field="scopes", remedy="for example arms=[a,b]"))
@@ -106,7 +106,7 @@ def revoke_key(
 
 @contextmanager
 def _key_store(config: str | None) -> Iterator[KeyStore]:
-    with opened(config, registered=False) as (_, ledger):
+    with open_store(config, registered=False) as (_, ledger):
         yield KeyStore(ledger.database)
 
 
@@ -136,6 +136,6 @@ def audit(
     The database refuses to change or delete an entry, but its owner can drop the triggers that refuse it. If that
     matters, copy the entries to another system.
     """
-    with opened(config, registered=False) as (_, ledger):
+    with open_store(config, registered=False) as (_, ledger):
         for entry in entries(ledger.database, after=after):
             sys.stdout.write(json.dumps(asdict(entry)) + "\n")

@@ -19,7 +19,7 @@ from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import NewStoreOption, opened, parse_time
+from ragbandit.router.cli.store import NewStoreOption, open_store, parse_time
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import JUDGE_LINE, Settings
@@ -158,7 +158,7 @@ def erase(
     an outcome or feedback is closed. Repeat the call to finish an interrupted one. You have to erase backups yourself.
     """
     decision = None if decision is None else plain_decision_id(decision)
-    with opened(config, registered=False) as (_, ledger):
+    with open_store(config, registered=False) as (_, ledger):
         now = DeadlineClock(ledger.database).for_deletion()
         limit = None if before is None else parse_time(before, now=now, field="before")
         selection = erasure.Selection(decision=decision, session=session, tenant=tenant, before=limit)
@@ -190,7 +190,7 @@ def backup(
 
     The copy contains questions, answers and hashes of keys, so protect it like the database. Indexes are not copied.
     """
-    with opened(config, registered=False) as (settings, ledger):
+    with open_store(config, registered=False) as (settings, ledger):
         root = settings.snapshot_root
         if not ledger.database.is_sqlite:
             remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
@@ -271,7 +271,7 @@ def export(
     now = time.time()
     first = None if since is None else parse_time(since, now=now)
     end = None if before is None else parse_time(before, now=now, field="before")
-    with opened(config, label=label) as (_, ledger):
+    with open_store(config, label=label) as (_, ledger):
         count = logs.write_rows(file, _exported(ledger, since=first, before=end))
         counts = [select(func.count()).where(table.c.policy == ledger.label) for table in (waiting, closures)]
         with ledger.database.read() as connection:
@@ -314,7 +314,7 @@ def import_(
     if not re.fullmatch(r"[a-z0-9_]{1,40}", label):  # as in the setting `policy.label`
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
-    with rereadable(file) as readable, opened(config, label=label, make=True) as (settings, ledger):
+    with rereadable(file) as readable, open_store(config, label=label, make=True) as (settings, ledger):
         reading = _Reading(file=readable, settings=settings, skip_bad=skip_bad)
         try:
             with bars(errors) as progress:

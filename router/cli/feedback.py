@@ -15,13 +15,13 @@ from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.cli.store import open_store, parse_time
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, count_feedback, relearn
 from ragbandit.router.learning.sources import IMPORTED_RATER, quarantines_of
-from ragbandit.router.offline.logs.cells import converted, gold, is_empty, text as text_of
+from ragbandit.router.offline.logs.cells import convert_value, gold, is_empty, text as text_of
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.router.offline.traffic.rating_words import amount_of, best_of, level_of
@@ -54,7 +54,7 @@ def quarantined(
     as_json: JsonOption = False,
 ) -> None:
     """List the decisions that could not be learned, with the reason."""
-    with opened(config, label=label) as (_, ledger):
+    with open_store(config, label=label) as (_, ledger):
         rows = ledger_status.quarantined(ledger, limit=limit)
     show_list([dict(row) for row in rows], none="every decision could be learned", as_json=as_json)
 
@@ -79,7 +79,7 @@ def exclude(
     if source is None:
         if since or until or dry_run:
             raise InvalidInput("name the source to exclude", field="source", remedy=SOURCE_HELP)
-        with opened(config) as (_, ledger):
+        with open_store(config) as (_, ledger):
             rows = quarantines_of(ledger.database)
         show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)
         return
@@ -88,7 +88,7 @@ def exclude(
         name: None if text is None else parse_time(text, now=now, field=name)
         for name, text in (("since", since), ("until", until))
     }
-    with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
+    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
         if dry_run:
             count = count_feedback(ledger, source=checked_source(source), **period)
             show({"source": source, "feedback": count, "label": ledger.label}, as_json=as_json)
@@ -135,7 +135,7 @@ def import_(
     """
     fields = {"decision_id": id_field, "rating": rating_field, "label": label_field, "reward": reward_field}
     fields |= {"event": event_field, "source": source_field, "rater": rater_field, "feedback_id": key_field}
-    with rereadable(file) as readable, opened(config, registered=False) as (settings, ledger):
+    with rereadable(file) as readable, open_store(config, registered=False) as (settings, ledger):
         store = DecisionStore(
             ledger.database, label=ledger.label, text=settings.log.text, context=frozenset(settings.context)
         )
@@ -270,7 +270,7 @@ class FeedbackImporter:
             cells["decision_id"] = next((others[name] for name in self._id_names if name in others), None)
         sent: dict[str, Any] = {name: None if is_empty(cell) else cell for name, cell in cells.items()}
         for name in ("decision_id", "feedback_id", "rater"):
-            sent[name] = None if sent[name] is None else converted(text_of, sent[name], field=name)
+            sent[name] = None if sent[name] is None else convert_value(text_of, sent[name], field=name)
         if isinstance(sent["decision_id"], str):
             sent["decision_id"] = plain_decision_id(sent["decision_id"])
         if self._source is not None:
@@ -285,7 +285,7 @@ class FeedbackImporter:
             sent["rater"] = f"{IMPORTED_RATER}{sent['rater'].strip()}"
         if sent["feedback_id"] is None:
             sent["feedback_id"] = f"import-{sha256(canonical(sent).encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
-        sent["label"] = converted(gold, sent["label"], field="label")
+        sent["label"] = convert_value(gold, sent["label"], field="label")
         return made_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 
     def _fault(self, number: int, error: RagBanditError) -> None:

@@ -11,7 +11,7 @@ import typer
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import opened, registered_policy
+from ragbandit.router.cli.store import open_store, registered_policy
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit import verify as verification
@@ -57,7 +57,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
     Reads the database, and Redis if it is used, so no service has to run. The exit code is 1 if there is a problem.
     --json prints the ledger's fields of /v1/status, and the findings.
     """
-    with opened(config, label=label) as (settings, ledger):
+    with open_store(config, label=label) as (settings, ledger):
         serving = serving_policy(ledger, settings=settings)
         now = time.time()
         arms = [ArmName(arm) for arm in settings.arms]
@@ -71,7 +71,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         month = checks.month_report(ledger.database, settings=settings, now=now)
         findings = [
             *checks.of_settings(settings),
-            *checks.tried("disk", lambda: checks.of_disk(settings)),
+            *checks.run_check("disk", lambda: checks.of_disk(settings)),
             *checks.of_ledger(state, rebuilding=rebuilding),
             *checks.of_report(month, settings=settings),
             *checks.of_store(ledger.database, settings=settings, now=now),
@@ -153,7 +153,7 @@ def verify(
 
     Use --recount only if this command reports a wrong counter: it corrects the counters, and verifies nothing.
     """
-    with opened(config, label=label) as (settings, ledger):
+    with open_store(config, label=label) as (settings, ledger):
         if recount:
             with ledger.database.write() as connection:
                 wrong = counters.recount(connection)
@@ -205,7 +205,7 @@ def explain(
 
     --json prints the reply of /v1/decisions/ID/explanation, with facts, steps of the arm and each judgement.
     """
-    with opened(config, label=label) as (settings, ledger):
+    with open_store(config, label=label) as (settings, ledger):
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
     reply: dict[str, Any] = json_ready(explanation_json(explained))

@@ -12,7 +12,7 @@ from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import opened, parse_pairs
+from ragbandit.router.cli.store import open_store, parse_pairs
 from ragbandit.router.cli.tables import show, show_rows
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
@@ -41,7 +41,7 @@ def show_versions(
 
     One version is shown with its changed settings, its possible verbs and, in shadow, its comparison with the champion.
     """
-    with opened(config) as (_, ledger):
+    with open_store(config) as (_, ledger):
         if name is None:
             _list(list_versions(ledger.database, base=ledger.label), as_json=as_json)
             return
@@ -79,7 +79,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Add a draft of a version, which is the configuration with other settings of policy, reward or arms."""
-    with opened(config) as (settings, ledger):
+    with open_store(config) as (settings, ledger):
         tree = _changes(changes or ())
         settings_with(settings, tree, label=settings.policy.label)
         version = verbs.add(
@@ -97,7 +97,7 @@ def shadow(
 
 def resume(reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Deactivate the kill switch: champion and versions in shadow continue as they were."""
-    with opened(config) as (_, ledger):
+    with open_store(config) as (_, ledger):
         control = verbs.unkill(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time())
         _switch(control, as_json=as_json)
 
@@ -127,17 +127,17 @@ def retire(
     if name is not None:
         _perform("retire", name, reason=reason, config=config, as_json=as_json)
         return
-    with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
+    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
         if label == settings.policy.label:
             message = f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired"
             remedy = "set policy.label to another one and restart the services first"
             raise Conflict(message, field="policy.label", remedy=remedy)
         lease_s = settings.learning.lease_s
-        batches = _retired(ledger, lease_s=lease_s, report=lambda done: progress("batches", done, 0))
+        batches = _retire(ledger, lease_s=lease_s, report=lambda done: progress("batches", done, 0))
     show({"retired": label, "batches": batches}, as_json=as_json)
 
 
-def _retired(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -> int:
+def _retire(ledger: Ledger, *, lease_s: float, report: Callable[[int], None]) -> int:
     """Retire the ledger in batches, and return their number. Raises NotReady if a learner holds the ledger."""
     holder, batches = lease_holder("retire"), 0
     try:
@@ -167,7 +167,7 @@ def promote(
 
 
 def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json: bool, **more: Any) -> None:
-    with opened(config) as (settings, ledger):
+    with open_store(config) as (settings, ledger):
         act = verbs.Act(verb=verb, name=name, base=ledger.label, actor=actor(), reason=reason, now=time.time(), **more)
         show(asdict(verbs.perform(ledger.database, act, settings=settings.rollout)), as_json=as_json)
 
@@ -181,7 +181,7 @@ def kill(
     as_json: JsonOption = False,
 ) -> None:
     """Stop all shadows; with ARM, stop the champion too: every router uses this arm from its next decision on."""
-    with opened(config) as (settings, ledger):
+    with open_store(config) as (settings, ledger):
         offered, by = tuple(settings.arms), actor()
         control = verbs.kill(
             ledger.database, base=ledger.label, arm=arm, offered=offered, actor=by, reason=reason, now=time.time()
@@ -226,7 +226,7 @@ def restart(
     Every ledger resets the arm before it learns the first decision made after this moment. The arm's estimates stay,
     but count for little, and the arm is explored again.
     """
-    with opened(config, label=label) as (settings, ledger):
+    with open_store(config, label=label) as (settings, ledger):
         if name not in settings.arms:
             remedy = f"one of: {', '.join(settings.arms)}"
             raise NotFound(f"the configuration has no arm {name!r:.80}", field="name", remedy=remedy)

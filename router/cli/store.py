@@ -26,7 +26,7 @@ NewStoreOption = Annotated[
 
 
 @contextmanager
-def opened(
+def open_store(
     config: str | None, *, label: str | None = None, registered: bool = True, make: bool = False
 ) -> Iterator[tuple[Settings, Ledger]]:
     """Open the store for a block. Yields (settings, ledger).

@@ -162,7 +162,7 @@ def extreme_rows(
     return Extremes(rows=np.array(rows), low=low, high=high)
 
 
-def corrected(confidence: float, *, comparisons: int) -> float:
+def corrected_confidence(confidence: float, *, comparisons: int) -> float:
     """Confidence for each of `comparisons` intervals, which together then hold with `confidence` (Bonferroni)."""
     return 1.0 - (1.0 - confidence) / comparisons
 

@@ -28,7 +28,7 @@ _CODE: Final = re.compile(r"`([^`\n]+)`")
 STATIC: Final = Path(__file__).parent / "static"
 
 
-def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str, Any]:
+def template_values(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str, Any]:
     """Values for the templates: the assessment, its pictures and colour, and what its sentence does not contain.
 
     sign: the colours and shapes of the arms on a page that has more than the assessment
@@ -45,8 +45,8 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str
     return {
         "assessment": assessment,
         "colour": "" if assessment.verdict is None else words.COLOURS[assessment.verdict],
-        "state": words.unsaid(assessment.state, sentence=assessment.sentence),
-        "missing": words.unsaid(assessment.missing, sentence=assessment.sentence),
+        "state": words.unless_contained(assessment.state, sentence=assessment.sentence),
+        "missing": words.unless_contained(assessment.missing, sentence=assessment.sentence),
         "share": min(max(0.0, assessment.progress), 1.0),
         "forest": charts.forest(assessment.comparisons) if assessment.comparisons else None,
         "plots": [picture for picture in pictures if picture is not None],
@@ -56,7 +56,7 @@ def shown(assessment: Assessment, *, sign: "ArmSigns | None" = None) -> dict[str
 
 def assessment_page(assessment: Assessment) -> str:
     """The page of an assessment. Raises ConfigError without Jinja."""
-    values = {"title": assessment.title, "shown": shown(assessment)}
+    values = {"title": assessment.title, "shown": template_values(assessment)}
     style = (STATIC / "page.css").read_text(encoding="utf-8")
     return str(page_environment().get_template("page.html").render(values, style=style))
 

@@ -39,7 +39,7 @@ def print_assessment(
     show_all: True to print every comparison, table and note
     """
     it = assessment
-    state, missing = (words.unsaid(text, sentence=it.sentence) for text in (it.state, it.missing))
+    state, missing = (words.unless_contained(text, sentence=it.sentence) for text in (it.state, it.missing))
     style = "" if it.verdict is None else words.STYLES[words.COLOURS[it.verdict]]
 
     def say(text: str, *, style: str = "", most: int = _OTHER) -> None:

@@ -20,10 +20,10 @@ def sentence(comparison: Comparison) -> str:
     if comparison.verdict == NOT_KNOWN:
         parts = [f"whether {first} is better than {second} is not known yet"]
         if not reward.tells_nothing:
-            parts[0] += f" (reward {between(reward)} a question)"
+            parts[0] += f" (reward {interval_words(reward)} a question)"
         parts.append(f"missing: {comparison.missing}")
     elif comparison.verdict == "as good":
-        parts = [f"{first} is as good as {second} (reward {between(reward)} a question)"]
+        parts = [f"{first} is as good as {second} (reward {interval_words(reward)} a question)"]
     else:
         parts = [f"{first} is {comparison.verdict} than {second}: {difference(reward)} reward a question"]
     parts += [text for text in (quality_words(comparison), cost_words(comparison)) if text]
@@ -36,7 +36,7 @@ def against(comparisons: Sequence[Comparison]) -> list[str]:
     return [f"against {c.second}" if is_shared else f"{c.first} against {c.second}" for c in comparisons]
 
 
-def unsaid(text: str | None, *, sentence: str) -> str | None:
+def unless_contained(text: str | None, *, sentence: str) -> str | None:
     """None for a text that the sentence contains."""
     return None if text is None or text.casefold() in sentence.casefold() else text
 
@@ -83,21 +83,21 @@ def difference(value: Difference) -> str:
     if value.low is None or value.high is None or value.tells_nothing:
         return NOT_KNOWN
     if value.low <= 0.0 <= value.high:
-        return between(value)
-    return estimated(value)
+        return interval_words(value)
+    return estimate_with_interval(value)
 
 
-def estimated(value: Difference) -> str:
+def estimate_with_interval(value: Difference) -> str:
     """Estimate and ends, with or without a verdict; without an estimate the ends."""
-    return between(value) if value.estimate is None else f"{signed(value.estimate)} ({between(value)})"
+    return interval_words(value) if value.estimate is None else f"{signed(value.estimate)} ({interval_words(value)})"
 
 
 def estimate_words(value: Difference) -> str:
     """The estimate; without one, the ends of the interval."""
-    return between(value) if value.estimate is None else signed(value.estimate)
+    return interval_words(value) if value.estimate is None else signed(value.estimate)
 
 
-def between(value: Difference) -> str:
+def interval_words(value: Difference) -> str:
     if decimal(value.low) == decimal(value.high) == decimal(0.0):
         return decimal(0.0)
     return f"{signed(value.low)} to {signed(value.high)}"

@@ -44,7 +44,7 @@ _WITH_ALL_SECTIONS = Settings.model_validate(
 )
 
 
-def explained(error: ValidationError, *, sources: Mapping[str, str]) -> ConfigError:
+def first_error_of(error: ValidationError, *, sources: Mapping[str, str]) -> ConfigError:
     """The first fault of `error`. sources: see `config.sources`."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])

@@ -18,7 +18,7 @@ FACTS: Final = "facts"
 _MOST_FACTS: Final = 16
 
 
-def expanded(arms: Mapping[str, Any]) -> dict[str, Any]:
+def expand_grids(arms: Mapping[str, Any]) -> dict[str, Any]:
     """Replace every entry with a grid by the arms of the grid; other entries are unchanged.
 
     Raises ValueError ("field: fault") if a grid is not a mapping, a value cannot be part of a name, a grid has more
@@ -35,7 +35,9 @@ def expanded(arms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grids_of(arms: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Entry with a grid -> names of its arms, first the arm named like the entry. Raises ValueError like `expanded`."""
+    """Entry with a grid -> names of its arms, first the arm named like the entry. Raises ValueError like
+    `expand_grids`.
+    """
     return {str(name): tuple(_entries(name, params)) for name, params in arms.items() if has_grid(params)}
 
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from ragbandit.router.config.error_words import explained
+from ragbandit.router.config.error_words import first_error_of
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.config.sources import Sources, leaves_of, overridden, paths_of, source_of, with_short_forms
+from ragbandit.router.config.sources import Sources, leaves_of, paths_of, source_of, with_short_forms, with_source
 from ragbandit.router.config.strict_yaml import parsed_yaml
 from ragbandit.router.config.urls import PLAIN_VARIABLES, check_urls, refuse_secrets, shown_setting
 from ragbandit.shared.errors import ConfigError
@@ -76,7 +76,7 @@ def read_tree(path: str | Path | None, *, environ: Mapping[str, str]) -> ReadTre
     sources = dict.fromkeys(leaves_of(tree), f"file {file}")
     for variable, keys, value in _from_environment(environ):
         _put(tree, keys, value, variable=variable)
-        sources = overridden(sources, ".".join(keys), value=value, source=f"environment {variable}")
+        sources = with_source(sources, ".".join(keys), value=value, source=f"environment {variable}")
     if file is not None:
         folder = environ.get(CLASS_FOLDER) or class_folder(file)
         sys.path.extend({folder} - {*sys.path})
@@ -117,7 +117,7 @@ def _checked(tree: Mapping[str, Any], sources: Sources = MappingProxyType({})) -
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise explained(error, sources=sources) from error
+        raise first_error_of(error, sources=sources) from error
 
 
 def _file(path: str | Path | None) -> Path | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
-from ragbandit.router.config.grids import FACTS, check_facts, expanded
+from ragbandit.router.config.grids import FACTS, check_facts, expand_grids
 from ragbandit.router.config.named_sections import DEFAULT, Name, SectionName, with_named_sections
 from ragbandit.router.config.rules import MOST_RULES, Rule, RuleBook, check_rules
 from ragbandit.router.config.sections import (
@@ -333,7 +333,7 @@ class Settings(Section):
         # YAML reads an arm without params, as `single_step:`, as None.
         if not isinstance(arms, dict) or len(arms) > MAX_ARMS:
             return arms  # pydantic refuses it
-        return expanded({k: {} if v is None else v for k, v in arms.items()})
+        return expand_grids({k: {} if v is None else v for k, v in arms.items()})
 
     @model_validator(mode="before")
     @classmethod

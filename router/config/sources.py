@@ -34,7 +34,7 @@ def source_of(key: str, sources: Sources) -> str | None:
     return sources.get(key) or next(related, None)
 
 
-def overridden(sources: Sources, key: str, *, value: object, source: str) -> dict[str, str]:
+def with_source(sources: Sources, key: str, *, value: object, source: str) -> dict[str, str]:
     """The sources after `source` has set `key`, a setting or a whole section, to `value`."""
     others = {name: former for name, former in sources.items() if not f"{name}.".startswith(f"{key}.")}
     return others | dict.fromkeys(leaves_of({key: value}), source)

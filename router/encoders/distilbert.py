@@ -17,7 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.base import refuse_string
-from ragbandit.router.encoders.features import LEAST, RECIPE, Projection, References, fitted, lexical_counts, references
+from ragbandit.router.encoders.features import (
+    LEAST,
+    RECIPE,
+    Projection,
+    References,
+    fit_projection,
+    lexical_counts,
+    references,
+)
 from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, load_transformer, token_batches
 from ragbandit.router.encoders.half_precision import half_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
@@ -125,7 +133,7 @@ class DistilBertEncoder:
     def _fit(self, reference: References, *, seed: int) -> dict[str, npt.NDArray[Any]]:
         log.info("reading %d reference questions, once for this encoder", len(reference.questions))
         states = self._submit(reference.questions, run=self._forward.pooled)  # shape (n, layers * 2 * width)
-        return fitted(states.result(), known=reference, dimension=self.dimension, seed=seed).arrays()
+        return fit_projection(states.result(), known=reference, dimension=self.dimension, seed=seed).arrays()
 
     def _fix_ranges(self, questions: Sequence[str], *, cache: Path | None) -> None:
         """Fix the ranges of the layers' inputs, measured on these questions unless the cache has them."""

@@ -61,7 +61,7 @@ class CachingEncoder(EncoderAround):
                 self._cached.popitem(last=False)
 
 
-def embedded(
+def embed_texts(
     texts: Sequence[str],
     *,
     encoder: Encoder,

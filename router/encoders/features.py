@@ -252,7 +252,7 @@ def references() -> References:
     return References(questions=questions, labels=tuple(columns), columns=table, text=text)
 
 
-def fitted(
+def fit_projection(
     states: Array, *, known: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
 ) -> Projection:
     """Fit the projection on the states of the reference questions (`known`), shape (n, size).

@@ -18,7 +18,7 @@ from ragbandit.router.encoders.features import (
     WORDS,
     Projection,
     Wide,
-    fitted,
+    fit_projection,
     references,
     style_counts,
 )
@@ -66,7 +66,7 @@ def _fitted(dimension: int) -> tuple[Projection, str]:
     reference = references()
     # float64: processors round exp differently, and the kernel's inverse factor magnifies the difference
     states = style_counts(reference.questions)
-    projection = fitted(states, known=reference, dimension=dimension, seed=0, dtype=np.float64)
+    projection = fit_projection(states, known=reference, dimension=dimension, seed=0, dtype=np.float64)
     recipe = {"recipe": [_RECIPE, RECIPE], "groups": WORD_GROUPS, "reference": reference.text, "dimension": dimension}
     return projection, hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
 

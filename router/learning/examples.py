@@ -10,7 +10,7 @@ import numpy as np
 from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
 from ragbandit.router.learning.sources import Judgements, judgements_of
-from ragbandit.router.policies import protected, with_settings
+from ragbandit.router.policies import make_protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, reads_draws, schema_of
 from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -186,7 +186,7 @@ def policy_of(settings: Settings) -> Policy:
         facts=settings.arm_facts,
         weight=settings.reward.weight,
     )
-    return protected(configured.name, params=params, settings=configured, weight=settings.reward.weight)
+    return make_protected(configured.name, params=params, settings=configured, weight=settings.reward.weight)
 
 
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:

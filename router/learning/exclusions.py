@@ -132,11 +132,11 @@ def relearn(
         "number": quarantine.number,
         "source": source,
         "feedback": count,
-        **learned_again(ledger, label=quarantine.new_label, settings=settings, now=now, progress=progress),
+        **learn_again(ledger, label=quarantine.new_label, settings=settings, now=now, progress=progress),
     }
 
 
-def learned_again(
+def learn_again(
     ledger: Ledger, *, label: str, settings: Settings, now: float, progress: Callable[[int], None]
 ) -> dict[str, Json]:
     """Learn a ledger of this label from the whole store. Returns its label, number of updates and snapshot.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.policies import protected
+from ragbandit.router.policies import make_protected
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import fallback_arm
 from ragbandit.router.storage.ledgers.ledger import TRIES, Ledger
@@ -45,7 +45,7 @@ def find_interim(
                 continue
     preferred = settings.fallback if incumbent is None else incumbent
     arm = fallback_arm(preferred, arms=arms)
-    fixed = protected("fixed", params={"arm": arm}, settings=settings, weight=weight)
+    fixed = make_protected("fixed", params={"arm": arm}, settings=settings, weight=weight)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)

@@ -31,7 +31,7 @@ def reprice(
 ) -> dict[str, Json]:
     """Correct the dollars of outcomes. Returns facts about the change, and about the new ledger if there is one.
 
-    learn: learns a new ledger of this label and returns facts (`learned_again`), if the ledger has learned such an
+    learn: learns a new ledger of this label and returns facts (`learn_again`), if the ledger has learned such an
     outcome; None if rewards do not depend on dollars. dry_run: change nothing. Raises InvalidInput for an
     unknown name and if no outcome changes, Conflict if prices are corrected elsewhere meanwhile, NotReady as `learn`.
     """

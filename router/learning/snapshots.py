@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors, save as save_tensors
 
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, copied, restored
+from ragbandit.router.policies.base import Policy, copy_policy, restore_policy
 from ragbandit.router.storage.ledgers.inheritance import OTHER_ENCODER
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, SnapshotError
@@ -92,7 +92,7 @@ class SnapshotFiles:
             self._folder.put(json_name, text.encode())
         except OSError as error:
             raise SnapshotError(f"{self.root} cannot be written: {error}", field="snapshots") from error
-        copy = copied(policy) if policy is not None and self._hands_over else None
+        copy = copy_policy(policy) if policy is not None and self._hands_over else None
         self._newest = None if copy is None else (info, copy)
 
     def load(self, known: SnapshotInfo | str, *, encoder_hash: str | None = None) -> tuple[Policy, SnapshotInfo]:
@@ -127,7 +127,7 @@ class SnapshotFiles:
             raise SnapshotError(message, field="encoder", remedy=OTHER_ENCODER)
         try:
             untrained = make_policy(described["algorithm"], params=described["params"])
-            policy = restored(untrained, dict(load_tensors(tensors)), described["facts"])
+            policy = restore_policy(untrained, dict(load_tensors(tensors)), described["facts"])
         except (ConfigError, SafetensorError) as error:  # the sha256 is right, so another release wrote it
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         return policy, _info(described, version=version, sha256=actual, made_at=made_at)

@@ -14,7 +14,7 @@ from ragbandit.router.storage.jobs.judged_arms import judged_arms
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import kept
+from ragbandit.router.storage.sql.counters import stored_counts
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import ArmName, Counters
@@ -66,7 +66,7 @@ def check_registered(ledger: Ledger) -> None:
 
 def counters(ledger: Ledger) -> Counters:
     with ledger.database.read() as connection:
-        return _counters(connection, kept(connection, label=ledger.label), label=ledger.label)
+        return _counters(connection, stored_counts(connection, label=ledger.label), label=ledger.label)
 
 
 def _counters(connection: Connection, kept_counts: Mapping[str, int], *, label: str) -> Counters:
@@ -124,7 +124,7 @@ def read_status(
         last_seq = ledger.last_seq(connection=connection)
         snapshots = ledger.latest_snapshots(limit=1, **maker, connection=connection)
         newest = snapshots[0] if snapshots else None
-        counts_of_label = kept(connection, label=ledger.label)
+        counts_of_label = stored_counts(connection, label=ledger.label)
         counts = _counters(connection, counts_of_label, label=ledger.label)
         learned_next = connection.execute(_learned_next(rule), {"label": ledger.label, "now": now}).all()
         judge = JudgeState(
@@ -158,7 +158,7 @@ def read_status(
 def stored_diagnosis(ledger: Ledger) -> Diagnosis | None:
     """How far the ledger's policy has learned; None if no learner has said it. Raises StoreError."""
     with ledger.database.read() as connection:
-        last_seq, stored = ledger.last_seq(connection=connection), kept(connection, label=ledger.label)
+        last_seq, stored = ledger.last_seq(connection=connection), stored_counts(connection, label=ledger.label)
         counts = _counters(connection, stored, label=ledger.label)
         return _learning(connection, label=ledger.label, last_seq=last_seq, counts=counts, is_served=False)
 

@@ -106,13 +106,13 @@ class _Adviser:
         advice = None
         if outcomes is not None:
             gains = on_outcomes(outcomes, schema=settings.context, confidence=self.ask.confidence, **common)
-            advice = concluded(Advice(**_fields(gains, notes=notes), **about))
+            advice = with_verdict(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice
         estimate = on_draws(drawn, folds=self.ask.folds, progress=self.progress, **common)
         if not isinstance(estimate, Gains):
             return _wrong_log(estimate, rows=drawn)
-        estimated = concluded(Advice(**_fields(estimate, notes=notes), **about))
+        estimated = with_verdict(Advice(**_fields(estimate, notes=notes), **about))
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
@@ -139,7 +139,7 @@ def _wrong_log(faults: Sequence[str], *, rows: Sequence[Logged]) -> Advice:
     return Advice(verdict="wrong log", sentence=sentence, questions=questions, missing=_PROBABILITIES, progress=0.0)
 
 
-def concluded(advice: Advice) -> Advice:
+def with_verdict(advice: Advice) -> Advice:
     """The advice with its verdict, from the comparison with the best fixed arm."""
     best, ask = advice.comparisons[0], advice.ask
     gain, on = best.reward, f"; {advice.on}"
@@ -148,7 +148,7 @@ def concluded(advice: Advice) -> Advice:
         return replace(advice, verdict="route", sentence=sentence)
     is_small = gain.high is not None and gain.high < ask.worth
     if is_small and advice.questions >= FEWEST_TO_FIX and not advice.untried:
-        adds = f"routing adds {words.between(gain)} reward a question, less than {ask.worth:g}"
+        adds = f"routing adds {words.interval_words(gain)} reward a question, less than {ask.worth:g}"
         return replace(advice, verdict="fix", sentence=f"fix: {best.second}: {adds}; do not route{on}")
     missing, progress = _missing(advice)
     if best.verdict == NOT_KNOWN:

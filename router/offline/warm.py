@@ -11,7 +11,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
@@ -80,7 +80,7 @@ def table_material(
         raise ConfigError(message, field="reward.cost", remedy=remedy)
     queries = [table_query(row) for row in table.rows]
     texts = [query.text for query in queries]
-    features = embedded(texts, encoder=encoder, progress=progress)
+    features = embed_texts(texts, encoder=encoder, progress=progress)
     occurrences: Counter[str] = Counter()
     rows: list[Logged] = []
     for row, query, row_features in zip(table.rows, queries, features, strict=True):
@@ -128,7 +128,7 @@ def log_material(
             remedy = "log the question as `text`, or the features of the configured encoder, or leave the row out"
             raise InvalidInput(message, field=f"{source}:{row.line} text", remedy=remedy)
     texts = [material[at].decision.query.text for at in blind]
-    encoded = embedded(texts, encoder=encoder, progress=progress) if texts else ()
+    encoded = embed_texts(texts, encoder=encoder, progress=progress) if texts else ()
     for at, features in zip(blind, encoded, strict=True):
         decision = material[at].decision
         # The new features do not reproduce the logged pmf, so the row counts as imported.

@@ -69,7 +69,7 @@ class Finding:
         return f"{self.about}: {self.what.rstrip('.')}" + (f"; do: {self.remedy}" if self.remedy else "")
 
 
-def tried(about: str, check: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
+def run_check(about: str, check: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
     """Run a check and return its findings. An error becomes a problem; `means` names its consequence."""
     try:
         return list(check() or ())
@@ -262,7 +262,7 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
     checks = (_schema, _clocks, _costs, _uneven, _budgets, _aliased, _failing, _gone, _unsupported)
-    return tried("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
+    return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
 def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
@@ -484,20 +484,20 @@ def of_processes(settings: "Settings") -> list[Finding]:
     """Findings of Redis and of the processes listed in it; [] if this installation has never used Redis."""
     if settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists():
         return []
-    return tried("Redis", lambda: _of_redis(settings))
+    return run_check("Redis", lambda: _of_redis(settings))
 
 
 def _of_redis(settings: "Settings") -> Iterator[Finding]:
     from redis.exceptions import RedisError
 
-    from ragbandit.router.queue.presence import present
+    from ragbandit.router.queue.presence import running_processes
 
     memory: Any = {}
     try:
         with _connected(settings) as client:
             with contextlib.suppress(RedisError):  # RagBandit's Redis user may lack the permission
                 memory = client.info("memory")
-            cards = present(client)
+            cards = running_processes(client)
     except QueueError:
         if settings.redis_url is not None:
             raise

@@ -63,7 +63,7 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     return policy if name in built_in_policies() else _checked(policy, name=name)
 
 
-def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings, weight: float) -> Policy:
+def make_protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings, weight: float) -> Policy:
     """Make the policy `name`, restrained to the settings' incumbent if there is one. weight: setting reward.weight"""
     if settings.incumbent is None:
         return make_policy(name, params=params)

@@ -1,6 +1,6 @@
 """The contract of policies: a policy returns one pmf, which gives both the drawn arm and the logged propensity.
 
-A decision is made by pure functions: `Policy.pmf`, then `gate` (the pmf is finite and sums to 1), `with_floor`
+A decision is made by pure functions: `Policy.pmf`, then `checked_pmf` (the pmf is finite and sums to 1), `with_floor`
 (exploration floor), `with_incumbent` (restraint to an incumbent arm, if the policy has one), the holdback (a fixed
 share for one arm), and `choose` (draw by the decision's seed). `draw` runs all steps after `Policy.pmf`.
 """
@@ -117,7 +117,9 @@ class Policy(Protocol):
         """Everything that `restore` needs: arrays, which are stored as safetensors, and JSON values."""
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
-        """Load a saved state into a new policy. Callers use the function `restored`, which checks the arrays first."""
+        """Load a saved state into a new policy. Callers use the function `restore_policy`, which checks the arrays
+        first.
+        """
 
 
 @runtime_checkable
@@ -258,7 +260,7 @@ def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]
     return {}, {"updates": sum(seen.values()), "seen": dict(sorted(seen.items()))}
 
 
-def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
+def restore_policy(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
     """Load a saved state into a new policy. Raises SnapshotError, after which the policy cannot be used."""
     for name, array in arrays.items():
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
@@ -270,8 +272,8 @@ def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
     return policy
 
 
-def copied(policy: Policy) -> Policy | None:
-    """A copy that learns apart from the policy, as `restored` makes it from the policy's state, but faster.
+def copy_policy(policy: Policy) -> Policy | None:
+    """A copy that learns apart from the policy, as `restore_policy` makes it from the policy's state, but faster.
 
     None if the policy does not have the attribute `copyable`.
     """

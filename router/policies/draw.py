@@ -77,7 +77,7 @@ class Drawn:
     fault: str | None = None
 
 
-def gate(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
+def checked_pmf(output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[float, ...]:
     """The normalised pmf. Raises PolicyFault if the output is not a valid pmf over these arms."""
     pmf = tuple(map(float, output.pmf))
     if len(pmf) != len(arms):
@@ -243,7 +243,7 @@ def draw(
     try:
         if isinstance(output, Exception):
             raise output
-        pmf = gate(output, arms=arms)
+        pmf = checked_pmf(output, arms=arms)
         scores, facts = output.scores, dict(output.facts)
         restraint = output.restraint
     except Exception as error:  # a caller gets an answer even if the policy is broken

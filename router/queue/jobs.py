@@ -15,7 +15,7 @@ from rq.serializers import JSONSerializer
 
 from ragbandit.router.queue.listener import CHANNEL, Listener
 from ragbandit.router.queue.outage import Outage, reaching
-from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
+from ragbandit.router.queue.presence import QueueWork, WorkerState, running_processes, workers_of
 from ragbandit.shared.types import DecisionId
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
@@ -86,7 +86,7 @@ class RedisJobs:
 
     def workers(self) -> list[WorkerState]:
         with reaching(self.outage):
-            return workers_of(present(self.client))
+            return workers_of(running_processes(self.client))
 
     def work(self) -> dict[str, QueueWork]:
         with reaching(self.outage):

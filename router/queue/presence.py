@@ -125,7 +125,7 @@ def say(client: Any, card: ProcessCard) -> None:
         pipeline.execute()
 
 
-def present(client: Any) -> list[ProcessCard]:
+def running_processes(client: Any) -> list[ProcessCard]:
     """Cards of the running processes, ordered by host and process id. Raises RedisError."""
     keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
     if not keys:

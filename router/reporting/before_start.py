@@ -44,7 +44,7 @@ def before_start(database: Database, live: Comparison, *, label: str, weight: fl
     if ends is None or stored["weight"] != weight:
         return None
     estimate, low, high = ends
-    found = words.estimated(Difference(estimate=estimate, low=low, high=high))
+    found = words.estimate_with_interval(Difference(estimate=estimate, low=low, high=high))
     now = "not known yet" if live.reward.low is None else f"{words.signed(live.reward.low)} or more"
     on = counted(stored["questions"], "labelled question")
     return f"Before the start, on {on}: {found} reward against {live.second}; live so far: {now}."

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from ragbandit.router.config.grids import expanded
+from ragbandit.router.config.grids import expand_grids
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
@@ -37,7 +37,7 @@ def settings_with(settings: Settings, changes: Mapping[str, Json], *, label: str
             remedy = "set it in the configuration, for all versions"
             raise ConfigError("a version cannot change this setting", field=f"policy.{name}", remedy=remedy)
     changed = with_changes(settings, sections) if sections else settings
-    for arm, params in expanded(sections.get("arms", {})).items():
+    for arm, params in expand_grids(sections.get("arms", {})).items():
         if arm in settings.arms and settings.arms[arm] != (params or {}):
             message = "the configuration has an arm of this name with other params, which workers run"
             raise ConfigError(message, field=f"arms.{arm}", remedy="give the new arm another name")

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import select
 
-from ragbandit.router.config.grids import expanded
+from ragbandit.router.config.grids import expand_grids
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.evidence import Evidence, evidence_on
 from ragbandit.router.storage import policy_versions as store
@@ -74,7 +74,7 @@ def add(
     _check_changes(changes)
     arms = changes.get("arms")
     if isinstance(arms, Mapping):  # a grid is stored as single arms, since workers and routers use their names
-        changes = {**changes, "arms": expanded(arms)}
+        changes = {**changes, "arms": expand_grids(arms)}
     check_reason(reason)
     with database.write() as connection:
         store.lock_versions(connection, base=base)

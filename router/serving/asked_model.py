@@ -81,20 +81,20 @@ class AskedModel:
         if len(self._calls) >= self._most:
             return None, facts | {"failed": "busy"}
         # If the caller leaves, the call continues: it is paid anyway, and must be booked.
-        call = asyncio.ensure_future(self._booked(messages, query=query))
+        call = asyncio.ensure_future(self._ask_and_book(messages, query=query))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         reply, results = await asyncio.shield(call)
         return reply, facts | results
 
-    async def _booked(
+    async def _ask_and_book(
         self, messages: Sequence[Mapping[str, str]], *, query: Query
     ) -> tuple[ModelReply | None, dict[str, Json]]:
-        reply, results = await self._bounded(messages)
+        reply, results = await self._ask_in_time(messages)
         await self._book(query, results.get("dollars"))
         return reply, results
 
-    async def _bounded(self, messages: Sequence[Mapping[str, str]]) -> tuple[ModelReply | None, dict[str, Json]]:
+    async def _ask_in_time(self, messages: Sequence[Mapping[str, str]]) -> tuple[ModelReply | None, dict[str, Json]]:
         began, replies, failed = time.monotonic(), list[ModelReply](), None
         has_turn = False
         try:

@@ -145,7 +145,7 @@ class Rewriter:
         """Sums of the "prompt" and "completion" tokens of all rewrites, as far as the server reports them."""
         return self._asked.tokens
 
-    async def rewritten(self, query: Query) -> Query:
+    async def rewrite(self, query: Query) -> Query:
         """Returns the query with a question that needs no context, or unchanged if the rewrite failed. Never raises.
 
         `request.rewrite` has the facts of `AskedModel.ask`, and {"repeated": true} for a repeated request.
@@ -219,5 +219,5 @@ class ConversationQueries:
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
         is_later = query.asked is not None and TOOL_TURN not in query.request
         if rewrites and self.rewriter is not None and is_later and self._rules.lets_read(query, model="rewrite"):
-            return asyncio.run_coroutine_threadsafe(self.rewriter.rewritten(query), event_loop())
+            return asyncio.run_coroutine_threadsafe(self.rewriter.rewrite(query), event_loop())
         return query

@@ -23,7 +23,7 @@ from ragbandit.router.storage.totals import (
     minutes_of,
     totals_ever,
     totals_progress,
-    uncounted,
+    uncounted_hours,
 )
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput
@@ -184,7 +184,7 @@ def overview(
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:
         rows = hours_of(connection, policy=policy, since=first, until=last)
-        newer = uncounted(connection, policy=policy, weight=weight, limit=MOST_UNCOUNTED)
+        newer = uncounted_hours(connection, policy=policy, weight=weight, limit=MOST_UNCOUNTED)
         progress = _progress(connection, policy=policy, is_whole=newer is not None)
     rows += [row for row in newer or () if first <= row.hour < last]
     by_arm: dict[ArmName, list[ArmTotals]] = {}

@@ -145,7 +145,7 @@ class Router(AbstractContextManager["Router"]):
         Future raises Conflict if the id was used for another request. If it is cancelled in time, nothing is stored.
         """
         question = self.service.question(query_of(query, more), run_by=run_by)
-        return self._picked(question) or self.service.submit(question)
+        return self._submit_with_pick(question) or self.service.submit(question)
 
     def preview(
         self, query: Query | str, *, run_by: RunBy = "caller", **more: Unpack[QueryFields]
@@ -157,18 +157,18 @@ class Router(AbstractContextManager["Router"]):
         question.is_preview = True
         return self.service.submit(question)
 
-    def _picked(self, question: Question) -> "Future[Decision] | None":
+    def _submit_with_pick(self, question: Question) -> "Future[Decision] | None":
         """Ask a model for the arm, then submit the question. None if no model is asked. Raises as `submit`."""
-        asking = self.service.step(Picks).asking(question, live=self.process.versions.live)
+        asking = self.service.step(Picks).policy_to_ask(question, live=self.process.versions.live)
         if asking is None:
             return None
         self.service.admit(question)  # before anything is paid for the question
-        return asyncio.run_coroutine_threadsafe(self._decided(question, asking=asking), event_loop())
+        return asyncio.run_coroutine_threadsafe(self._pick_and_decide(question, asking=asking), event_loop())
 
-    async def _decided(self, question: Question, *, asking: ServedPolicy) -> Decision:
+    async def _pick_and_decide(self, question: Question, *, asking: ServedPolicy) -> Decision:
         named = question.query.id if question.query.request.get(NAMED_ID) else None
         if named is None or not await asyncio.to_thread(self.store.decisions_by_id, [DecisionId(named)]):
-            question = await self.service.step(Picks).picked(question, asking=asking)
+            question = await self.service.step(Picks).ask_for_pick(question, asking=asking)
         return await asyncio.wrap_future(self.service.submit(question))
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
@@ -188,7 +188,7 @@ class Router(AbstractContextManager["Router"]):
         for place, query in enumerate(queries):
             try:
                 question = self.service.question(query_of(query, {}), run_by=run_by)
-                picked = self._picked(question)
+                picked = self._submit_with_pick(question)
                 if picked is None:
                     questions[place] = question
                 else:
@@ -372,7 +372,7 @@ class Router(AbstractContextManager["Router"]):
         Returns the number of decisions closed in the configured ledger; 0 also if another learner holds the lease.
         """
         closed = []
-        for settings in (self.settings, *self.process.versions.learned()):
+        for settings in (self.settings, *self.process.versions.learning_settings()):
             label = settings.policy.label
             if label not in self._learners or self._learners[label].settings != settings:
                 files = self.process.versions.snapshots.files

@@ -12,7 +12,7 @@ from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm, count_judged
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import ALL, Moves, counting, kept, next_day
+from ragbandit.router.storage.sql.counters import ALL, Moves, counting, next_day, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -233,7 +233,7 @@ def _pause(pause_s: float, tries: int) -> float:
 def expire(database: Database, *, kind: ScoreKind, before: float, now: float) -> int:
     """Delete up to 500 jobs whose outcomes came before `before`. Returns the number of deleted jobs."""
     with database.read() as connection:
-        if not kept(connection, label=ALL)[f"{kind}_due"]:
+        if not stored_counts(connection, label=ALL)[f"{kind}_due"]:
             return 0
     old = (
         select(jobs.c.decision_id)

@@ -81,7 +81,7 @@ def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> 
     return [ArmHour(policy=label, hour=row.hour, arm=ArmName(row.arm), totals=totals_value(row.totals)) for row in rows]
 
 
-def summed(
+def sums_by_arm(
     connection: Connection, *, policy: str | None, since: int, until: int, names: Collection[str]
 ) -> dict[ArmName, ArmTotals]:
     """Arm -> sums of the named counts over since <= hour < until. policy: None for all policies."""
@@ -205,7 +205,7 @@ def minutes_of(connection: Connection, *, policy: str, since: int, weight: float
     ]
 
 
-def uncounted(connection: Connection, *, policy: str, weight: float, limit: int) -> list[ArmHour] | None:
+def uncounted_hours(connection: Connection, *, policy: str, weight: float, limit: int) -> list[ArmHour] | None:
     """The amounts, by hour and arm, of the rows that the totals do not have yet: usually the last minute, or more if
     no learner counts. Returns None if a table has `limit` or more of them.
     """

@@ -82,7 +82,7 @@ def checked_reply(body: object, *, arm: str, remedy: str = "", hidden: Callable[
         raise ServerFailed(message, field=f"arms.{arm}", remedy=remedy or None, failure=failure) from None
 
 
-def accounted(reply: PipelineReply, *, run: Run) -> Answer:
+def add_reply(reply: PipelineReply, *, run: Run) -> Answer:
     """Add the steps and the cost of a reply to the run, and return its answer. Raises as `Run.add_cost`."""
     run.draft = reply.answer
     run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
@@ -140,7 +140,7 @@ class Http(ParamsArm[HttpParams]):
             body["messages"] = [{"role": message.role, "content": message.text} for message in query.messages]
         async with self._server.client() as client:
             reply_body = await self._post_with_retries(client, body=body, run=run)
-        return accounted(checked_reply(reply_body, arm=self.name, hidden=self._server.hidden), run=run)
+        return add_reply(checked_reply(reply_body, arm=self.name, hidden=self._server.hidden), run=run)
 
     async def _post_with_retries(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """Send the request, and repeat failed attempts. Returns the reply's JSON. Raises ServerFailed, OutOfBudget."""

@@ -22,7 +22,7 @@ import yaml
 
 from ragbandit.shared.errors import InvalidInput, encodable, required_module
 from ragbandit.shared.files import open_file
-from ragbandit.shared.json_lines import MAX_LINE, decoded, lines, parsed, rereadable
+from ragbandit.shared.json_lines import MAX_LINE, decode_line, lines, parse_line, rereadable
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
@@ -135,7 +135,7 @@ def _has_columns(path: Path) -> bool:
 
 def _tab_separated(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     csv.field_size_limit(MAX_LINE)  # for the whole process; by default a cell has at most 131,072 characters
-    rows = csv.reader((decoded(raw) for _, raw in lines(path, blank=True)), delimiter="\t", strict=True)
+    rows = csv.reader((decode_line(raw) for _, raw in lines(path, blank=True)), delimiter="\t", strict=True)
     columns, number = list[str](), 1
     try:
         for cells in rows:
@@ -157,7 +157,7 @@ def _tab_separated(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     for number, raw in lines(path):
         try:
-            row = parsed(raw)
+            row = parse_line(raw)
         except InvalidInput as error:
             raise InvalidInput(f"{path}, line {number} {error.message}", field="corpus", remedy=error.remedy) from error
         yield number, row

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, feedback, updates
 
 from .conftest import Load, System
@@ -31,7 +31,7 @@ def settled(system: System, load: Load) -> None:
     assert found.counters.quarantined == 0
     database = open_database(system.settings)
     with database.read() as connection:
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
         rows = {row.id: row for row in connection.execute(select(decisions.c.id, decisions.c.arm))}
         received = set(connection.execute(select(feedback.c.id)).scalars())
         twice = connection.execute(

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.spending import Spender, spent
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from tests.support.servers.faulty_models import FaultyModels, asked, events_of, two_models
 
@@ -55,7 +55,7 @@ def assert_booked(system):
     database = open_database(system.settings)
     with database.read() as connection:
         assert connection.execute(select(func.count()).select_from(jobs).where(jobs.c.kind == "answer")).scalar() == 0
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
         rows = connection.execute(select(decisions.c.request, outcomes.c.cost).join(outcomes)).all()
         # The outcome of the first decision of a loop has the cost of its turns.
         costs = [json.loads(row.cost) for row in rows if "tool_turn" not in (row.request or "")]

@@ -16,7 +16,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.rows import queried_facts
 from ragbandit.router.storage.rows.queried_facts import fill, unfilled
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions
 from tests.support.forked import Forked
 from tests.support.stored_facts import EMPTY, STORED, assert_filled, readings, row_of_former_release
@@ -98,7 +98,7 @@ def test_kill_nine_while_columns_are_filled(make_system, monkeypatch, request, k
     assert unfilled(database) == 0
     assert_filled(database)
     with database.read() as connection:
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
         assert set(load.decided) <= set(connection.execute(select(decisions.c.id)).scalars())
     with Router.open(system.settings, jobs=MemoryJobs()) as router:
         killed = readings(router, until=1e11)

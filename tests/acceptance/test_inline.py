@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.spending import Spender, spent
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from ragbandit.shared.processes.this_process import ProcessIdentity
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -137,7 +137,7 @@ def test_a_killed_service_loses_no_answer(tmp_path):
         with database.read() as connection:
             states = connection.execute(select(decisions.c.text, outcomes.c.status).join(outcomes)).all()
             assert sorted(map(tuple, states)) == sorted((q, s) for q in questions for s in ("answered", "failed"))
-            assert kept(connection, label="main") == row_counts(connection, label="main")
+            assert stored_counts(connection, label="main") == row_counts(connection, label="main")
             costs = [
                 json.loads(cost).get("dollars", 0.0) for cost in connection.execute(select(outcomes.c.cost)).scalars()
             ]

@@ -13,7 +13,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import feedback, jobs
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support.judge_days import judge_state
@@ -48,7 +48,7 @@ def scored(settings):
                 .group_by(feedback.c.decision_id)
             ).all()
             assert connection.execute(select(func.count()).select_from(jobs)).scalar_one() == 0
-            assert kept(connection, label="main") == row_counts(connection, label="main")
+            assert stored_counts(connection, label="main") == row_counts(connection, label="main")
         return {row[0]: row[1] for row in rows}, judge_state(database, now=time.time()).today
     finally:
         database.close()

@@ -18,7 +18,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.rows.outcome_rows import LATE, LATER
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.types import MovedTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -186,7 +186,7 @@ def assert_whole(system, tasks, models):
     """Every task is one decision that was learned once, its turns have its arm, and every reply was paid once."""
     database = open_database(system.settings)
     with database.read() as connection:
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
         rows = {row["id"]: row for row in connection.execute(select(decisions)).mappings()}
         costs = {
             row.decision_id: (row.status, json.loads(row.cost))

@@ -17,7 +17,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import QUERIED_FACTS, decisions
-from ragbandit.router.storage.totals import uncounted
+from ragbandit.router.storage.totals import uncounted_hours
 
 #: columns of a row that a release before schema 1006 has inserted
 EMPTY: Final = dict.fromkeys(QUERIED_FACTS)
@@ -58,7 +58,7 @@ def readings(router: Router, *, until: float) -> dict[str, Any]:
     with database.read() as connection:
         selected = decisions.c.id == "d0"
         of_store = {
-            "totals": uncounted(connection, policy=settings.policy.label, weight=0.05, limit=10_000),
+            "totals": uncounted_hours(connection, policy=settings.policy.label, weight=0.05, limit=10_000),
             "followers": [followers(connection, selected, chains=chains) for chains in (False, True)],
             "newest": newest_decision(connection, session="s", tenant="default"),
             "imported": count_imported(connection, scope.condition),

@@ -41,7 +41,7 @@ class RenewedClaims(Chore):
 
 def keep_claims(context: Context) -> None:
     """Renew the claims of this process, and queue decisions again that ended processes had claimed."""
-    for claims, active in context.claimed():
+    for claims, active in context.claims_with_runs():
         claims.renew(active.held())
         freed = claims.free_lost(held=active.held())
         if freed:

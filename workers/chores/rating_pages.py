@@ -14,7 +14,7 @@ import httpx
 
 from ragbandit.router.cli.feedback import cell
 from ragbandit.shared.model_servers.outbound import shown_address
-from ragbandit.shared.reading.fields import listed, words_of
+from ragbandit.shared.reading.fields import objects_in, words_of
 from ragbandit.workers.chores.rating_lists import RatingList
 
 log = logging.getLogger("ragbandit.worker")
@@ -80,7 +80,7 @@ class RatingPages:
                     content.update(_written(group))
                     count += len(group)
                     if count > place.rows:
-                        yield listed(group)
+                        yield objects_in(group)
                         budget.rows -= len(group)
                         self.place = replace(place, rows=count)
                 self.place = self._following(place, reply, content=content.digest())

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private
-from ragbandit.shared.json_lines import decoded, each_key_once
+from ragbandit.shared.json_lines import decode_line, each_key_once
 
 OTHER_FILE: Final = "name another file with --answers"
 #: how every line begins; an incomplete last line that begins otherwise is of another file
@@ -75,7 +75,7 @@ class KeptLines:
                 break
             length += len(line)
             try:
-                entry = _DECODER.decode(decoded(line))
+                entry = _DECODER.decode(decode_line(line))
                 if not isinstance(entry, dict):
                     raise ValueError(f"it is a {type(entry).__name__}")
             except (InvalidInput, ValueError, RecursionError) as error:

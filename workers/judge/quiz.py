@@ -95,7 +95,7 @@ async def made_quiz(text: str, *, judge: QuizJudge, ask: Ask) -> Quiz:
     return Quiz(questions=questions, answers=right)
 
 
-async def quizzed(text: str, *, quiz: Quiz, judge: QuizJudge, ask: Ask, cut: Cut) -> Mapping[str, float]:
+async def grade_with_quiz(text: str, *, quiz: Quiz, judge: QuizJudge, ask: Ask, cut: Cut) -> Mapping[str, float]:
     """MEASURES of a text. Raises ArmFailed if the judge fails. A blank text answers nothing, without a call."""
     questions = [question for question, _ in quiz.asked]
     answers = await _answers(text, questions=questions, judge=judge, ask=ask) if text.strip() else {}

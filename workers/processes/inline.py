@@ -169,14 +169,14 @@ class _LocalCallers:
             try:
                 is_new = await result_on_loop(self._process.batchers["outcomes"].submit(outcome, admitted=True))
             except RagBanditError:  # the answer was paid for, so it is tried again for a long time
-                is_new = await job.context.step(partial(job.keep, outcome, successor=None))
+                is_new = await job.context.in_thread(partial(job.keep, outcome, successor=None))
             else:
                 if is_new:
                     self._process.answers.deliver({outcome.decision_id: outcome})
                     return True
         else:
-            is_new = await job.context.step(partial(job.keep, outcome, successor=successor))
+            is_new = await job.context.in_thread(partial(job.keep, outcome, successor=successor))
         self._process.answers.deliver(
-            await job.context.step(partial(self._store.outcomes_by_id, [outcome.decision_id]))
+            await job.context.in_thread(partial(self._store.outcomes_by_id, [outcome.decision_id]))
         )
         return is_new

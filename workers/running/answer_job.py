@@ -102,7 +102,7 @@ class AnswerJob:
         request, trace = self.decision.query.request.get(REQUEST_ID), trace_id_of(self.decision.query.request)
         return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
-    def unrun(self) -> Outcome | None:
+    def outcome_without_run(self) -> Outcome | None:
         """The outcome of a decision that was cancelled, that the rules of now forbid, or that was tried too often; None
         if it should run.
         """
@@ -118,9 +118,9 @@ class AnswerJob:
         extra = {**self.log_extra, "tries": tries}
         log.error("workers died over a question; it fails and is not tried again", extra=extra)
         error = f"{tries} workers died over this question with the arm {decision.arm!r}"
-        return self._failed(DIED, error=error)
+        return self._failed_outcome(DIED, error=error)
 
-    def abandoned(self) -> Outcome:
+    def outcome_of_abandoned(self) -> Outcome:
         """The outcome of a run whose arm still runs after its time, since it ignores its cancellation. Such a run does
         not end its process, so the question does not run again.
         """
@@ -129,9 +129,9 @@ class AnswerJob:
         error = f"the arm {self.decision.arm!r} ran for {self.longest_s:g} s and ignored its cancellation"
         self._counted = self.account.cost.dollars
         cost = replace(self.account.cost, seconds_total=self.longest_s)
-        return replace(self._failed(ABANDONED, error=error), cost=cost)
+        return replace(self._failed_outcome(ABANDONED, error=error), cost=cost)
 
-    def _failed(self, stop_reason: str, *, error: str) -> Outcome:
+    def _failed_outcome(self, stop_reason: str, *, error: str) -> Outcome:
         arm = self.context.arms.get(self.decision.arm)
         made_by = {} if arm is None else arm.made_by(self._budget)
         return unrun_outcome(self.decision.id, now=time.time(), stop_reason=stop_reason, error=error, made_by=made_by)

@@ -121,11 +121,11 @@ class Context:
         seconds = self.settings.budget.seconds
         self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=seconds, gone=gone)
 
-    def claimed(self) -> list[tuple[Claims, ActiveRuns]]:
+    def claims_with_runs(self) -> list[tuple[Claims, ActiveRuns]]:
         """Returns (queue, active runs from it) for each queue from which this process claims work."""
         return [(self.queue, self.active_runs), *((scorer.queue.claims, scorer.active) for scorer in self.scorers)]
 
-    async def step(self, work: Callable[[], Reply]) -> Reply:
+    async def in_thread(self, work: Callable[[], Reply]) -> Reply:
         """Call `work`, which waits for the database or Redis, in a thread. If this process ends meanwhile, the caller
         still gets the result, so that no step of a decision is cut off half done.
         """

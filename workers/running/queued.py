@@ -64,11 +64,11 @@ class _RemoteCallers:
             return None
         first = link_of(decision.query.request).get("first")  # the reader waits for the first decision of the chain
         opened = partial(streams.open, first or decision.id, linked=decision.id if first else None)
-        return await job.context.step(opened)
+        return await job.context.in_thread(opened)
 
     def end(self, writer: AnswerWriter) -> None:
         if self._streams is not None:
             self._streams.end(writer)
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
-        return await job.context.step(partial(job.keep, outcome, successor=successor))
+        return await job.context.in_thread(partial(job.keep, outcome, successor=successor))

@@ -92,7 +92,7 @@ class Runner(Generic[Writer]):
         following: ActiveRun | None = run
         while following is not None:
             with self._context.active_runs.ending(following):
-                job = job or await self._context.step(partial(job_of, self._context, following))
+                job = job or await self._context.in_thread(partial(job_of, self._context, following))
                 if job is None:
                     return
                 with job.bound():
@@ -103,7 +103,7 @@ class Runner(Generic[Writer]):
         """Returns (the run of the arm that takes over, the writer of this run)."""
         context = self._context
         try:
-            outcome = job.unrun()
+            outcome = job.outcome_without_run()
             if outcome is None:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():  # the end of the process came during the step before
@@ -112,11 +112,11 @@ class Runner(Generic[Writer]):
         except asyncio.CancelledError:
             if not context.ending.is_set():
                 raise  # the arm cancelled itself
-            await context.step(job.give_back)
+            await context.in_thread(job.give_back)
             return None, writer
         except Abandoned:
-            outcome = job.abandoned()
-        successor = await context.step(partial(job.successor, outcome)) if job.hands_over(outcome) else None
+            outcome = job.outcome_of_abandoned()
+        successor = await context.in_thread(partial(job.successor, outcome)) if job.hands_over(outcome) else None
         if successor is not None:
             outcome = replace(outcome, made_by={**outcome.made_by, SUCCESSOR: successor.id})
         is_new = await self._callers.keep(job, outcome, successor=successor)
@@ -124,11 +124,11 @@ class Runner(Generic[Writer]):
             log.info("answered", extra=job.log_extra | {"status": outcome.status})
         if successor is None or not is_new:
             return None, writer
-        return await context.step(partial(job.next_run, successor)), writer
+        return await context.in_thread(partial(job.next_run, successor)), writer
 
     async def _work(self, job: AnswerJob, *, writer: Writer | None) -> tuple[Outcome, Writer | None]:
         context, decision = self._context, job.decision
-        arm = context.arms.get(decision.arm) or await context.step(partial(arm_of_version, context, decision.arm))
+        arm = context.arms.get(decision.arm) or await context.in_thread(partial(arm_of_version, context, decision.arm))
         if arm is None:  # the arm was removed from the configuration after the draw
             error = f"this worker has no arm {decision.arm!r}"
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error), writer

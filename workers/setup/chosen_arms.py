@@ -9,7 +9,7 @@ from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import is_form, known_arms, make_arms
-from ragbandit.workers.setup.generators import WorkerArm, make_strategies, offered, worker_arms
+from ragbandit.workers.setup.generators import WorkerArm, capabilities_of, make_strategies, worker_arms
 
 ALL = "all"
 
@@ -51,7 +51,7 @@ def parse_arms(
         except ConfigError as error:
             lacking[name] = str(error)
             continue
-        unmet = sorted(strategy.needs - offered(settings.named_generators[arm.generator]))
+        unmet = sorted(strategy.needs - capabilities_of(settings.named_generators[arm.generator]))
         if unmet:
             lacking[name] = f"the generator lacks {', '.join(unmet)}"
         else:

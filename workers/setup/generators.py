@@ -53,7 +53,7 @@ _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
-def offered(settings: GeneratorSettings) -> frozenset[Need]:
+def capabilities_of(settings: GeneratorSettings) -> frozenset[Need]:
     """The capabilities of the configured generator, without loading it."""
     if settings.name == "scripted":
         return ScriptedGenerator.capabilities
@@ -211,7 +211,7 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
         name = next(iter(pending))
         arm = pending.pop(name)
         with errors_of(section_of("generator", arm.generator), kind="generator"):
-            capabilities = offered(settings.named_generators[arm.generator])
+            capabilities = capabilities_of(settings.named_generators[arm.generator])
             strategy = make_arms({name: arm.params}, capabilities=capabilities)[ArmName(name)]
         if retrieves(strategy):
             check_depth(settings, arm=name, strategy=strategy, retriever=arm.retriever)

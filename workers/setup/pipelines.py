@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import function_identity, import_class
 from ragbandit.shared.types import ArmName, Cost
 from ragbandit.strategies.arms.callable import CallableArm, asked_by, output_text
-from ragbandit.strategies.arms.http import accounted, checked_reply
+from ragbandit.strategies.arms.http import add_reply, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.strategies.run import Answer, Run
@@ -71,7 +71,7 @@ class FunctionArm(CallableArm):
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The function's answer. Raises ArmFailed if its output has no text, or a cost that cannot be read."""
         fields = self._fields(await self._output(question, run=run))
-        return accounted(checked_reply(fields, arm=self.name, remedy=_FORM), run=run)
+        return add_reply(checked_reply(fields, arm=self.name, remedy=_FORM), run=run)
 
     def _fields(self, output: object) -> dict[str, object]:
         reported_cost: object = None

@@ -22,7 +22,7 @@ from ragbandit.shared.texts.formats import did_you_mean, one_line
 from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.workers.setup.retrievers import retriever_kind, with_choice
 from ragbandit.workers.verbs.index import build_index
-from ragbandit.workers.verbs.model_abilities import described
+from ragbandit.workers.verbs.model_abilities import abilities_by_model
 from ragbandit.workers.verbs.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
 
 #: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
@@ -106,7 +106,7 @@ def look_around(
         raise ConfigError("no model server was found", field="--model", remedy="give its address with --url")
     models, picked = ((), "") if server is None else pick(server, wanted=wanted)
     if server is not None and any(model.supports is None for model in models):
-        abilities = described([model.name for model in models], url=server.url, key=server.key)
+        abilities = abilities_by_model([model.name for model in models], url=server.url, key=server.key)
         models = tuple(replace(model, supports=model.supports or abilities.get(model.name)) for model in models)
     local = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
     return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local)

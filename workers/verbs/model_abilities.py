@@ -66,7 +66,7 @@ def _named(row: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
             yield from ((name, True) for name in value if isinstance(name, str))
 
 
-def described(names: Sequence[str], *, url: str, key: str | None) -> dict[str, tuple[str, ...]]:
+def abilities_by_model(names: Sequence[str], *, url: str, key: str | None) -> dict[str, tuple[str, ...]]:
     """Model -> its abilities, for the models that a server describes elsewhere than in its list. No model is asked."""
     base, found = httpx.URL(url), dict[str, tuple[str, ...]]()
     if base.host == "api.openai.com":

@@ -11,7 +11,7 @@ from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.inspection import serving_policy
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption, check_dollars
-from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.cli.store import open_store, parse_time
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
@@ -73,7 +73,7 @@ def report(
     if not decide:
         _refuse_alone(budget=budget, module=module, judge=judge)
     now = time.time()
-    with opened(config, label=label) as (settings, ledger):
+    with open_store(config, label=label) as (settings, ledger):
         scope = ReportScope(
             label=ledger.label,
             since=parse_time(since, now=now),

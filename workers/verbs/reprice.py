@@ -10,10 +10,10 @@ from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import opened, parse_time
+from ragbandit.router.cli.store import open_store, parse_time
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.exclusions import learned_again
+from ragbandit.router.learning.exclusions import learn_again
 from ragbandit.router.learning.repricing import reprice as corrected
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.storage.access.corrections import Correction, credit as take_back
@@ -62,11 +62,11 @@ def reprice(
     if dollars is not None and (decision is None or factor is not None):
         raise InvalidInput("--dollars needs --decision, and no --factor", field="dollars", remedy="give --factor")
     now = time.time()
-    with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
+    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
 
         def learn(new_label: str) -> Mapping[str, Json]:
             common: dict[str, Any] = {"settings": settings, "now": now}
-            return learned_again(
+            return learn_again(
                 ledger, label=new_label, progress=lambda closed: progress("decisions", closed, 0), **common
             )
 
@@ -113,7 +113,7 @@ def credit(
         raise InvalidInput("nobody is named", remedy="give --tenant, --key or both")
     now = time.time()
     at = now if day is None else parse_time(day, now=now, field="day")
-    with opened(config, registered=False) as (_, ledger):
+    with open_store(config, registered=False) as (_, ledger):
         number = take_back(ledger.database, spenders, dollars=dollars, at=at, actor=actor(), reason=reason, now=now)
         with ledger.database.read() as connection:
             sums = spent(connection, spenders, now=at)

@@ -30,7 +30,7 @@ from ragbandit.router.operation.findings import (
     of_settings,
     of_store,
     ping,
-    tried,
+    run_check,
 )
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
@@ -150,8 +150,8 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
     findings = _of_settings(settings)
     for name, (attempt, means) in attempts.items():
-        findings += tried(name, attempt, means=means)
-    findings += tried("disk", lambda: of_disk(settings))
+        findings += run_check(name, attempt, means=means)
+    findings += run_check("disk", lambda: of_disk(settings))
     if not requirements.has_store(settings):
         refusal = requirements.refusal_to_begin(settings, make=True)
         if refusal is not None:
@@ -164,7 +164,7 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
             month = month_report(ledger.database, settings=settings, now=time.time())
             return of_report(month, settings=settings) + of_store(ledger.database, settings=settings, now=time.time())
 
-    return findings + tried("database", of_rows), [*attempts, "database"]
+    return findings + run_check("database", of_rows), [*attempts, "database"]
 
 
 def _try_port(server: ServerSettings) -> None:

@@ -36,7 +36,7 @@ def _words_of(value: Any, *, depth: int) -> str:
     return "" if value is None or isinstance(value, bool) else json.dumps(value)
 
 
-def written(arguments: Any) -> str:
+def arguments_text(arguments: Any) -> str:
     """The arguments of a call as text. Some servers send them as an object."""
     arguments = "" if arguments is None else arguments
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
@@ -67,7 +67,7 @@ def clean_value(value: Any, *, depth: int = 0) -> tuple[Any, int]:
     return value, 1
 
 
-def listed(value: Any) -> list[Mapping[str, Any]]:
+def objects_in(value: Any) -> list[Mapping[str, Any]]:
     """The objects in a list. A single object is treated as a list of one."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if isinstance(item, dict)]

@@ -12,7 +12,7 @@ from ragbandit.router.serving.checks.questions import MESSAGE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import thoughts_of
 from ragbandit.shared.dialects.messages.replies import DETAILS, call_block, content_of, stop_of, whole_blocks
 from ragbandit.shared.model_servers.token_usage import count_of
-from ragbandit.shared.reading.fields import listed, words_of
+from ragbandit.shared.reading.fields import objects_in, words_of
 from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
 
 #: text of a block -> type of the events with its pieces
@@ -100,7 +100,7 @@ class MessageStream:
         return events + self._piece("text", text)
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        calls = map(call_block, listed(replies.message_of(outcome).get("tool_calls") or []))
+        calls = map(call_block, objects_in(replies.message_of(outcome).get("tool_calls") or []))
         events = [
             *self._start(),
             *self._flow(is_end=True),

@@ -14,15 +14,15 @@ from ragbandit.router.api.dependencies import (
     BatchKey,
     IdempotencyKey,
     all_done,
-    awaited,
-    awaited_all,
+    await_all,
+    await_future,
     caller_of,
     check_count,
     reads_of,
     router_of,
     tracing_of,
 )
-from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, asked, events_of
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, events_of, request_answer
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.requests import (
@@ -137,7 +137,7 @@ async def _decided(
     read: the queries, or their Futures if they have to be rewritten, or errors
     """
     tracing, metrics = tracing_of(request), request.app.state.metrics
-    rewrites = await awaited_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
+    rewrites = await await_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
     rewritten = iter(rewrites)
     questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in read]
     queries = [question for question in questions if isinstance(question, Query)]
@@ -145,7 +145,7 @@ async def _decided(
     traced = [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
     began = time.perf_counter()
     submitted = router_of(request).submit_many(traced) if traced else ()
-    results = await awaited_all(request, submitted, what="decision_id")
+    results = await await_all(request, submitted, what="decision_id")
     seconds = time.perf_counter() - began
     for span, result in zip(spans, results, strict=True):
         if isinstance(result, Decision):
@@ -179,7 +179,7 @@ async def _previews(
         elif isinstance(entry, RagBanditError):
             submitted.append(entry)
     waiting = [entry for entry in submitted if isinstance(entry, Future)]
-    done = await awaited_all(request, waiting, what="request")
+    done = await await_all(request, waiting, what="request")
     results = iter(done)
     entries = [next(results) if isinstance(entry, Future) else entry for entry in submitted]
     return [replies.preview_json(one) if isinstance(one, Decision) else error_item(one) for one in entries]
@@ -222,7 +222,7 @@ def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
 
 async def preview(request: Request, query: Query, *, run_by: RunBy) -> Response:
     """The reply to a question that is only previewed: nothing is drawn, stored or counted."""
-    shown = await awaited(request, router_of(request).preview(query, run_by=run_by), what="decision_id")
+    shown = await await_future(request, router_of(request).preview(query, run_by=run_by), what="decision_id")
     return JsonReply(replies.preview_json(shown))
 
 
@@ -232,7 +232,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     tracing = tracing_of(request)
     with tracing.span(names.DECIDE, attributes=_query_attributes(query) if tracing.enabled else {}) as span:
         query = _in_trace(request, query, span=span)
-        decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
+        decision = await await_future(request, router.submit(query, run_by=run_by), what="decision_id")
         if tracing.enabled:
             span.set(_decision_attributes(decision))
     seconds = time.perf_counter() - began
@@ -243,7 +243,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
     """Make the query of a body; rewrites the question. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
     query = await _query(request, body, key=key, run_by=run_by)
-    return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
+    return query if isinstance(query, Query) else await await_future(request, query, what="decision_id")
 
 
 async def paced(request: Request, query: Query) -> Query:
@@ -323,7 +323,7 @@ async def answer(
         if headers_of(request).is_preview:
             return await preview(request, query, run_by="worker")
         decision, seconds = await decide(request, query, run_by="worker")
-        pending = await asked(request, decision, live=stream, limit_s=wait_s, is_own=query.id is None)
+        pending = await request_answer(request, decision, live=stream, limit_s=wait_s, is_own=query.id is None)
     if stream:
         return EventStream(events_of(pending, seconds=seconds), answer=pending)
     try:
@@ -360,7 +360,7 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
         reward, is_stored = router.settings.reward, router.store.has_outcome
         charged = partial(check_charged, outcome, cost=body.cost, reward=reward, is_stored=is_stored)
         await reads_of(request).run(charged)
-    new = await awaited(request, router.submit_outcome(outcome), what="decision_id")
+    new = await await_future(request, router.submit_outcome(outcome), what="decision_id")
     reply: reply_types.OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
     saved = router.process.savings.of(outcome.cost)
     if saved is not None:
@@ -412,7 +412,7 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
     read_by_rules = facts_of({name: decision.query.request.get(name) for name in ("surface", "agent")})
     query = replace(decision.query, id=None, session=None, unit="turn", arms=None, forced=False, request=read_by_rules)
     try:
-        now = await awaited(request, router.preview(query, run_by=decision.run_by), what="decision_id")
+        now = await await_future(request, router.preview(query, run_by=decision.run_by), what="decision_id")
     except RagBanditError:  # no arm would be offered now
         return explained
     if now.arm == decision.arm:

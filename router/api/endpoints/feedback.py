@@ -10,7 +10,7 @@ from ragbandit.client.replies.decisions import BatchReply, ReceiptReply
 from ragbandit.router.api.dependencies import (
     BatchKey,
     IdempotencyKey,
-    awaited_all,
+    await_all,
     caller_of,
     check_count,
     router_of,
@@ -51,7 +51,7 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     """
     item = feedback_of(request, body, key=idempotency_key)
     await check_owner(request, item.decision_id)
-    (receipt,) = await stored(request, [item])
+    (receipt,) = await store_judgements(request, [item])
     if not isinstance(receipt, Receipt):
         raise receipt
     return JsonReply(filled(ReceiptReply, receipt), status_code=200 if receipt.duplicate else 202)
@@ -76,7 +76,7 @@ async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: Batc
     items = [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in checked
     ]
-    receipts = iter(await stored(request, [item for item in items if isinstance(item, Feedback)]))
+    receipts = iter(await store_judgements(request, [item for item in items if isinstance(item, Feedback)]))
     results = [next(receipts) if isinstance(item, Feedback) else item for item in items]
     reply: BatchReply = {
         "items": [filled(ReceiptReply, item) if isinstance(item, Receipt) else error_item(item) for item in results]
@@ -84,9 +84,9 @@ async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: Batc
     return JsonReply(reply, status_code=202)
 
 
-async def stored(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
+async def store_judgements(request: Request, items: Sequence[Feedback]) -> list[Receipt | BaseException]:
     """Store and count judgements. Returns a receipt or an error for each. Raises Overloaded, CallerGone."""
-    receipts = await awaited_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
+    receipts = await await_all(request, router_of(request).submit_feedback_batch(items), what="feedback_id")
     kept = [(item, receipt) for item, receipt in zip(items, receipts, strict=True) if isinstance(receipt, Receipt)]
     metrics: Metrics = request.app.state.metrics
     for item, receipt in kept:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ragbandit.client.replies.decisions import LabelQueueReply, LabelReply, LabelTask
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints.feedback import feedback_of, stored
+from ragbandit.router.api.endpoints.feedback import feedback_of, store_judgements
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody, RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
@@ -98,7 +98,7 @@ async def _label_decision(request: Request, body: LabelBody) -> bool:
     database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or None
     fields: dict[str, Any] = {"decision_id": body.item, "feedback_id": queue.label_id(body.item), "rater": rater}
     label = FeedbackBody.model_construct(**fields, rating=body.right, source="label")
-    (receipt,) = await stored(request, [feedback_of(request, label, key=None)])
+    (receipt,) = await store_judgements(request, [feedback_of(request, label, key=None)])
     if isinstance(receipt, Receipt):
         return receipt.duplicate
     if isinstance(receipt, NotFound):

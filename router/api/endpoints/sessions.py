@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from ragbandit.client.replies.decisions import ReceiptReply, SessionEndReply
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints.feedback import feedback_of, stored
+from ragbandit.router.api.endpoints.feedback import feedback_of, store_judgements
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody, SessionEndBody, body_of
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
@@ -53,7 +53,7 @@ async def end(body: SessionEndBody, session_id: SessionPath, request: Request) -
     (decision_id, received_at), receipt = found, None
     if body.feedback is not None:
         judged = body_of(FeedbackBody, {**body.feedback, "decision_id": decision_id})
-        (receipt,) = await stored(request, [feedback_of(request, judged, key=None)])
+        (receipt,) = await store_judgements(request, [feedback_of(request, judged, key=None)])
         if not isinstance(receipt, Receipt):
             raise receipt
     end_tasks = partial(store.end_session, session, tenant=tenant, now=router.service.clock(), begun_until=received_at)

@@ -151,7 +151,9 @@ class PendingAnswer:
         task.add_done_callback(_cancelling.discard)
 
 
-async def asked(request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool) -> PendingAnswer:
+async def request_answer(
+    request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool
+) -> PendingAnswer:
     """Ask for the answer to a decision. In the end, call `forget` of the PendingAnswer. Raises StoreError, NotReady."""
     router = router_of(request)
     answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)

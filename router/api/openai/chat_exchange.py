@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import (
     CallerGone,
-    awaited,
+    await_future,
     reads_of,
     router_of,
 )
@@ -23,7 +23,7 @@ from ragbandit.router.api.endpoints.streaming import (
     AnswerEvent,
     EventStream,
     PendingAnswer,
-    asked,
+    request_answer,
 )
 from ragbandit.router.api.openai import errors, requests
 from ragbandit.router.api.schemas.question_headers import headers_of
@@ -106,7 +106,7 @@ class ChatExchange:
                 return await self._preview()
             decision, is_own = await self._decide()
             try:
-                answer = await asked(request, decision, live=live, limit_s=limit_s, is_own=is_own)
+                answer = await request_answer(request, decision, live=live, limit_s=limit_s, is_own=is_own)
             except RagBanditError as error:
                 return self._failure(decision, error)
         if live:
@@ -160,7 +160,7 @@ class ChatExchange:
         made = router.conversations.submit(self.question.turns, query=query, rewrites=rewrites)
         if isinstance(made, Query):
             return made
-        rewritten: Query = await awaited(request, made, what="Idempotency-Key")
+        rewritten: Query = await await_future(request, made, what="Idempotency-Key")
         return rewritten
 
     @property

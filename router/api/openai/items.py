@@ -10,7 +10,7 @@ from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
-from ragbandit.shared.reading.fields import listed, object_in, words_of
+from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 
 def _is_text(content: object) -> bool:
@@ -165,7 +165,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
     ignored: list[str] = []
     for tool in tools:
         space = tool.get("name") if tool.get("type") == "namespace" else None
-        for member in listed(tool.get("tools")) if space else (tool,):
+        for member in objects_in(tool.get("tools")) if space else (tool,):
             if (member.get("type") or "function") == "function":
                 functions.append(_function(member, space=space))
             elif member.get("type") == "custom":
@@ -176,7 +176,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
     if isinstance(choice, Mapping):
         name, mode = _called_name(choice), choice.get("type")
         if mode == "allowed_tools":
-            names = [_called_name(tool) for tool in listed(choice.get("tools"))]
+            names = [_called_name(tool) for tool in objects_in(choice.get("tools"))]
             functions = [tool for tool in functions if _called_name(tool) in names]
             name, mode = None, choice.get("mode") or "auto"
     is_foreign = mode not in ("none", "auto", "required", "function", "custom", None)

@@ -173,7 +173,7 @@ def _names(fields: Mapping[str, Any], key: str) -> list[str]:
     return list(map(str, names)) if isinstance(names, list) else []
 
 
-def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
+def _citations(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
     """Each passage with its URL, or else the URL of the decision, because clients drop citations without URLs."""
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
     for number, source in enumerate(outcome.sources, start=1):
@@ -183,14 +183,14 @@ def _cited(outcome: Outcome, *, base: str) -> Iterator[tuple[Source, str]]:
 def annotations_of(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     """The passages as OpenAI's citations, each of the whole answer: which part a passage supports is not known."""
     span = {"start_index": 0, "end_index": len(outcome.answer or "")}
-    cited = [{"url": url, "title": source.title or source.id, **span} for source, url in _cited(outcome, base=base)]
+    cited = [{"url": url, "title": source.title or source.id, **span} for source, url in _citations(outcome, base=base)]
     return [{"type": "url_citation", "url_citation": citation} for citation in cited]
 
 
 def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
     passages = [
         {"id": source.id, "title": source.title, "url": url, "score": source.score}
-        for source, url in _cited(outcome, base=base)
+        for source, url in _citations(outcome, base=base)
     ]
     return filled(
         Facts,
@@ -301,7 +301,7 @@ class ChatStream:
 
 def _sources(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     sources = list[dict[str, Any]]()
-    for source, url in _cited(outcome, base=base):
+    for source, url in _citations(outcome, base=base):
         name = source.title or source.id
         data: dict[str, Any] = {"source": {"name": name, "url": url}, "metadata": [{"source": url, "name": name}]}
         data["document"] = [source.text]

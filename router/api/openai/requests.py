@@ -16,7 +16,7 @@ from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber
 from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
 from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
-from ragbandit.router.api.openai.tool_loops import hashed
+from ragbandit.router.api.openai.tool_loops import hash_conversation
 from ragbandit.router.api.schemas.question_headers import header_value, headers_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms, unit_of
@@ -277,7 +277,7 @@ def chat_question(
         sent |= {"metadata": others} if others else {}
     origin = [tenant, caller.key, None if headers.session == session else headers.session]
     begin, start = earlier or (body_hash(origin), 0)
-    conversation, calls, answered = hashed(chat.sent["messages"], begin=begin, start=start)
+    conversation, calls, answered = hash_conversation(chat.sent["messages"], begin=begin, start=start)
     more = {"metadata": dict(metadata), RATED_MESSAGE: headers.message, "agent": headers.agent}
     more["asked_model"] = None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE)
     entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})

@@ -12,7 +12,7 @@ from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wa
 from ragbandit.router.serving.abilities import SHORT_NAME, short_names
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
-from ragbandit.shared.reading.fields import listed
+from ragbandit.shared.reading.fields import objects_in
 from ragbandit.shared.types import CANCELLED, Decision, Json, Outcome
 
 ResponseStatus = Literal["completed", "in_progress", "incomplete", "failed", "cancelled"]
@@ -166,7 +166,7 @@ def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[s
         items.append(item)
     if outcome.answer or passed.get("refusal") or not calls:
         items.append(message(decision, outcome, base=base))
-    images = enumerate(listed(passed.get("images")))
+    images = enumerate(objects_in(passed.get("images")))
     return items + calls + [_image_item(decision, image, place=place) for place, image in images]
 
 

@@ -18,12 +18,14 @@ _SYSTEM: Final = ("system", "developer")
 _MOST_PARTS: Final = 16
 
 
-def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str, tuple[str, ...], str | None]:
+def hash_conversation(
+    messages: Sequence[Any], *, begin: str, start: int = 0
+) -> tuple[str, tuple[str, ...], str | None]:
     """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, keys of the tool calls
-    that the conversation may continue, see `continued`; the `answer_key` of the last answer, which is the hash up to
-    it, or its `calls_key` if it has calls; None if there is none, or if results of tools end the messages).
+    that the conversation may continue, see `continued_answers`; the `answer_key` of the last answer, which is the hash
+    up to it, or its `calls_key` if it has calls; None if there is none, or if results of tools end the messages).
     """
-    answers = [(at, calls) for at, calls in continued(messages) if at >= start]
+    answers = [(at, calls) for at, calls in continued_answers(messages) if at >= start]
     kept, has_turn = list[Any](), False
     for message in messages:
         is_turn = message.get("role") not in _SYSTEM
@@ -44,7 +46,7 @@ def hashed(messages: Sequence[Any], *, begin: str, start: int = 0) -> tuple[str,
     return _folded(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
 
 
-def continued(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
+def continued_answers(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
     """What a request continues: the answers whose calls have the results that end the messages, shortest answer first.
 
     Yields (index of the answer's first message, ids of its calls). A client may send one answer as several messages,

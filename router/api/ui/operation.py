@@ -14,7 +14,7 @@ from ragbandit.router.api.schemas.requests import body_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.assessment import Assessment
-from ragbandit.router.comparison.page import shown
+from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines
 from ragbandit.router.learning.sources import quarantines_of, raters_lately
 from ragbandit.router.learning.status import quarantined
@@ -116,14 +116,14 @@ MOST_LINES: Final = 8
 _LOOKS: Final = ((5, 0), (6, 1))
 
 
-def lived(history: Overview) -> Sequence[Point]:
+def points_since_start(history: Overview) -> Sequence[Point]:
     """The points since the first decision; () if there are fewer than two, since one point makes no line."""
     first = next((step for step, point in enumerate(history.points) if point.totals.decided), len(history.points))
     return history.points[first:] if len(history.points) - first > 1 else ()
 
 
 def earned_charts(history: Overview) -> list[Picture]:
-    points = lived(history)
+    points = points_since_start(history)
 
     def chart(title: str, unit: str, **fields: str) -> Picture | None:
         series = [
@@ -146,7 +146,7 @@ def earned_charts(history: Overview) -> list[Picture]:
 def arm_charts(history: Overview, *, sign: ArmSigns, cost: Collection[str]) -> list[Picture]:
     """cost: what the reward charges. A chart of the cost is left out if it would show the dollars again."""
     arms = [row.arm for row in history.arms[:MOST_LINES]]
-    points, none = lived(history), totals_of(ArmTotals())
+    points, none = points_since_start(history), totals_of(ArmTotals())
     is_dollars = [*cost] == ["dollars"]
 
     def chart(title: str, unit: str, value: Callable[[Totals, Totals], float | None]) -> Picture | None:
@@ -199,7 +199,7 @@ async def first(request: Request) -> Response:
         "missing_process": await verdicts.missing_process(request, bought),
         "limit_s": BEGIN_S if bought.state == "waiting" else GO_ON_S,
         "to_rate": newest.report.to_rate if caller_of(request).role in (None, "admin") else None,
-        "shown": shown(newest.assessment, sign=values["sign"]),
+        "shown": template_values(newest.assessment, sign=values["sign"]),
     }
     return page(request, "overview.html", title="Overview", **values)
 
@@ -271,7 +271,9 @@ async def _history(request: Request) -> tuple[str, Overview]:
     label, database, weight = router.ledger.label, router.database, router.settings.reward.weight
     read = partial(overview, database, policy=label, since=begin, until=now, weight=weight, step=step)
     history = await reads_of(request).run(read)
-    if chosen == "day" and not lived(history):  # the first decision is less than an hour old, so show minutes
+    if chosen == "day" and not points_since_start(
+        history
+    ):  # the first decision is less than an hour old, so show minutes
         by_minute = partial(with_minutes, database, history=history, weight=weight, now=now)
         history = await reads_of(request).run(by_minute)
     return chosen, history

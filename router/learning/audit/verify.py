@@ -31,7 +31,7 @@ from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
-from ragbandit.router.storage.sql.counters import GONE, kept, row_counts
+from ragbandit.router.storage.sql.counters import GONE, row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
 from ragbandit.shared.model_servers.failures import FAILOVER
@@ -93,7 +93,7 @@ def verify(
 
 def _check_counters(ledger: Ledger, *, verdict: AuditResult) -> None:
     with ledger.database.read() as connection:  # one transaction, because other processes write
-        counts, stored = row_counts(connection, label=ledger.label), kept(connection, label=ledger.label)
+        counts, stored = row_counts(connection, label=ledger.label), stored_counts(connection, label=ledger.label)
     for name, count in counts.items():
         if stored[name] != count:
             text = f"the counter {name} is {stored[name]}, the tables have {count}: run `ragbandit verify --recount`"
@@ -120,7 +120,7 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
 
 
 def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: AuditResult) -> None:
-    end, policy = _relearned(ledger, files=files, live=live, verdict=verdict)
+    end, policy = _relearn(ledger, files=files, live=live, verdict=verdict)
     if end is None:
         return
     if live is None:
@@ -152,7 +152,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         verdict.note(f"{live.version}: the replay differs by {distance:.2g}, more than rounding ({limit:.2g})")
 
 
-def _relearned(
+def _relearn(
     ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, verdict: AuditResult
 ) -> tuple[int | None, Policy | None]:
     """Check every update, and let an untrained copy of the live policy learn it.
@@ -205,7 +205,7 @@ def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
 def _removed_updates(ledger: Ledger) -> int:
     """Number of updates that `retention` deleted."""
     with ledger.database.read() as connection:
-        deleted = kept(connection, label=ledger.label, prefix=GONE)
+        deleted = stored_counts(connection, label=ledger.label, prefix=GONE)
     return deleted["learned"] + deleted["defaulted"]
 
 

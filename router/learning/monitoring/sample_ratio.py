@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.totals import hour_of, summed
+from ragbandit.router.storage.totals import hour_of, sums_by_arm
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, ArmTotals, SampleStage, Vector
 
@@ -49,7 +49,7 @@ def sample_ratio(database: Database, *, policy: str, since: float, until: float)
     """
     with database.read() as connection:
         hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
-        return uneven(summed(connection, policy=policy, **hours, names=_COUNTS))
+        return uneven(sums_by_arm(connection, policy=policy, **hours, names=_COUNTS))
 
 
 def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None:

@@ -114,7 +114,7 @@ class AnswerRows:
             if value is None:
                 remedy = f"every row has a value of {column} ({ours})" if column != ours else "every row has a value"
                 raise InvalidInput("the value is missing", field=column, remedy=remedy)
-            return cells.converted(kind, value, field=column)
+            return cells.convert_value(kind, value, field=column)
         except InvalidInput as error:
             faults.append(error)
             return None

@@ -8,7 +8,7 @@
     mapping   an object, a list of pairs, or JSON as text
 
 None, NaN, NaT and NA count as missing. The fields of a row and their conversions are in `jsonl`. All functions except
-`in_order` and `converted` raise ValueError with a remedy as its text.
+`in_order` and `convert_value` raise ValueError with a remedy as its text.
 """
 
 import ast
@@ -243,7 +243,7 @@ def features(value: object) -> Features:
     return row
 
 
-def converted(kind: Callable[[Any], Any], value: Any, *, field: str) -> Any:
+def convert_value(kind: Callable[[Any], Any], value: Any, *, field: str) -> Any:
     """Convert the value of a field with the function `kind`. Raises InvalidInput with field and remedy."""
     try:
         return kind(value)

@@ -95,14 +95,14 @@ def _keys_of_padded(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int6
     words = -(-int(lengths.max(initial=0)) // 8)
     padded = np.zeros((len(lengths), 8 * words), dtype=np.uint8)
     padded[np.arange(8 * words) < lengths[:, None]] = text
-    keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
+    keys: Keys = mix_keys(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
     for number, word in enumerate(padded.view("<u8").T):
         # Padding must not change a key, since its width depends on the longest text of the batch.
-        keys = np.where(8 * number < lengths, mixed(keys, word), keys)
+        keys = np.where(8 * number < lengths, mix_keys(keys, word), keys)
     return keys
 
 
-def mixed(keys: Keys, words: Keys) -> Keys:
+def mix_keys(keys: Keys, words: Keys) -> Keys:
     """Mix a word into each key, both of shape (n,), with the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
     keys = (keys + words) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

@@ -40,7 +40,7 @@ from ragbandit.router.offline.logs import (
     checked_object,
     checked_record,
 )
-from ragbandit.router.offline.logs.cells import converted, in_order
+from ragbandit.router.offline.logs.cells import convert_value, in_order
 from ragbandit.router.offline.logs.records import nested, records
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import budget_caps, price_text, price_value
@@ -231,9 +231,9 @@ def logged_row(
         remedy = "log the probability of every arm, or as propensity that of the drawn arm"
         raise InvalidInput("the value is missing", field="pmf", remedy=remedy)
     elif "pmf" in present:
-        pmf = converted(cells.probabilities, present["pmf"], field="pmf")
+        pmf = convert_value(cells.probabilities, present["pmf"], field="pmf")
         if isinstance(pmf, dict):
-            present["arms"] = arms = converted(cells.texts, present.get("arms", list(pmf)), field="arms")
+            present["arms"] = arms = convert_value(cells.texts, present.get("arms", list(pmf)), field="arms")
             pmf = in_order(pmf, arms=arms, field="pmf")
         present["pmf"] = [0.0 if -slack(0.0) < share < 0.0 else share for share in pmf]
     row = checked_record(_Row, present)
@@ -266,15 +266,15 @@ def logged_row(
 
 def _with_even_pmf(present: Record, *, seen: Callable[[], Sequence[str]]) -> Record:
     """The pmf of a row that has only the propensity. If it is a guess, the row gets the fact ONLY_PROPENSITY."""
-    arms = converted(cells.texts, present["arms"], field="arms") if "arms" in present else list(seen())
+    arms = convert_value(cells.texts, present["arms"], field="arms") if "arms" in present else list(seen())
     if len(arms) < 2 and "arms" not in present:
         raise InvalidInput("the value is missing", field="arms", remedy=_EVERY_ARM)
-    drawn = converted(cells.cell_number, present["propensity"], field="propensity")
+    drawn = convert_value(cells.cell_number, present["propensity"], field="propensity")
     _check_propensity(drawn)
     rest = max(1.0 - drawn, 0.0) / max(len(arms) - 1, 1)
     even = {"arms": arms, "pmf": [drawn if name == str(present["arm"]) else rest for name in arms]}
     if "arms" not in present or (len(arms) > 2 and rest > 0.0):
-        even["facts"] = {**converted(cells.mapping, present.get("facts", {}), field="facts"), ONLY_PROPENSITY: True}
+        even["facts"] = {**convert_value(cells.mapping, present.get("facts", {}), field="facts"), ONLY_PROPENSITY: True}
     return even
 
 
@@ -371,7 +371,7 @@ def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:
     arms: set[str] = set()
     for _, parse in records(file, keys=keys):
         with contextlib.suppress(InvalidInput):  # such a row is counted as unusable
-            arms.add(converted(cells.text, parse().get("arm"), field="arm"))
+            arms.add(convert_value(cells.text, parse().get("arm"), field="arm"))
         if len(arms) > MAX_ARMS:
             return ()
     return sorted(arms - {""})

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs import Logged, usable_rows
 from ragbandit.router.offline.logs.batches import row_named
-from ragbandit.router.offline.logs.cells import LATEST, converted, in_order, probabilities, seconds
+from ragbandit.router.offline.logs.cells import LATEST, convert_value, in_order, probabilities, seconds
 from ragbandit.router.offline.logs.columns import LINE, PARTS, REWARD, REWARD_WORDS, column_type
 from ragbandit.router.offline.logs.jsonl import KEYS, Record, column_values, read_rows
 from ragbandit.router.storage.rows.conversion import canonical
@@ -281,7 +281,7 @@ class ParquetSource:
             too_late = np.abs(typed.to_numpy(zero_copy_only=False)) >= LATEST if name in _TIMES else np.zeros(1)
             if too_late.any():
                 row = int(np.argmax(too_late))
-                converted(seconds, typed[row].as_py(), field=f"{row_named(batch, row, place=self.place)} {name}")
+                convert_value(seconds, typed[row].as_py(), field=f"{row_named(batch, row, place=self.place)} {name}")
         return batch
 
     @property
@@ -321,5 +321,5 @@ def _own_pmf(row: Logged, name: str) -> list[float]:
         raise InvalidInput(
             "the pmf is missing", field=field, remedy="give a list aligned with arms or an object by arm"
         )
-    pmf: list[float] = in_order(converted(probabilities, row.extra[name], field=field), arms=arms, field=field)
+    pmf: list[float] = in_order(convert_value(probabilities, row.extra[name], field=field), arms=arms, field=field)
     return pmf

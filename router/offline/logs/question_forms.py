@@ -28,7 +28,7 @@ from typing import Any, Final
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import Parse, first_bytes, records
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.json_lines import decoded, lines
+from ragbandit.shared.json_lines import decode_line, lines
 
 #: our key -> its names in other files
 NAMES: Final[Mapping[str, Sequence[str]]] = {
@@ -80,7 +80,7 @@ def _first(entry: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _dpr_record(raw: bytes) -> dict[str, Any]:
-    cells_of_row = next(csv.reader([decoded(raw)], delimiter="\t"))
+    cells_of_row = next(csv.reader([decode_line(raw)], delimiter="\t"))
     remedy = "write question, tab, ['first answer', 'second answer']"
     if len(cells_of_row) != 2:
         raise InvalidInput(f"has {len(cells_of_row)} cells", field="answers", remedy=remedy)
@@ -112,7 +112,7 @@ def answers_of(entry: Mapping[str, Any], *, published: bool) -> Any:
         value = _texts(*(value.get(key) for key in _TEXTS))
     if name == "answer" and not cells.is_empty(entry.get(_ALIASES)):
         value = _texts(value, entry[_ALIASES])
-    return cells.converted(cells.gold, value, field=name)
+    return cells.convert_value(cells.gold, value, field=name)
 
 
 def _of_objects(value: Any) -> Any:

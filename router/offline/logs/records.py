@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.json_lines import DECODER, MAX_LINE, decoded, lines, naming, open_binary, parsed
+from ragbandit.shared.json_lines import DECODER, MAX_LINE, decode_line, lines, naming, open_binary, parse_line
 from ragbandit.shared.texts.formats import counted
 
 Parse = Callable[[], dict[str, Any]]
@@ -87,7 +87,7 @@ def first_bytes(path: Path) -> bytes:
 
 
 def _objects(path: Path, *, keys: Sequence[str]) -> Iterator[tuple[int, Parse]]:
-    rows: Iterator[tuple[int, Parse]] = ((number, partial(parsed, raw)) for number, raw in lines(path))
+    rows: Iterator[tuple[int, Parse]] = ((number, partial(parse_line, raw)) for number, raw in lines(path))
     start = list(islice(rows, 2))
     if len(start) == 1:  # it may be a document without line breaks
         with contextlib.suppress(InvalidInput):  # the parser of the line raises it again
@@ -152,7 +152,7 @@ def _cells(path: Path, *, heading: str, keys: Sequence[str], others: Sequence[st
 def _text_lines(path: Path) -> Iterator[str]:
     for number, raw in lines(path, blank=True):
         with naming(path, line=number):
-            yield from io.StringIO(decoded(raw), newline="")
+            yield from io.StringIO(decode_line(raw), newline="")
 
 
 def _columns(cells: Sequence[str], *, keys: Sequence[str], others: Sequence[str], path: Path) -> list[str]:

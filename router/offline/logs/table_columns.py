@@ -137,7 +137,7 @@ class TableForm:
                 continue
             kind = _KINDS[self.schema[key].type] if key in self.schema else cells.parsed_cell
             try:
-                values[key] = cells.converted(kind, cell, field=column)
+                values[key] = cells.convert_value(kind, cell, field=column)
             except InvalidInput as error:
                 faults.append(error)
         return values, faults

@@ -9,7 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, Difference, compare
-from ragbandit.router.comparison.intervals import PARTS, Moments, corrected, cressie_read, extreme_rows, heavy_weight
+from ragbandit.router.comparison.intervals import (
+    PARTS,
+    Moments,
+    corrected_confidence,
+    cressie_read,
+    extreme_rows,
+    heavy_weight,
+)
 from ragbandit.router.offline.estimation.bandit_log import ALPHA, SUM_TOLERANCE
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.replay.plan import (
@@ -155,7 +162,7 @@ class ResultAssembler:
 
     def _compared(self, evidence: LogMoments, *sides: int | None, names: Sequence[str], comparisons: int) -> Comparison:
         """The first of two sides compared with the second. None stands for the logged policy."""
-        confidence = corrected(self.plan.confidence, comparisons=comparisons)
+        confidence = corrected_confidence(self.plan.confidence, comparisons=comparisons)
         tried, parts = self._tried(evidence, *sides), dict[str, Any]()
         for target, part in enumerate(PARTS):
             gap = self._shown(evidence, *sides, target=target, confidence=confidence)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.examples import made_update, policy_of
 from ragbandit.router.offline.estimation import Choices, Progress
 from ragbandit.router.offline.estimation.bandit_log import folds_of
@@ -170,7 +170,7 @@ def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Prog
         remedy = "pass encoder=, a function that makes an encoder"
         raise ConfigError("a policy needs features", field="encoder", remedy=remedy)
     loaded, texts = encoder(), [row.decision.query.text for row in log.rows]
-    features = embedded(texts, encoder=loaded, progress=progress)
+    features = embed_texts(texts, encoder=loaded, progress=progress)
     return replace(log, log=replace(log.log, features=features, encoder_hash=loaded.hash))
 
 

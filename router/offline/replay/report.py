@@ -17,7 +17,7 @@ def comparisons(replayed: ReplayResult) -> list[Comparison]:
     return [candidate.comparison for candidate in replayed.candidates if candidate.comparison is not None]
 
 
-def judged(replayed: ReplayResult) -> list[CandidateResult]:
+def judged_candidates(replayed: ReplayResult) -> list[CandidateResult]:
     return [candidate for candidate in replayed.candidates if candidate.comparison is not None]
 
 
@@ -26,7 +26,7 @@ def headline(replayed: ReplayResult) -> list[str]:
     sample = ""
     if replayed.sampled_from is not None:
         sample = f" (on {replayed.rows:,} of {replayed.sampled_from:,} rows, drawn by id)"
-    pairs = zip(judged(replayed), comparisons(replayed), strict=True)
+    pairs = zip(judged_candidates(replayed), comparisons(replayed), strict=True)
     return [f"{_sentence(candidate, comparison)}{sample}" for candidate, comparison in pairs]
 
 
@@ -76,7 +76,7 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
 
 
 def _frontier(replayed: ReplayResult, compared: list[Comparison]) -> Iterator[FrontierPoint]:
-    for candidate, comparison in zip(judged(replayed), compared, strict=True):
+    for candidate, comparison in zip(judged_candidates(replayed), compared, strict=True):
         if comparison.quality_verdict != NOT_KNOWN and comparison.verdict != NOT_KNOWN:
             kind: Literal["arm", "candidate"] = "arm" if candidate.name.startswith("fixed:") else "candidate"
             quality, cost = candidate.quality.estimate or 0.0, candidate.cost.estimate or 0.0
@@ -116,7 +116,7 @@ def _rewards(replayed: ReplayResult) -> NumberTable:
             words.difference(comparison.cost),
             comparison.verdict,
         )
-        for candidate, comparison in zip(judged(replayed), comparisons(replayed), strict=True)
+        for candidate, comparison in zip(judged_candidates(replayed), comparisons(replayed), strict=True)
     ]
     columns = ("candidate", "reward", "quality", "cost", "verdict")
     return NumberTable(title=f"difference a question from {replayed.against}", columns=columns, rows=tuple(rows))
@@ -124,7 +124,7 @@ def _rewards(replayed: ReplayResult) -> NumberTable:
 
 def _weights(replayed: ReplayResult) -> NumberTable:
     rows = []
-    for candidate in judged(replayed):
+    for candidate in judged_candidates(replayed):
         weights = candidate.weights
         possible = number(weights.possible) if weights.possible < _UNBOUNDED else "unbounded"
         effective = f"{weights.effective_rows:,.0f} of {number(replayed.rows)}"
@@ -152,10 +152,10 @@ def _arms(replayed: ReplayResult) -> NumberTable:
 
 def _segments(replayed: ReplayResult) -> Iterator[NumberTable]:
     columns = ("group", "candidate", "questions", "effective rows", "difference in reward", "verdict")
-    for field in dict.fromkeys(field for candidate in judged(replayed) for field in candidate.segments):
+    for field in dict.fromkeys(field for candidate in judged_candidates(replayed) for field in candidate.segments):
         rows = [
             (one_line(value), one_line(candidate.name), *_segment(comparison))
-            for candidate in judged(replayed)
+            for candidate in judged_candidates(replayed)
             for value, comparison in candidate.segments.get(field, {}).items()
         ]
         yield NumberTable(title=f"by {one_line(field)}", columns=columns, rows=tuple(rows))

@@ -25,7 +25,7 @@ from ragbandit.router.offline.traffic.telemetry import numbered_as_lists, spans_
 from ragbandit.router.offline.traffic.turns import answer_of, question_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.reading.fields import clean_value, listed, words_of
+from ragbandit.shared.reading.fields import clean_value, objects_in, words_of
 from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 
@@ -195,7 +195,7 @@ def _expanded(entry: Record) -> Iterator[Record]:
     trace = entry.get("traceId") or entry.get("trace_id") or entry.get("id")
     for name in (*FORMS["envelopes"], *FORMS["parts"]):
         inherited = {"traceId": trace, **({"parentObservationId": trace} if name == "observations" else {})}
-        parts = listed(entry.get(name) or [])
+        parts = objects_in(entry.get(name) or [])
         for part in spans_of_records(parts) if plain_name(name) == "logrecords" else parts:
             yield from _expanded(inherited | {key: value for key, value in part.items() if value is not None})
 
@@ -224,7 +224,7 @@ def _seconds(value: Any) -> float:
 
 def _scores(value: Any) -> dict[str, float]:
     if isinstance(value, list):
-        value = {words_of(part.get("name") or part.get("key")): part for part in listed(value)}
+        value = {words_of(part.get("name") or part.get("key")): part for part in objects_in(value)}
     scores: dict[str, float] = {}
     for name, part in (value if isinstance(value, dict) else {"score": value}).items():
         while isinstance(part, dict):

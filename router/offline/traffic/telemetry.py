@@ -8,7 +8,7 @@ from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.router.offline.traffic.turns import answer_of
-from ragbandit.shared.reading.fields import listed, words_of
+from ragbandit.shared.reading.fields import objects_in, words_of
 
 Record = Mapping[str, Any]
 #: name of a numbered attribute, such as gen_ai.prompt.0.content: name of the list, number, rest
@@ -19,7 +19,7 @@ _DEEPEST: Final = 50
 def with_messages(span: Record) -> Record:
     """The span with its attributes as an object, and with the messages of its events."""
     attributes, messages = attributes_of(span["attributes"]), list[Record]()
-    for event in listed(cells.from_text(span.get("events")) or []):
+    for event in objects_in(cells.from_text(span.get("events")) or []):
         body = attributes_of(event.get("attributes"))
         kind = re.fullmatch(FORMS["event"], words_of(event.get("name") or body.get("event.name")))
         if kind is None:
@@ -27,7 +27,7 @@ def with_messages(span: Record) -> Record:
                 attributes.setdefault(name, value)
         else:
             messages.append(_message_of(kind[1], body))
-    for event in listed(cells.from_text(attributes.get("events") or attributes.get("all_messages_events")) or []):
+    for event in objects_in(cells.from_text(attributes.get("events") or attributes.get("all_messages_events")) or []):
         kind = re.fullmatch(FORMS["event"], words_of(event.get("event.name")))
         messages += [_message_of(kind[1], event)] if kind else []
     said = {"messages_of_events": messages} if messages else {}
@@ -42,7 +42,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
     """Attributes as an object. OTLP has a list of {"key": ..., "value": {"stringValue": ...}}."""
     value = cells.from_text(_value_of(cells.from_text(value)))
     if isinstance(value, list):
-        value = {words_of(pair.get("key")): _value_of(pair.get("value")) for pair in listed(value) if "key" in pair}
+        value = {words_of(pair.get("key")): _value_of(pair.get("value")) for pair in objects_in(value) if "key" in pair}
     return value if isinstance(value, dict) else {}
 
 
@@ -53,7 +53,7 @@ def _value_of(value: Any, *, depth: int = 0) -> Any:
     kind, held = next(iter(value.items()))
     kind = plain_name(str(kind))
     if kind in ("kvlistvalue", "arrayvalue"):
-        parts = listed(held.get("values") or []) if isinstance(held, dict) else []
+        parts = objects_in(held.get("values") or []) if isinstance(held, dict) else []
         if kind == "arrayvalue":
             return [_value_of(part, depth=depth + 1) for part in parts]
         return {words_of(part.get("key")): _value_of(part.get("value"), depth=depth + 1) for part in parts}

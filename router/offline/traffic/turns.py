@@ -8,7 +8,7 @@ from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.reading.fields import listed, words_of
+from ragbandit.shared.reading.fields import objects_in, words_of
 
 #: fields with the time of a message, as plain names
 _TIMES: Final = frozenset(FORMS["message_times"].split())
@@ -93,7 +93,7 @@ def _turns(value: Any, names: str) -> Iterator[tuple[str, str]]:
 
 def _turns_of_object(parsed: Mapping[str, Any], names: str) -> Iterator[tuple[str, str]]:
     message = {str(key).removeprefix("message."): part for key, part in parsed.items()}  # as Phoenix writes it
-    message |= next(iter(listed(parsed.get("message") or parsed.get("kwargs"))), {})
+    message |= next(iter(objects_in(parsed.get("message") or parsed.get("kwargs"))), {})
     role = role_of(message)
     if role is None:
         held = filter(None, map(parsed.get, f"{FORMS[names]} {FORMS['around']}".split()))

@@ -30,7 +30,7 @@ from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
-#: maximum number of times that a question is decided again, see `RouteService._committed`
+#: maximum number of times that a question is decided again, see `RouteService._decide_and_commit`
 _TRIES: Final = 3
 
 S = TypeVar("S", bound=Step)
@@ -69,7 +69,7 @@ class RouteService:
         #: None if the encoder takes no time or cannot cache a batch, whose texts would be encoded twice
         self._encoding: MicroBatcher[Question, Decision] | None = None
         if isinstance(encoder, CachingEncoder) and not encoder.is_immediate and encoder.entries >= limit:
-            self._encoding = make_queue(self._encoded, name="ragbandit-encode")
+            self._encoding = make_queue(self._encode, name="ragbandit-encode")
         self.batcher: MicroBatcher[Question, Decision] = make_queue(
             self._route_batch, name="ragbandit-route", feeder=self._encoding
         )
@@ -126,7 +126,7 @@ class RouteService:
             return self.batcher
         return self._encoding
 
-    def _encoded(self, questions: Sequence[Question]) -> Sequence[Decision | Exception]:
+    def _encode(self, questions: Sequence[Question]) -> Sequence[Decision | Exception]:
         """Encode the questions, which caches their features, and wait until they are decided.
 
         Without this wait, the next texts would be encoded meanwhile, and callers would split into two groups.
@@ -199,7 +199,7 @@ class RouteService:
             return [next(wanted if question.is_preview else others) for question in batch]
         already_decided = self.store.decisions_by_id(named) if named else {}
         new_questions = batch if not already_decided else [q for q in batch if q.query.id not in already_decided]
-        committed = self._committed(new_questions)
+        committed = self._decide_and_commit(new_questions)
         new, now = [decision for decision in committed if isinstance(decision, Decision)], self.clock()
         for note_committed in self._notes:
             note_committed(new, now=now)
@@ -218,7 +218,7 @@ class RouteService:
             for question in batch
         ]
 
-    def _committed(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
+    def _decide_and_commit(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
         """Decide and store questions. A first turn whose task another request has meanwhile begun is decided again, as
         a turn of that task. All are decided again if the store has other versions, or another kill switch; the last try
         is stored in any case.

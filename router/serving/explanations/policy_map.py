@@ -127,7 +127,7 @@ def _mapped(
 ) -> PolicyMap:
     """The leaves of a tree that is fitted on all questions. rewards: NaN for questions that were not rated."""
     kinds, within = [], 0.0
-    for path, places in grown(pmfs, tests=tests):
+    for path, places in grow_tree(pmfs, tests=tests):
         within += _squares(pmfs[places])
         rated = rewards[places][~np.isnan(rewards[places])]
         asked = dict.fromkeys(texts[at] for at in places if texts[at] and not _SHA256.fullmatch(texts[at]))
@@ -219,7 +219,7 @@ def _tests(facts: Sequence[Facts]) -> list[_Test]:
     return tests
 
 
-def grown(targets: Matrix, *, tests: Sequence[_Test]) -> list[tuple[Path, Rows]]:
+def grow_tree(targets: Matrix, *, tests: Sequence[_Test]) -> list[tuple[Path, Rows]]:
     """The leaves of a tree. targets: pmfs, shape (n questions, K arms)."""
     rows, holds = np.arange(len(targets)), np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
     least, fewest = LEAST_GAIN * _squares(targets), max(FEWEST, len(rows) // _FEWEST_PART)

@@ -37,7 +37,7 @@ class CandidateRunner:
     def busy(self) -> bool:
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
-    def loaded(self, load: _Work, *, wait_s: float) -> Any:
+    def load_in_time(self, load: _Work, *, wait_s: float) -> Any:
         """Run `load` on the candidate's thread; returns its result. Raises NotReady after `wait_s`; then call again."""
         if self._loading is None:
             if self.busy:

@@ -67,7 +67,7 @@ class VersionLoader:
         """Register the policy and take over its newest snapshot. Raises ConfigError, Conflict, StoreError."""
         # Policy versions refer to the configured policy, so it must be registered even if a version decides.
         self._own.register()
-        self._follow()
+        self._refresh_candidates()
         self._take_over(self._champion)
 
     def glance(self) -> LiveVersions:
@@ -86,7 +86,7 @@ class VersionLoader:
         """Load the newest snapshot. Returns whether the policy was swapped. Raises StoreError."""
         # `learn` and the poll both call this. The lock prevents a slow thread from restoring an older policy.
         with self._refreshing:
-            self._follow()
+            self._refresh_candidates()
             self._follow_champion()
             has_frontier = self._read_frontier()
             swapped = self.snapshots.refresh()
@@ -105,7 +105,7 @@ class VersionLoader:
     def _hand_over(self) -> None:
         self._serve(replace(self.snapshots.served, frontier=self._frontier))
 
-    def learned(self) -> list[Settings]:
+    def learning_settings(self) -> list[Settings]:
         """Settings of the champion version and of the loaded candidates, which learn in ledgers of their own."""
         learned = [snapshots.settings for snapshots in list(self._loaded.values())]
         if self._champion is not None:
@@ -116,7 +116,7 @@ class VersionLoader:
         for runner in self._runners.values():
             runner.close()
 
-    def _opened(self, version: PolicyVersion | None) -> SnapshotLoader:
+    def _open_snapshots(self, version: PolicyVersion | None) -> SnapshotLoader:
         """Load the newest snapshot of a version, or of the configured policy if `version` is None."""
         snapshots = self._own
         if version is not None:
@@ -125,7 +125,7 @@ class VersionLoader:
         snapshots.first()
         return snapshots
 
-    def _follow(self) -> None:
+    def _refresh_candidates(self) -> None:
         """Load new candidates and newer snapshots of candidates; drop candidates that are no longer live."""
         with self._database.read() as connection:
             control = control_of(connection, base=self._base)
@@ -179,7 +179,9 @@ class VersionLoader:
         snapshots = self._loaded.get(version.name)
         try:
             if snapshots is None:
-                snapshots = self._loaded[version.name] = runner.loaded(partial(self._opened, version), wait_s=LOAD_S)
+                snapshots = self._loaded[version.name] = runner.load_in_time(
+                    partial(self._open_snapshots, version), wait_s=LOAD_S
+                )
         except Exception as error:  # one candidate must not stop the others
             self._again_at = time.monotonic() + AGAIN_S
             fields = {"action": "candidate", "version": version.name, "reason": str(error)}
@@ -204,7 +206,7 @@ class VersionLoader:
     def _take_over(self, version: PolicyVersion | None) -> None:
         """Let this version decide, or the configuration if None. Raises ConfigError, Conflict, StoreError."""
         try:
-            snapshots = self._opened(version)
+            snapshots = self._open_snapshots(version)
         except (ConfigError, Conflict) as error:
             if version is None:
                 raise

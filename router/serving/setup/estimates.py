@@ -40,11 +40,11 @@ def estimator(
         read = sent if isinstance(sent, int) else estimated_tokens(query.text) + 1
         if decision.arm not in is_model:
             read = max(read, _PROMPT)
-        return Tokens(read=read, written=_written(query.conversation.fields)).dollars(price)
+        return Tokens(read=read, written=_answer_tokens(query.conversation.fields)).dollars(price)
 
     return estimate
 
 
-def _written(fields: Mapping[str, Any]) -> int:
+def _answer_tokens(fields: Mapping[str, Any]) -> int:
     limits = [limit for name in TOKEN_LIMITS if isinstance(limit := fields.get(name), int)]
     return min([_ANSWER, *limits])

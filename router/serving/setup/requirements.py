@@ -150,10 +150,10 @@ def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
     if file is None:
         return None
     _check_folder(file.parent, field=_field(settings), make=True)
-    return hold(file.with_name("service.lock"), process="ragbandit serve", at=at, field=_field(settings))
+    return lock_file(file.with_name("service.lock"), process="ragbandit serve", at=at, field=_field(settings))
 
 
-def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
+def lock_file(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
     """Lock a file until this process ends. Raises ConfigError if another process has the lock."""
     opened = append_private(file)
     try:

@@ -5,16 +5,16 @@ the turn with the calls. A session, a conversation or an agent names a task and 
 
 The five keys, and where each one is looked for:
 
-- results of calls: `calls_key`, made by `hashed` in api/openai/tool_loops.py, stored in `outcomes.call`, and looked for
-  by `earlier_turn`. Results are accepted once (`take_answers`), so the turns that bring them form a chain
-- text of an answer, in a chat without an id: `answer_key`, made, stored and looked for like the key of calls. Chats of
-  several users may begin alike, so an answer is continued once, too, except by the same chat sent again
-- previous response: the id of its decision, in `previous_response_id`. api/openai/stored_responses.py gives the request
-  the session and the messages of that response, and `earlier_turn` looks for calls of that decision alone
-- session, in a header or a field of the body: it names the task by `task_key`, stored in `units.key`. The step `Tasks`
-  looks for it by `newest_tasks`, with one statement for all questions that are decided at once
-- message id, in a header: it names the answer to this request, so that a rating finds the decision; see
-  workers/chores/ratings.py. No question is continued by it
+- results of calls: `calls_key`, made by `hash_conversation` in api/openai/tool_loops.py, stored in `outcomes.call`, and
+  looked for by `earlier_turn`. Results are accepted once (`take_answers`), so the turns that bring them form a chain -
+  text of an answer, in a chat without an id: `answer_key`, made, stored and looked for like the key of calls. Chats of
+  several users may begin alike, so an answer is continued once, too, except by the same chat sent again - previous
+  response: the id of its decision, in `previous_response_id`. api/openai/stored_responses.py gives the request the
+  session and the messages of that response, and `earlier_turn` looks for calls of that decision alone - session, in a
+  header or a field of the body: it names the task by `task_key`, stored in `units.key`. The step `Tasks` looks for it
+  by `newest_tasks`, with one statement for all questions that are decided at once - message id, in a header: it names
+  the answer to this request, so that a rating finds the decision; see workers/chores/ratings.py. No question is
+  continued by it
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -85,7 +85,8 @@ def calls_key(conversation: object, calls: Sequence[str]) -> str | None:
 def answer_key(conversation: object, answer: str | None) -> str | None:
     """The key by which the next question of a chat without an id finds this answer; None without a text.
 
-    It is the hash of the chat with the answer as its last message, see `hashed`. conversation: as in `calls_key`
+    It is the hash of the chat with the answer as its last message, see `hash_conversation`. conversation: as in
+    `calls_key`
     """
     text = "".join((answer or "").split())
     return body_hash([conversation, "assistant", "", text]) if text and isinstance(conversation, str) else None

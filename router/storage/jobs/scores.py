@@ -16,7 +16,7 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, count_jobs, drop_job
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import ALL, Moves, kept
+from ragbandit.router.storage.sql.counters import ALL, Moves, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs
 from ragbandit.shared.types import CANCELLED, IMPORTED, NOT_PERMITTED, DecisionId, Json, Outcome, calls_of
 
@@ -68,7 +68,7 @@ def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves
     """Let new outcomes wait for a label. If too many wait, the oldest of the tenant with the most are removed."""
     if not group:
         return
-    room = MAX_LABELS - kept(connection, label=ALL)["label_due"]
+    room = MAX_LABELS - stored_counts(connection, label=ALL)["label_due"]
     excess = len(group) - room
     if excess > 0:
         of_tenant = func.count().over(partition_by=decisions.c.tenant)
@@ -83,7 +83,7 @@ def queue_for_labels(connection: Connection, ids: Sequence[DecisionId], *, now: 
 
     Returns how many began to wait. now: seconds since 1970
     """
-    room = max(MAX_LABELS - kept(connection, label=ALL)["label_due"], 0)
+    room = max(MAX_LABELS - stored_counts(connection, label=ALL)["label_due"], 0)
     rows = [_row(key, kind="label", made_at=now - number * _ORDER_S, facts={}) for number, key in enumerate(ids[:room])]
     count = sum(insert_new(connection, jobs, rows, key="decision_id"))
     count_jobs("label", count, moves=moves)
@@ -119,7 +119,7 @@ def sample_outcomes(
 ) -> None:
     """Let the sampled share of new outcomes wait for the judge, if there is room.
 
-    counts: counters of the ledger, see `counters.kept`
+    counts: counters of the ledger, see `counters.stored_counts`
     drawn: decision -> whether it was drawn for the judge, for decisions that were drawn when they were made
     """
     share = 1.0 if counts["learned"] + counts["judge_due"] < sample.first else sample.share

@@ -35,7 +35,7 @@ from ragbandit.router.storage.rows.queried_facts import IMPORTED_COLUMNS, is_imp
 from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting, kept
+from ragbandit.router.storage.sql.counters import Moves, counting, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
@@ -153,7 +153,7 @@ class Ledger:
     def decided(self) -> int:
         """Number of decisions of this ledger: learned, closed or waiting."""
         with self.database.read() as connection:
-            counters = kept(connection, label=self.label)
+            counters = stored_counts(connection, label=self.label)
             unlearned = counters["waiting"] + counters["closed"] + counters["quarantined"]
             return self.last_seq(connection=connection) + unlearned
 

@@ -52,14 +52,14 @@ MAX_STORED_MEDIA: Final = 2_000_000
 _MOST: Final = 64 * 1024 * 1024
 
 
-def packed(text: str, *, answer: str) -> bytes:
+def compress_trace(text: str, *, answer: str) -> bytes:
     """Compress the JSON of a trace. answer: the outcome's answer; most traces repeat it, so it helps to compress."""
     writer = zlib.compressobj(level=6, wbits=-15, zdict=_DICTIONARY + answer.encode())
     return _MARK + writer.compress(text.encode()) + writer.flush()
 
 
-def unpacked(data: bytes, *, answer: str) -> str:
-    """The inverse of `packed`. Raises ValueError for other bytes."""
+def decompress_trace(data: bytes, *, answer: str) -> str:
+    """The inverse of `compress_trace`. Raises ValueError for other bytes."""
     if data[:1] != _MARK:
         raise ValueError("the trace was packed by a newer version, or is damaged")
     reader = zlib.decompressobj(wbits=-15, zdict=_DICTIONARY + answer.encode())
@@ -203,7 +203,7 @@ def outcome_hashes(row: Row) -> set[str]:
     row: with all texts, and a cost without later turns. Texts that could not be stored as they came have no hash here,
     so then the stored hash is returned.
     """
-    trace = unpacked(row["trace"], answer=row["answer"] or "")
+    trace = decompress_trace(row["trace"], answer=row["answer"] or "")
     texts = [row["answer"] or "", row["error"] or "", row["stop_reason"], row["made_by"], trace]
     if len(row["stop_reason"]) == 64 or any("\ufffd" in text for text in texts):
         return {row["body_hash"]}
@@ -256,11 +256,11 @@ REPORTED: Final = [null().label(c.name) if c.name in ("trace", "sources", "reply
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
     """A row of `outcomes`. Its hash leaves out the sources, since the corpus may change before a repetition."""
     row, body = _OUTCOME.row(outcome), outcome_body(outcome)
-    trace = packed(storable(canonical(body["trace"])) or "", answer=row["answer"] or "")
+    trace = compress_trace(storable(canonical(body["trace"])) or "", answer=row["answer"] or "")
     return row | {"body_hash": body_hash(body, errors="replace"), "trace": trace}
 
 
 def outcome_value(row: Row) -> Outcome:
     """The outcome of a row; its trace may be NULL."""
-    events = [] if row["trace"] is None else json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
+    events = [] if row["trace"] is None else json.loads(decompress_trace(row["trace"], answer=row["answer"] or ""))
     return _OUTCOME.value(row, trace=trace_value(events))

@@ -159,13 +159,13 @@ def counting(database: Database, *, foreign_keys: bool = True) -> Counting:
     return Counting(database, foreign_keys=foreign_keys)
 
 
-def kept(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
+def stored_counts(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:
     """Name of a counter without `prefix` -> value, for the counters of the store and of this label."""
     return ask_kept(connection, label=label, prefix=prefix)()
 
 
 def ask_kept(connection: Connection, *, label: str, prefix: str = "") -> Callable[[], dict[str, int]]:
-    """Like `kept`, but sent as by `send`; returns a function that returns the counters."""
+    """Like `stored_counts`, but sent as by `send`; returns a function that returns the counters."""
     rows = send(connection, _KEPT, [ALL, label])
 
     def counts() -> dict[str, int]:
@@ -176,7 +176,9 @@ def ask_kept(connection: Connection, *, label: str, prefix: str = "") -> Callabl
 
 
 def row_counts(connection: Connection, *, label: str) -> dict[str, int]:
-    """The values that `kept` should return: counts of rows, and those of GONE. Takes time proportional to the rows."""
+    """The values that `stored_counts` should return: counts of rows, and those of GONE. Takes time proportional to the
+    rows.
+    """
 
     def count(table: Any, *where: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(table).where(*where)).scalar_one())
@@ -196,7 +198,7 @@ def row_counts(connection: Connection, *, label: str) -> dict[str, int]:
         "missing_outcome": count(waiting, and_(waits, MISSING_OUTCOME)),
         **{f"{kind}_due": count(jobs, jobs.c.kind == kind) for kind in ("judge", "check", "label")},
     }
-    removed = kept(connection, label=label, prefix=GONE)
+    removed = stored_counts(connection, label=label, prefix=GONE)
     return {name: value + removed[name] for name, value in counts.items()}
 
 
@@ -211,7 +213,7 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
     wrong: dict[str, tuple[int, int]] = {}
     rows: dict[tuple[str, str], int] = {}
     for label in labels or [ALL]:
-        before = kept(connection, label=label)
+        before = stored_counts(connection, label=label)
         for name, value in row_counts(connection, label=label).items():
             owner = ALL if name in _OF_THE_STORE else label
             rows[owner, name] = value

@@ -16,7 +16,7 @@ from ragbandit.router.learning.status import read_status
 from ragbandit.router.operation import findings
 from ragbandit.router.operation.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
 from ragbandit.router.queue.jobs import connect_redis
-from ragbandit.router.queue.presence import card_of, keep_present, present, say
+from ragbandit.router.queue.presence import card_of, keep_present, running_processes, say
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.tables import arm_hours
 from ragbandit.router.storage.totals import hour_of
@@ -211,12 +211,12 @@ def test_settings_that_contradict_each_other(settings, given, words):
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
     """A card appears if the thread starts and disappears if it is closed; other values in Redis are left out."""
     presence = keep_present(connect_redis(redis_server), card_of(role="service"))
-    until(lambda: present(redis_client), seconds=10)
+    until(lambda: running_processes(redis_client), seconds=10)
     redis_client.zadd("ragbandit:processes", {"ragbandit:process:x": time.time()})
     redis_client.set("ragbandit:process:x", "[]")
-    assert [card.role for card in present(redis_client)] == ["service"]
+    assert [card.role for card in running_processes(redis_client)] == ["service"]
     presence.close()
-    assert present(redis_client) == []
+    assert running_processes(redis_client) == []
 
 
 def test_the_command(settings, make_world, redis_server, redis_client, monkeypatch, tmp_path):

@@ -156,7 +156,7 @@ def test_the_projection_is_fitted_once(tiny, monkeypatch, caplog):
     def never(*given, **named):
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr("ragbandit.router.encoders.distilbert.fitted", never)
+    monkeypatch.setattr("ragbandit.router.encoders.distilbert.fit_projection", never)
     assert np.array_equal(tiny().encode(QUESTIONS), rows)
     assert caplog.text.count("reference questions, once") == 1
     with pytest.raises(AssertionError, match="fitted again"):

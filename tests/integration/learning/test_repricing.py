@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ragbandit.router.learning.exclusions import learned_again
+from ragbandit.router.learning.exclusions import learn_again
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import entries
@@ -47,7 +47,7 @@ def fill(world, *, dollars, count=12):
 
 def corrected(world, correction, **more):
     def learn(label):
-        return learned_again(
+        return learn_again(
             world.ledger, label=label, settings=world.settings, now=world.now, progress=lambda _closed: None
         )
 

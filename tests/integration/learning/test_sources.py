@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.learning.sources import factor
 from ragbandit.router.serving.checks.reports import made_feedback
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Feedback
 from tests.conftest import on_sqlite
@@ -35,7 +35,7 @@ def sound(world):
     """Counters balance and are those of the tables, and the ledger gives the policy."""
     assert world.counters().balanced
     with world.database.read() as connection:
-        assert row_counts(connection, label=world.store.label) == kept(connection, label=world.store.label)
+        assert row_counts(connection, label=world.store.label) == stored_counts(connection, label=world.store.label)
     assert world.router.verify(deep=True).ok
 
 

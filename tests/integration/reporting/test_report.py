@@ -19,7 +19,7 @@ from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, sha
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.label_queue import waiting_items
 from ragbandit.router.storage.rows.conversion import update_row
-from ragbandit.router.storage.sql.counters import ALL, kept
+from ragbandit.router.storage.sql.counters import ALL, stored_counts
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import percent
@@ -134,7 +134,7 @@ def test_unrated_answers_of_an_arm_wait_for_labels(store):
         assert queue_unrated(store.database, scope, arm="single_step", count=count, now=EPOCH + count) == expected
         queued = [one.id for one in waiting_items(store.database, tenant=None, limit=50)]
         with store.database.read() as connection:
-            assert kept(connection, label=ALL)["label_due"] == expected
+            assert stored_counts(connection, label=ALL)["label_due"] == expected
         assert sorted(queued, key=order.index) == order[:expected]
     assert queued == [*order[5:], *order[3:5], *order[:3]]
 

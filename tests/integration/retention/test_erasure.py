@@ -17,7 +17,7 @@ from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, paired_answers
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, NO_CONVERSATION, CallFailed, Cost, Feedback, Query, Retrieved
@@ -69,7 +69,7 @@ def texts(world) -> str:
 
 def assert_counters(world) -> None:
     with world.database.read() as connection:
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
     assert world.counters().balanced
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import delete, event, func, insert, select
 from ragbandit.router.storage import retention
 from ragbandit.router.storage.paired_answers import keep_answer
 from ragbandit.router.storage.retention import Retention
-from ragbandit.router.storage.sql.counters import GONE, Moves, kept, recount, row_counts
+from ragbandit.router.storage.sql.counters import GONE, Moves, recount, row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
@@ -76,7 +76,7 @@ def stored(world, table=decisions):
 def assert_right(world):
     """Counters agree with tables and what left; no row refers to a decision that left; the audit finds no fault."""
     with world.database.read() as connection:
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
     assert world.counters().balanced
     here = stored(world)
     for table in TABLES[1:]:
@@ -92,12 +92,12 @@ def test_by_age(world, other_processor):
     """
     made = lived(world)
     with world.database.read() as connection:
-        before = kept(connection, label="main"), totals_ever(connection, policy="main")
+        before = stored_counts(connection, label="main"), totals_ever(connection, policy="main")
     sha256 = world.router.verify().live_sha256
     leave(world, days=4.5)
     with world.database.read() as connection:
-        assert (kept(connection, label="main"), totals_ever(connection, policy="main")) == before
-        left = kept(connection, label="main", prefix=GONE)
+        assert (stored_counts(connection, label="main"), totals_ever(connection, policy="main")) == before
+        left = stored_counts(connection, label="main", prefix=GONE)
     old = {one.id for one in made if one.made_at < world.now - 4.5 * DAY}
     young = {one.id for one in made} - old
     waits = stored(world, waiting)

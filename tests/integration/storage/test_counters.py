@@ -14,7 +14,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import Moves, kept, recount, row_counts
+from ragbandit.router.storage.sql.counters import Moves, recount, row_counts, stored_counts
 from ragbandit.router.storage.sql.database import SHARDS, Database
 from ragbandit.router.storage.sql.tables import counters, policies
 
@@ -23,7 +23,7 @@ def assert_kept(database) -> dict[str, dict[str, int]]:
     """Every counter is what the tables have; the counters by label."""
     with database.read() as connection:
         labels = list(connection.execute(select(policies.c.label)).scalars())
-        found = {label: kept(connection, label=label) for label in labels}
+        found = {label: stored_counts(connection, label=label) for label in labels}
         assert found == {label: row_counts(connection, label=label) for label in labels}
     return found
 
@@ -92,7 +92,7 @@ def test_processes_move_rows_of_their_own(postgres_url):
                 moves.add("decided", 2)
                 moves.write(connection, shard=database.shard)
         with first.read() as connection:
-            assert kept(connection, label="main")["decided"] == 4
+            assert stored_counts(connection, label="main")["decided"] == 4
     finally:
         first.close()
         second.close()

@@ -13,7 +13,7 @@ from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, register_policy, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import decision_row
-from ragbandit.router.storage.sql.counters import counting, kept, row_counts
+from ragbandit.router.storage.sql.counters import counting, row_counts, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.shared.errors import Conflict, NotReady
@@ -56,7 +56,7 @@ def places(database, label: str) -> dict[str, tuple[bool, bool, bool]]:
 
 def assert_exact(database, label: str) -> None:
     with database.read() as connection:
-        assert kept(connection, label=label) == row_counts(connection, label=label)
+        assert stored_counts(connection, label=label) == row_counts(connection, label=label)
     found = counters(Ledger(database, label=label))
     assert (found.balanced, found.unseen) == (True, 0)
 
@@ -184,7 +184,7 @@ def test_retired(make_world, database_url, small):
     with pytest.raises(NotReady, match="retired"):
         other.learn()
     with world.database.read() as connection:
-        assert kept(connection, label="second") == row_counts(connection, label="second")
+        assert stored_counts(connection, label="second") == row_counts(connection, label="second")
     again = make_world(database_url=database_url, policy={"label": "second"})
     assert again.learn() == 7
     assert_exact(world.database, "second")

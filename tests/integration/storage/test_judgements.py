@@ -13,7 +13,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.scores import JudgeSample, is_judgeable
 from ragbandit.router.storage.judgements import DayBudget, Refused, ScoreCost, ScoreJob, ScoreQueue, expire
-from ragbandit.router.storage.sql.counters import kept, next_day, row_counts
+from ragbandit.router.storage.sql.counters import next_day, row_counts, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import this_process
@@ -93,7 +93,7 @@ def day(database, now=EPOCH):
 def check_counted(database):
     """The counts that are kept are those of the tables."""
     with database.read() as connection:
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
 
 
 def test_a_share_is_sampled(database, answered):

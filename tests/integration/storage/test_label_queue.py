@@ -9,7 +9,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs import scores
 from ragbandit.router.storage.label_queue import LABEL_QUEUE, count_items, expire_items, waiting_items
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
-from ragbandit.router.storage.sql.counters import ALL, kept, row_counts
+from ragbandit.router.storage.sql.counters import ALL, row_counts, stored_counts
 from ragbandit.shared.types import LabelRequest
 from tests.support.examples import made_decision, made_paired_answer
 
@@ -56,8 +56,8 @@ def test_asked_answers_wait_until_labelled(store, settings):
     judge(store, settings(), "new", source="label")
     assert queued(store) == ["old"]
     with store.database.read() as connection:
-        assert kept(connection, label=ALL)["label_due"] == 2  # with the one that a user has rated
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label=ALL)["label_due"] == 2  # with the one that a user has rated
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
 
 
 def test_what_waits_too_long_leaves(store):
@@ -83,5 +83,5 @@ def test_no_tenant_fills_the_queue(store, monkeypatch):
     add(store, "few1", at=NOW - 4)
     assert queued(store) == ["many5", "few1", "many4", "few0"]
     with store.database.read() as connection:
-        assert kept(connection, label=ALL)["label_due"] == 4
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label=ALL)["label_due"] == 4
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")

@@ -13,7 +13,7 @@ from sqlalchemy import inspect, select, text
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import schema
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema, migrate, wait_for_schema
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, tables_of
@@ -192,4 +192,4 @@ def test_turns_of_older_stores_belong_to_their_decision(empty):
 
 
 def kept_of(connection):
-    return kept(connection, label="main")
+    return stored_counts(connection, label="main")

@@ -13,7 +13,7 @@ from ragbandit.router.storage.erasure import Selection, erasable, erase
 from ragbandit.router.storage.jobs.scores import JudgeSample
 from ragbandit.router.storage.rows.conversion import CHAT_HASH
 from ragbandit.router.storage.rows.outcome_rows import own_cost
-from ragbandit.router.storage.sql.counters import kept, row_counts
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
 from ragbandit.shared.types import Conversation, Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.arms.answer_jobs import decision_for
@@ -145,7 +145,7 @@ def test_results_are_taken_once(store):
     assert store.add_decisions([turns[1]])[0].field == RESULTS
     assert store.decisions_by_id(["t2"]) == {}
     with store.database.read() as connection:
-        assert kept(connection, label="main") == row_counts(connection, label="main")
+        assert stored_counts(connection, label="main") == row_counts(connection, label="main")
     assert found(store, "s", "c1", chat="chat t1").same == "t1"
     assert found(store, "s", "c1", chat="chat t2") is None
     store.add_outcome(replace(outcome("t1", "c2"), status="failed", answer=None))

@@ -9,7 +9,7 @@ import pytest
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue import redis_server
-from ragbandit.router.serving.setup.requirements import hold, hold_store
+from ragbandit.router.serving.setup.requirements import hold_store, lock_file
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.processes import supervised_process
 from ragbandit.shared.processes.child_process import ChildProcess, end
@@ -159,7 +159,7 @@ def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
     """A second `up` on a folder is refused, and takes neither Redis nor its socket away from the first one."""
     first, second = make_supervisor(TEXT), make_supervisor(TEXT)
     lock = tmp_path / ".ragbandit" / "up.lock"
-    with hold(lock, process="ragbandit up", at="http://127.0.0.1:8100", field="data_dir"):
+    with lock_file(lock, process="ragbandit up", at="http://127.0.0.1:8100", field="data_dir"):
         first.redis.start()
         try:
             with pytest.raises(

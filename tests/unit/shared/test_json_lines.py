@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.json_lines import parsed
+from ragbandit.shared.json_lines import parse_line
 
 
 def test_a_repeated_key_among_many_is_found_in_linear_time():
@@ -15,5 +15,5 @@ def test_a_repeated_key_among_many_is_found_in_linear_time():
     keys = b",".join(b'"k%d":1' % number for number in range(100_000))
     began = time.process_time()
     with pytest.raises(InvalidInput, match="the key 'k99999' stands twice"):
-        parsed(b"{" + keys + b',"k99999":2}')
+        parse_line(b"{" + keys + b',"k99999":2}')
     assert time.process_time() - began < 20.0

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from ragbandit.workers.verbs import model_abilities
-from ragbandit.workers.verbs.model_abilities import described, supports_of
+from ragbandit.workers.verbs.model_abilities import abilities_by_model, supports_of
 
 READS = ("images", "json", "tools")
 TEXT = ("json", "tools")
@@ -53,14 +53,14 @@ def test_descriptions(monkeypatch, path, reply):
 
     client, transport = httpx.Client, httpx.MockTransport(answer)
     monkeypatch.setattr(model_abilities.httpx, "Client", lambda **options: client(transport=transport, **options))
-    assert described(["a"], url="http://host.example/v1", key="k") == {"a": READS}
+    assert abilities_by_model(["a"], url="http://host.example/v1", key="k") == {"a": READS}
     assert sent[-1] == (path, "Bearer k")
-    assert described(["a"], url="http://host.example/v1", key=None) == {"a": READS}
+    assert abilities_by_model(["a"], url="http://host.example/v1", key=None) == {"a": READS}
     assert sent[-1] == (path, None)
 
 
 def test_openais_models():
     """OpenAI's list has no abilities, so its models are known by their names."""
     names = ["gpt-5-mini", "gpt-4o", "o3", "o3-mini", "gpt-3.5-turbo"]
-    found = described(names, url="https://api.openai.com/v1", key=None)
+    found = abilities_by_model(names, url="https://api.openai.com/v1", key=None)
     assert [name for name in names if "images" in found[name]] == ["gpt-5-mini", "gpt-4o", "o3"]

@@ -17,10 +17,10 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.processes.consumers import Signals
 from ragbandit.workers.setup.generators import (
+    capabilities_of,
     check_worker_arms,
     concurrency_of,
     hints,
-    offered,
     threads_of_worker,
     worker_arms,
 )
@@ -42,8 +42,8 @@ def test_a_bare_arm_check_loads_no_model():
     """What a generator can do is read from its class; an arm that needs more is refused before anything is loaded."""
     settings = Settings(generator={"name": "local", "model": "no/such-model"})
     check_worker_arms(settings)
-    assert offered(settings.generator) == LocalGenerator.capabilities
-    assert offered(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
+    assert capabilities_of(settings.generator) == LocalGenerator.capabilities
+    assert capabilities_of(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
     with pytest.raises(ConfigError, match=r"needs .*trained_tokens"):
         check_worker_arms(settings.model_copy(update={"arms": {"self_rag_trained": {}}}))
 

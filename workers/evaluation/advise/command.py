@@ -9,7 +9,7 @@ from ragbandit.router.cli.assessments import show_assessment
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ColumnsOption, ConfigOption, JsonOption, SkipBadOption, check_dollars
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import opened, split_commas
+from ragbandit.router.cli.store import open_store, split_commas
 from ragbandit.router.comparison import WORTH
 from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
@@ -86,7 +86,7 @@ def advise_verb(
             check_configured(material.arms, configured=settings.arms, source=f"{material.source} arms")
             advice = advice_on(material, settings=settings, ask=ask, progress=progress)
         if advice.verdict != "wrong log" and (apply or (warm and material.origin != STORE)):
-            with opened(config, make=True) as (settings, ledger):
+            with open_store(config, make=True) as (settings, ledger):
                 encoder = make_encoder(settings.encoder, ledger=ledger)
                 common: dict[str, Any] = {"ledger": ledger, "settings": settings, "encoder": encoder}
                 details |= apply_advice(advice, material, apply=apply, file=loaded.file, progress=progress, **common)

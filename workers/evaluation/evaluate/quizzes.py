@@ -13,7 +13,7 @@ from ragbandit.workers.evaluation.kept_answers import StoredAnswer
 from ragbandit.workers.evaluation.kept_replies import KeptReplies
 from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
 from ragbandit.workers.evaluation.qualities import Measures
-from ragbandit.workers.judge.quiz import MEASURES, QuizJudge, chinese_words, made_quiz, quizzed
+from ragbandit.workers.judge.quiz import MEASURES, QuizJudge, chinese_words, grade_with_quiz, made_quiz
 from ragbandit.workers.setup.generators import make_generator
 
 
@@ -82,7 +82,9 @@ class Quizzes:
         for arm, stored in answers.items():  # in sequence, because equal answers share a reply
             text = "" if stored.failed else stored.answer or ""
             try:
-                measures[arm] = await quizzed(text, quiz=quiz, judge=self.judge, ask=self._replies.ask, cut=self._cut)
+                measures[arm] = await grade_with_quiz(
+                    text, quiz=quiz, judge=self.judge, ask=self._replies.ask, cut=self._cut
+                )
             except ArmFailed as error:
                 self.unjudged.append((arm, row.id, str(error)))
         return measures

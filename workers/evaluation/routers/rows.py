@@ -16,7 +16,7 @@ from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
@@ -178,7 +178,7 @@ def _routing_table(
     features, encoder_hash = None, ""
     if encoder is not None:
         texts = [row.question for row in table.rows]
-        features, encoder_hash = embedded(texts, encoder=encoder, progress=progress), encoder.hash
+        features, encoder_hash = embed_texts(texts, encoder=encoder, progress=progress), encoder.hash
     rows = made_rows(table, features=features, encoder_hash=encoder_hash)
     return RoutingTable(table=table, measure=measure, rows=rows, features=features, totals=totals, time_one=time_one)
 

@@ -20,7 +20,15 @@ from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, st
 from ragbandit.shared.model_servers.repeated_events import Repeated
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
 from ragbandit.shared.reading.budget import REPLY
-from ragbandit.shared.reading.fields import TEXTS, clean_value, is_json, listed, whole_characters, words_of, written
+from ragbandit.shared.reading.fields import (
+    TEXTS,
+    arguments_text,
+    clean_value,
+    is_json,
+    objects_in,
+    whole_characters,
+    words_of,
+)
 
 #: longest message, longest text in it, and longest media by default, characters
 MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most
@@ -93,7 +101,7 @@ def raise_error(part: Mapping[str, Any]) -> None:
     sent = error.values() if isinstance(error, dict) else [error]
     if all(str(one or "").lower() in NO_ERROR for one in sent):
         return
-    entry = next(iter(listed(error)), {})
+    entry = next(iter(objects_in(error)), {})
     code = count_of(entry.get("code") or entry.get("status"))
     status = code if code in range(400, 600) else status_of_names(entry.get("code"), entry.get("type"))
     message = server_message(error) or json.dumps(error, ensure_ascii=False)
@@ -169,7 +177,7 @@ class ModelReply:
         """Read the next value of the body. Raises BrokenReply."""
         self._plain, self.delta, size = None, {}, self.size + self.budget.spent["media"]
         self.is_done, self.values = self.is_done or value == DONE, self.values + 1
-        for part in listed(value)[:1]:
+        for part in objects_in(value)[:1]:
             add_usage(self.usage, part)
             self._keep("more", part)
             if isinstance(usage := part.get("usage"), dict):
@@ -180,7 +188,7 @@ class ModelReply:
                 self._raise_failure(groq)
             name = part.get("model")
             self.model = name if name and isinstance(name, str) else self.model
-            choices = listed(part.get("choices"))
+            choices = objects_in(part.get("choices"))
             if not (choices or part.keys() <= _KNOWN["more"] - {"error"}):
                 self._note = self._note or server_message({**part, "code": None, "type": None})
             self._take_choices(choices)
@@ -297,7 +305,7 @@ class ModelReply:
         for field, texts in further.items():
             fields[field] = words_of(fields.get(field)) + "".join(texts)
         if images:
-            fields["images"] = [*listed(fields.get("images")), *images]
+            fields["images"] = [*objects_in(fields.get("images")), *images]
         is_read = text or kind in _PARTS or "image" in kind or "audio" in kind
         if isinstance(content, dict) and content and not is_read and not {*TEXTS} & {*content}:
             return json.dumps(content, ensure_ascii=False)  # an answer in JSON
@@ -319,14 +327,14 @@ class ModelReply:
         if name in _OBJECTS and not isinstance(value, dict):
             return None
         if name == "function_call":
-            texts = {"name": words_of(value.get("name")), "arguments": written(value.get("arguments"))}
+            texts = {"name": words_of(value.get("name")), "arguments": arguments_text(value.get("arguments"))}
             value = value | {field: text for field, text in texts.items() if field in value}
         if name in ("refusal", "reasoning_content", "reasoning"):
             value = words_of(value)
         if isinstance(value, str):
             return self._complete_characters(name, value)
         if name in ("annotations", "images"):
-            value = listed(value)
+            value = objects_in(value)
         if isinstance(value, list):
             value = self._numbered(name, value)
         cleaned, size = clean_value(value)
@@ -386,7 +394,7 @@ class ModelReply:
             return []
         usable, size = [], 0
         for entry in filter(is_token, entries):
-            alternatives = list(filter(is_token, listed(entry.get("top_logprobs"))[:MAX_ALTERNATIVES]))
+            alternatives = list(filter(is_token, objects_in(entry.get("top_logprobs"))[:MAX_ALTERNATIVES]))
             cleaned, _ = clean_value({"bytes": None, **entry, "top_logprobs": alternatives})
             usable.append(cleaned)
             self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))
@@ -397,7 +405,9 @@ class ModelReply:
 
     def _take_calls(self, part: Mapping[str, Any], *, is_whole: bool) -> None:
         """Add the tool calls of a chunk, or of a whole message, to `delta`."""
-        sent = listed(part.get("tool_calls") or [{"function": call} for call in listed(part.get("function_call"))])
+        sent = objects_in(
+            part.get("tool_calls") or [{"function": call} for call in objects_in(part.get("function_call"))]
+        )
         self.budget.check("calls", len(sent))
         size = 0 if is_whole else len(sent)
         calls = [piece for at, entry in enumerate(sent) for piece in self._take_call(entry, at=at, of=size)]
@@ -422,7 +432,7 @@ class ModelReply:
         server_id = whole_characters(words_of(entry.get("id")))
         name = whole_characters(words_of(body.get("name")))
         sent = next(filter(None, map(body.get, texts)), None)
-        text = written(sent)
+        text = arguments_text(sent)
         index = count_of(entry.get("index"))
         call = self._known_call(server_id, index=index, is_named=bool(name), at=at, of=of)
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text, index=index):

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ragbandit.shared.dialects.messages.requests import chat_of, is_signed
 from ragbandit.shared.model_servers.fitting.kinds import MARK
-from ragbandit.shared.reading.fields import listed, object_in
+from ragbandit.shared.reading.fields import object_in, objects_in
 
 #: blocks that chat completions have in another form
 _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking")
@@ -46,7 +46,7 @@ def _tool(tool: Any) -> Any:
 
 def _has_blocks(message: Any) -> bool:
     content = message.get("content") if isinstance(message, dict) else None
-    return isinstance(content, list) and any(str(block.get("type")) in _BLOCKS for block in listed(content))
+    return isinstance(content, list) and any(str(block.get("type")) in _BLOCKS for block in objects_in(content))
 
 
 def _messages(message: Mapping[str, Any]) -> list[Any]:
@@ -61,4 +61,4 @@ def _left_out(message: Any) -> list[str]:
     """The types of the blocks that `_messages` leaves out: thoughts that Anthropic has signed."""
     if not _has_blocks(message) or message.get("role") != "assistant":
         return []
-    return [str(block.get("type")) for block in listed(message["content"]) if is_signed(block)]
+    return [str(block.get("type")) for block in objects_in(message["content"]) if is_signed(block)]

@@ -9,7 +9,7 @@ from ragbandit.shared.dialects.chat.message_parts import BLOCKS, thoughts_of
 from ragbandit.shared.model_servers.event_reader import reply_budget
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.budget import ReadBudget
-from ragbandit.shared.reading.fields import clean_value, listed, object_in, words_of
+from ragbandit.shared.reading.fields import clean_value, object_in, objects_in, words_of
 
 #: type of an error -> HTTP status
 STATUSES: Final = {
@@ -57,7 +57,7 @@ class ChatChunks:
         index = count_of(value.get("index")) if kind else None
         if kind == "message":  # a whole reply
             yield from self.of({"type": "message_start", "message": value})
-            blocks = listed(value.get("content") or [])
+            blocks = objects_in(value.get("content") or [])
             self._budget.check("parts", len(blocks))
             for index, block in enumerate(blocks):
                 yield from self._begin(index, block=block)
@@ -117,7 +117,7 @@ class ChatChunks:
             if name == "partial_json":
                 block["input"] = input_of("".join(map(words_of, values)))
             elif name == "citation":
-                block["citations"] = [*listed(block.get("citations") or []), *values]
+                block["citations"] = [*objects_in(block.get("citations") or []), *values]
             else:
                 block[name] = words_of(block.get(name)) + "".join(map(words_of, values))
         if kind == "tool_use" and block.get("input") and "partial_json" not in pieces:
@@ -159,7 +159,7 @@ def input_of(arguments: Any) -> dict[str, Any]:
 
 def whole_blocks(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The blocks in a message or delta, without pieces of thoughts, which have no signature (LiteLLM)."""
-    blocks = listed(fields.get(BLOCKS) or [])
+    blocks = objects_in(fields.get(BLOCKS) or [])
     return [block for block in blocks if block.get("type") != "thinking" or block.get("signature")]
 
 
@@ -180,7 +180,7 @@ def content_of(message: Mapping[str, Any], *, text: str) -> list[dict[str, Any]]
             content[-1]["citations"] = block.get("citations")
     rest = text[shown:] + words_of(message.get("refusal"))
     content += [{"type": "text", "text": rest}] if rest else []
-    return content + list(map(call_block, listed(message.get("tool_calls") or [])))
+    return content + list(map(call_block, objects_in(message.get("tool_calls") or [])))
 
 
 def stop_of(choice: Mapping[str, Any], *, finish: str) -> tuple[str, str | None]:

@@ -7,7 +7,7 @@ from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.dialects.messages.replies import CALL_FIELDS, THINKING, call_of, content_of
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.kinds import MARK
-from ragbandit.shared.reading.fields import listed, object_in, words_of
+from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 #: name of this dialect
 DIALECT: Final = "messages"
@@ -146,7 +146,7 @@ def _part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
 
 def _functions(body: Mapping[str, Any], *, foreign: set[str]) -> dict[str, Any]:
     tools, choice = list[dict[str, Any]](), object_in(body, "tool_choice")
-    for tool in listed(body.get("tools") or []):
+    for tool in objects_in(body.get("tools") or []):
         if tool.get("type") not in (None, "custom"):
             foreign.add(f"tools.{tool.get('type')}")
             continue
@@ -250,7 +250,7 @@ def _marked(blocks: list[dict[str, Any]], *, mark: Any) -> list[dict[str, Any]]:
 
 def _native_tools(chat: Mapping[str, Any]) -> dict[str, Any]:
     tools, choice, mode = list[Mapping[str, Any]](), chat.get("tool_choice"), dict[str, Any]()
-    for tool in listed(chat.get("tools") or []):
+    for tool in objects_in(chat.get("tools") or []):
         function = object_in(tool, "function")
         fields = {name: function[name] for name in ("name", "description", "strict") if function.get(name) is not None}
         schema = function.get("parameters") or _NO_PARAMETERS

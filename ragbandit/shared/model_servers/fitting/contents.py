@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import MARK, Takes
-from ragbandit.shared.reading.fields import listed, object_in, words_of
+from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 #: a text where a server refuses a blank one
 BLANK: Final = "(empty)"
@@ -54,7 +54,7 @@ def join_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for one in parts
             for part in one
         ]
-    calls = [call for message in messages for call in listed(message.get("tool_calls") or [])]
+    calls = [call for message in messages for call in objects_in(message.get("tool_calls") or [])]
     return whole | ({"tool_calls": calls} if calls else {})
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from ragbandit.shared.reading.fields import listed, object_in, written
+from ragbandit.shared.reading.fields import arguments_text, object_in, objects_in
 
 
 @dataclass(kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class Fitted:
         if not (self.names or self.ids or self.free_text) or not delta.keys() & {"tool_calls", "function_call"}:
             return dict(delta)
         pieces = list[Any]()
-        for piece in listed(delta.get("tool_calls") or []):
+        for piece in objects_in(delta.get("tool_calls") or []):
             if _text(object_in(piece, "function").get("name")) in self.free_text:
                 self._held.append(piece.get("index"))
             if piece.get("index") not in self._held:
@@ -77,4 +77,4 @@ def _free_text(arguments: Any) -> str:
         texts = [text for text in value.values() if isinstance(text, str)] if isinstance(value, dict) else []
         if len(texts) == 1:
             return texts[0]
-    return written(arguments)
+    return arguments_text(arguments)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.reading.fields import listed, object_in, words_of
+from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 #: name of the function's parameter
 INPUT: Final = "input"
@@ -16,7 +16,7 @@ def fit_free_text(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None
     """Make tools of free text, and their calls, functions for a model that has only functions."""
     if takes.free_text is not None:
         return
-    if any(tool.get("type") == "custom" for tool in listed(body.get("tools"))):
+    if any(tool.get("type") == "custom" for tool in objects_in(body.get("tools"))):
         body["tools"] = [_function(tool, fitted=fitted) for tool in body["tools"]]
         fitted.changed.add("tools.custom")
     choice = object_in(body, "tool_choice")

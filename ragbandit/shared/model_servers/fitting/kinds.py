@@ -31,7 +31,7 @@ class IdForm:
         """Whether a text has this form."""
         return self.least <= len(text) <= self.most and bool(_pattern(self.first, self.characters).match(text))
 
-    def made(self, text: str, *, number: int = 0) -> str:
+    def text_in_form(self, text: str, *, number: int = 0) -> str:
         """A text of this form that only this text and number have, for all practical purposes, and always the same."""
         digest = hashlib.sha256(f"{number} {text}".encode("utf-8", "replace")).hexdigest()
         if self.least == self.most:

@@ -10,7 +10,7 @@ from ragbandit.shared.model_servers.fitting.kinds import Takes
 from ragbandit.shared.model_servers.fitting.naming import fit_block_names
 from ragbandit.shared.model_servers.fitting.roles import BEGINNING
 from ragbandit.shared.model_servers.fitting.schemas import fit_block_schemas
-from ragbandit.shared.reading.fields import listed, object_in, words_of
+from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 _RESULT: Final = "tool_result"
 #: (position of a message, id of a call) of results that stand in another turn now
@@ -190,7 +190,7 @@ def _rest(message: Any, blocks: Sequence[Any], *, moved: _Moved, at: int) -> lis
 
 def _blocks(message: Mapping[str, Any]) -> list[Any]:
     content = message.get("content")
-    return listed(content) if isinstance(content, list) else [{"type": "text", "text": words_of(content)}]
+    return objects_in(content) if isinstance(content, list) else [{"type": "text", "text": words_of(content)}]
 
 
 def _calls(blocks: Sequence[Any]) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.reading.fields import listed, object_in, words_of
+from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 Rename = Callable[[str], str]
 #: roles of messages with results of calls
@@ -29,7 +29,7 @@ class CallIds:
         if is_right or (count and not self._is_unique):
             self._newest.setdefault(key, key)
             return self._newest[key]
-        new = self._newest[key] = self._form.made(key, number=count)
+        new = self._newest[key] = self._form.text_in_form(key, number=count)
         self._fitted.ids[new] = key
         self._fitted.changed.add("tool_calls.id")
         return new
@@ -43,7 +43,7 @@ def tool_name(name: str, *, takes: Takes, fitted: Fitted) -> str:
     """The name of a tool for the server."""
     if takes.tool_name.fits(name):
         return name
-    new = takes.tool_name.made(name)
+    new = takes.tool_name.text_in_form(name)
     fitted.names[new] = name
     fitted.changed.add("tools.name")
     if name in fitted.free_text:
@@ -144,8 +144,8 @@ def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> No
     ids, messages = CallIds(takes=takes, fitted=fitted), list[Any]()
     for message in body["messages"]:
         content = message.get("content")
-        if any(block.get("type") in ("tool_use", "tool_result") for block in listed(content)):
-            content = [_block(block, ids=ids, renamed=renamed) for block in listed(content)]
+        if any(block.get("type") in ("tool_use", "tool_result") for block in objects_in(content)):
+            content = [_block(block, ids=ids, renamed=renamed) for block in objects_in(content)]
         messages.append(message if content == message.get("content") else {**message, "content": content})
     body["messages"] = messages
 

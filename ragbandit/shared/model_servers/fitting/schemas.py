@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.reading.fields import listed, object_in, words_of
+from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 #: keywords whose value is a schema, a list of schemas, or an object of schemas
 _ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
@@ -83,7 +83,7 @@ def fitted_schema(schema: Any, *, takes: Takes, is_strict: bool) -> dict[str, An
 def _one_object(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema without a choice at the top: an object with the properties of all alternatives."""
     whole = {name: value for name, value in schema.items() if name not in _CHOICES}
-    parts = [part for name in _CHOICES for part in listed(schema.get(name) or [])]
+    parts = [part for name in _CHOICES for part in objects_in(schema.get(name) or [])]
     kind = whole.get("type")
     if kind != "object":
         whole["type"] = "object"
@@ -94,7 +94,7 @@ def _one_object(schema: Mapping[str, Any]) -> dict[str, Any]:
         properties |= object_in(part, "properties")
     whole["properties"] = properties | object_in(schema, "properties")
     required = list[Any](schema.get("required") or []) if isinstance(schema.get("required"), list) else []
-    for part in listed(schema.get("allOf") or []):
+    for part in objects_in(schema.get("allOf") or []):
         required += part["required"] if isinstance(part.get("required"), list) else []
     if required:
         whole["required"] = list(dict.fromkeys(map(str, required)))

@@ -15,7 +15,7 @@ from ragbandit.router.serving.deciding.steps.labels import compared_arm, scaled,
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.access.shared_secrets import drawn_for
-from ragbandit.router.storage.sql.counters import kept
+from ragbandit.router.storage.sql.counters import stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, JudgeRequest
 
@@ -69,7 +69,7 @@ class JudgeShare(Step):
             return
         scale = 0.0
         with self.database.read() as connection:
-            counts = kept(connection, label=self._label)
+            counts = stored_counts(connection, label=self._label)
         if counts["learned"] + counts["judge_due"] >= self._first:
             uses = np.array([(0.0, use) for use in self._uses]).reshape(-1, 2)
             scale = scaled(uses, share=self._share, least=LEAST_JUDGED)[1]

@@ -36,7 +36,7 @@ class Picks(Step):
     def configure(self, served: ServedPolicy) -> None:
         self._served, self._rules = served, served.settings.rule_book
 
-    def asking(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
+    def policy_to_ask(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
         """The policy that needs a pick for this question; None if no model is asked, for example since a rule lets no
         model read the question.
 
@@ -53,7 +53,7 @@ class Picks(Step):
                 return served if self._rules.lets_read(question.query, model="pick") else None
         return None
 
-    async def picked(self, question: Question, *, asking: ServedPolicy) -> Question:
+    async def ask_for_pick(self, question: Question, *, asking: ServedPolicy) -> Question:
         """Ask the model of this policy, and store its pick with the question's request. Never raises."""
         query, arms = question.query, question.allowed
         material = material_of(query.text, arms=arms, descriptions=asking.settings.arm_descriptions)

@@ -206,8 +206,10 @@ def test_failures_after_the_decision(service, answers, outcome, status, code):
 
 def test_no_answer_in_time(service, monkeypatch):
     """Without an answer in time the reply is a 504 that says where it will be; the same key gets it later."""
-    asked = chat_exchange.asked
-    monkeypatch.setattr(chat_exchange, "asked", lambda *given, **more: asked(*given, **more | {"limit_s": 0.1}))
+    asked = chat_exchange.request_answer
+    monkeypatch.setattr(
+        chat_exchange, "request_answer", lambda *given, **more: asked(*given, **more | {"limit_s": 0.1})
+    )
     error, times = raised(service, extra_headers={"Idempotency-Key": "mine-1"})
     assert (error.status_code, error.code, times) == (504, "answer_timeout", 1)
     assert "/v1/decisions/mine-1" in error.message

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from ragbandit.router.api.app import ENDPOINTS
-from ragbandit.router.api.routes import Endpoints, RouteTable, served
+from ragbandit.router.api.routes import Endpoints, RouteTable, table_of_port
 from ragbandit.router.api.schemas.requests import RouteBody
 from ragbandit.router.api.security.rules import APP, PROBE, READ_ALL, is_page
 from ragbandit.shared.errors import InvalidInput
@@ -221,7 +221,7 @@ def test_each_port_has_its_own_endpoints():
         ports = {
             port
             for port in ("public", "operators")
-            if served(ENDPOINTS, port=port, dashboard=True).find(endpoint.method, path)[0] is endpoint
+            if table_of_port(ENDPOINTS, port=port, dashboard=True).find(endpoint.method, path)[0] is endpoint
         }
         if path.startswith(("/docs", "/openapi.json")) or path == "/":
             assert ports == {"public", "operators"}, path
@@ -233,11 +233,11 @@ def test_each_port_has_its_own_endpoints():
 
 def test_pages_can_be_turned_off():
     """Without server.dashboard no port serves a page."""
-    table = served(ENDPOINTS, port="all", dashboard=False)
+    table = table_of_port(ENDPOINTS, port="all", dashboard=False)
     assert table.find("GET", "/ui") == (None, {})
     assert not table.has_pages
     assert not any(is_page(endpoint.path) for endpoint in table._patterns)
-    assert served(ENDPOINTS, port="all", dashboard=True).find("GET", "/ui")[0].rule == READ_ALL
+    assert table_of_port(ENDPOINTS, port="all", dashboard=True).find("GET", "/ui")[0].rule == READ_ALL
 
 
 def test_only_probes_and_files_of_pages_need_no_key():

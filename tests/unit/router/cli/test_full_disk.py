@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from ragbandit.router.cli.console import failing_well
-from ragbandit.router.serving.setup.requirements import hold
+from ragbandit.router.serving.setup.requirements import lock_file
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_lock_holds_on_a_full_disk(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with hold(tmp_path / "service.lock", process="ragbandit serve", at="here", field="data_dir"):
+    with lock_file(tmp_path / "service.lock", process="ragbandit serve", at="here", field="data_dir"):
         monkeypatch.undo()
         with (tmp_path / "service.lock").open("rb") as other, pytest.raises(OSError, match="unavailable"):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,9 +14,9 @@ from rich.console import Console
 from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import number_scale, time_scale
-from ragbandit.router.comparison.page import assessment_page, check_page, coded, shown, write_page
+from ragbandit.router.comparison.page import assessment_page, check_page, coded, template_values, write_page
 from ragbandit.router.comparison.terminal import print_assessment
-from ragbandit.router.comparison.words import between, estimate_words
+from ragbandit.router.comparison.words import estimate_words, interval_words
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.assessments import BETTER, WHOLE
 
@@ -103,7 +103,7 @@ def test_every_assessment_has_a_page(assessment):
                 assert 0.0 <= float(value[:-1]) <= 100.0
         for name in ("points", "y", "y1", "y2", "transform", "height"):
             assert not re.search("nan|inf", attributes.get(name) or "")
-    drawn = shown(assessment)
+    drawn = template_values(assessment)
     for picture in (*drawn["plots"], *filter(None, [drawn["forest"]])):
         ElementTree.fromstring(f"<all>{picture.body}</all>")
         assert picture.title
@@ -164,8 +164,8 @@ def test_the_axis_of_one_value_begins_at_zero(values):
 def test_an_interval_without_a_width_is_one_number():
     """Ends that both round to zero are "0.000", not "+0.000 to +0.000"."""
     equal = Difference(low=-1e-4, high=1e-4, estimate=None)
-    assert (estimate_words(equal), between(equal)) == ("0.000", "0.000")
-    assert between(replace(equal, high=0.002)) == "+0.000 to +0.002"
+    assert (estimate_words(equal), interval_words(equal)) == ("0.000", "0.000")
+    assert interval_words(replace(equal, high=0.002)) == "+0.000 to +0.002"
 
 
 def test_commands_in_sentences_are_code():
@@ -199,22 +199,22 @@ def test_a_long_report_is_small(tmp_path, monkeypatch):
 
 def test_arms_have_the_colours_of_their_settings():
     """The first arm of the settings has the first colour, wherever it appears on the page."""
-    signs = shown(replace(WHOLE, arms=("fast", "deep")))["sign"]
+    signs = template_values(replace(WHOLE, arms=("fast", "deep")))["sign"]
     assert [signs.look(arm) for arm in ("deep", "fast")] == [(1, 1), (0, 0)]
 
 
 def test_a_note_names_a_way_only_if_all_comparisons_have_it():
     """The note of the intervals speaks of both ways if each row has another first way."""
-    assert "the interval of routing minus the alternative" in shown(WHOLE)["forest"].note
+    assert "the interval of routing minus the alternative" in template_values(WHOLE)["forest"].note
     mixed = replace(WHOLE, comparisons=(BETTER, replace(BETTER, first="linucb", second="mixture")))
-    assert "the interval of the first way minus the second one" in shown(mixed)["forest"].note
+    assert "the interval of the first way minus the second one" in template_values(mixed)["forest"].note
 
 
 def test_points_at_one_place_have_one_name():
     """The name at a point that several ways share says how many they are."""
     [first, second, *_] = WHOLE.frontier
     place = {"quality": first.quality, "cost": first.cost}
-    body = shown(replace(WHOLE, frontier=(first, replace(second, **place))))["plots"][0].body
+    body = template_values(replace(WHOLE, frontier=(first, replace(second, **place))))["plots"][0].body
     assert "deep and 1 more</text>" in body
 
 

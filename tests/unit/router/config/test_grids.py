@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.config.grids import expanded
+from ragbandit.router.config.grids import expand_grids
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.rollouts.overview import settings_with
@@ -26,7 +26,7 @@ def arms_with(values):
 
 
 def arms_of(grid, **beside):
-    return expanded({"deep": {"class": "multi_step", **beside, "grid": grid}})
+    return expand_grids({"deep": {"class": "multi_step", **beside, "grid": grid}})
 
 
 def test_a_grid_is_plain_arms():

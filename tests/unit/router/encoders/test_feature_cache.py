@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.encoders.feature_cache import CachingEncoder, embedded
+from ragbandit.router.encoders.feature_cache import CachingEncoder, embed_texts
 from ragbandit.router.encoders.hashing import HashingEncoder
 from tests.support.examples import CountingEncoder, steady
 from tests.support.waiting import at_once
@@ -65,6 +65,6 @@ def test_threads_share_it():
 def test_distinct_texts_are_encoded_once():
     """Each row is the encoder's, and a repeated text is encoded once; no text gives no row."""
     encoder, texts = CountingEncoder(), ["who?", "where?", "who?", "why?"]
-    assert np.array_equal(embedded(texts, encoder=encoder), HashingEncoder(8).encode(texts))
+    assert np.array_equal(embed_texts(texts, encoder=encoder), HashingEncoder(8).encode(texts))
     assert encoder.given == [["where?", "who?", "why?"]]
-    assert embedded([], encoder=encoder).shape == (0, 8)
+    assert embed_texts([], encoder=encoder).shape == (0, 8)

@@ -20,7 +20,7 @@ from ragbandit.router.encoders.features import (
     LENGTHS,
     Projection,
     _readings,
-    fitted,
+    fit_projection,
     lexical_counts,
     references,
 )
@@ -66,7 +66,7 @@ def states(known):
 @pytest.fixture(scope="module")
 def fit(known, states):
     """Dimension -> the projection, fitted once."""
-    return cache(lambda dimension: fitted(states, known=known, dimension=dimension, seed=0))
+    return cache(lambda dimension: fit_projection(states, known=known, dimension=dimension, seed=0))
 
 
 @pytest.fixture(scope="module", params=[LEAST, 64, 1000])
@@ -148,7 +148,7 @@ def test_what_the_states_show_is_read(known, states, fit):
 def test_new_questions_are_read_like_the_old_ones(known):
     """On questions that had no part in the fit readings have deviation near 1, and mean near 0."""
     half = replace(known, questions=known.questions[::2], columns=known.columns[::2])
-    projection = fitted(states_of(half.questions), known=half, dimension=64, seed=0)
+    projection = fit_projection(states_of(half.questions), known=half, dimension=64, seed=0)
     new = known.questions[1::2]
     readings = projection.readings(states_of(new))
     assert readings.std(axis=0) == pytest.approx(np.ones(len(known.labels)), abs=0.25)

@@ -10,7 +10,7 @@ import pytest
 from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.advice import Advice, Ask, advice_of, concluded
+from ragbandit.router.offline.advice import Advice, Ask, advice_of, with_verdict
 from ragbandit.router.offline.gains import cost_unit_of, log_of, on_outcomes, paired_outcomes
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import arm_rows
@@ -174,7 +174,7 @@ def verdict(low, estimate, high, *, questions=400, **changes):
     comparison = compare("routing", "always deep", reward=reward, **common)
     ask = Ask(**{name: changes.pop(name) for name in ("worth",) if name in changes})
     given = {"verdict": "not enough", "sentence": "", "questions": questions, "comparisons": (comparison,)}
-    return concluded(Advice(**given, on="on made questions", ask=ask, **changes))
+    return with_verdict(Advice(**given, on="on made questions", ask=ask, **changes))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, restored, restored_counts
-from ragbandit.router.policies.draw import cold_start_floors, draw, draw_index, gate, is_explored, seed_of, with_floor
+from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, restore_policy, restored_counts
+from ragbandit.router.policies.draw import (
+    checked_pmf,
+    cold_start_floors,
+    draw,
+    draw_index,
+    is_explored,
+    seed_of,
+    with_floor,
+)
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from tests.support.examples import steady
 
@@ -36,7 +44,7 @@ def named(count):
 @given(pmf=pmfs)
 def test_gate_gives_a_pmf(pmf):
     """What passes the gate sums to 1 within two units of rounding per arm and keeps every probability."""
-    passed = gate(PolicyOutput(pmf=pmf), arms=named(len(pmf)))
+    passed = checked_pmf(PolicyOutput(pmf=pmf), arms=named(len(pmf)))
     assert math.fsum(passed) == pytest.approx(1.0, abs=1e-15 * len(pmf))
     assert passed == pytest.approx(pmf, abs=1e-12)
 
@@ -58,14 +66,14 @@ def test_gate_gives_a_pmf(pmf):
 def test_gate_refuses(pmf, what):
     """What is no pmf over the offered arms is a PolicyFault that says why."""
     with pytest.raises(PolicyFault, match=what):
-        gate(PolicyOutput(pmf=pmf), arms=("a", "b"))
+        checked_pmf(PolicyOutput(pmf=pmf), arms=("a", "b"))
 
 
 @pytest.mark.parametrize("scores", [(0.0, math.nan), (math.inf, 0.0), (1.0,), (1.0, 2.0, 3.0)])
 def test_gate_refuses_wrong_scores(scores):
     """Scores that are not finite, or not one per arm, are a PolicyFault: they would be logged."""
     with pytest.raises(PolicyFault):
-        gate(PolicyOutput(pmf=(0.5, 0.5), scores=scores), arms=("a", "b"))
+        checked_pmf(PolicyOutput(pmf=(0.5, 0.5), scores=scores), arms=("a", "b"))
 
 
 @steady
@@ -217,7 +225,7 @@ def test_numbers_that_are_not_finite_are_named(number, kind):
     policy = make_policy("uniform", params={})
     arrays, facts = policy.state()
     with pytest.raises(SnapshotError, match="weights has numbers that are not finite"):
-        restored(policy, arrays | {"weights": np.array([0, number], dtype=kind)}, facts)
+        restore_policy(policy, arrays | {"weights": np.array([0, number], dtype=kind)}, facts)
 
 
 def test_all_but_the_strictly_likeliest_arm_are_explored():

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.algorithms.mba import LinUcb
-from ragbandit.router.policies.base import apply, copied, pmf_of_one, restored
+from ragbandit.router.policies.base import apply, copy_policy, pmf_of_one, restore_policy
 from ragbandit.router.policies.posterior import inverse_of
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
@@ -243,7 +243,7 @@ def test_an_alarm_restarts_the_arm():
 def test_a_copy_learns_apart(name):
     """What the policy learns later is not in its copy. A policy without the attribute `copyable` has no copy."""
     policy = taught(maker(name), made_updates(150))
-    before, copy = sha_of(policy), copied(policy)
+    before, copy = sha_of(policy), copy_policy(policy)
     assert sha_of(copy) == before
     query, features = made_query(1), made_features(1)
     output = pmf_of_one(copy, query, features=features, arms=ARMS)
@@ -251,13 +251,13 @@ def test_a_copy_learns_apart(name):
         policy.learn(update)
     assert sha_of(copy) == before != sha_of(policy)
     assert pmf_of_one(copy, query, features=features, arms=ARMS) == output
-    assert copied(make_policy("uniform", params={})) is None
+    assert copy_policy(make_policy("uniform", params={})) is None
 
 
 def test_restored_policies_share_their_inverses():
     """Policies with the same sums have one read-only inverse of them."""
     policy = taught(maker("mba"), made_updates(150))
-    again = restored(maker("mba")(), *policy.state())
+    again = restore_policy(maker("mba")(), *policy.state())
     for name, heads in policy._models.items():
         for arm, part in heads._parts.items():
             assert again._models[name]._parts[arm].covariance is part.covariance

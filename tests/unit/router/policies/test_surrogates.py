@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import pmf_of_one, restored
+from ragbandit.router.policies.base import pmf_of_one, restore_policy
 from ragbandit.router.policies.surrogates import PLAIN, Surrogate
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_updates, taught
 from tests.support.policies import maker
@@ -104,7 +104,7 @@ def test_snapshot_has_what_is_known_of_the_sources(name, count):
     rows = scored(made_updates(count + 60), honest, rated=0.2)
     policy = taught(maker(name), rows[:count])
     arrays, facts = policy.state()
-    again = restored(make_policy(name, params=policy.params), arrays, facts)
+    again = restore_policy(make_policy(name, params=policy.params), arrays, facts)
     asked = [pmf_of_one(one, made_query(1), features=made_features(1), arms=ARMS).pmf for one in (policy, again)]
     assert asked[0] == pytest.approx(asked[1], abs=1e-9)
     for row in rows[count:]:

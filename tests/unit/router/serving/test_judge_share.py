@@ -26,7 +26,7 @@ def make_step(monkeypatch):
         arms = {name: {"run_by": "caller"} for name in ("small", "large")}
         step.configure(SimpleNamespace(settings=Settings(arms=arms, judge=JUDGE, policy=policy)))
         counts = {"learned": learned, "judge_due": 0}
-        place = "ragbandit.router.serving.deciding.steps.judge_share.kept"
+        place = "ragbandit.router.serving.deciding.steps.judge_share.stored_counts"
         monkeypatch.setattr(place, lambda _connection, *, label: counts)
         return step
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.serving.explanations import policy_map
-from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, grown, question_facts
+from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, grow_tree, question_facts
 from tests.support.cases import every_case
 
 SCHEMA = {
@@ -66,7 +66,7 @@ def questions(count, *, seed=0):
 def mapped(rows, pmfs):
     """Returns (conditions of each leaf -> its questions, the share that the leaves explain)."""
     tests = policy_map._tests(rows)
-    leaves = {frozenset(policy_map._conditions(path)): places for path, places in grown(pmfs, tests=tests)}
+    leaves = {frozenset(policy_map._conditions(path)): places for path, places in grow_tree(pmfs, tests=tests)}
     common = {"tests": tests, "arms": "abc"[: pmfs.shape[1]], "rewards": np.full(len(rows), np.nan)}
     return leaves, policy_map._mapped([""] * len(rows), pmfs=pmfs, **common).explained
 

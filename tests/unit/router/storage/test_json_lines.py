@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.json_lines import lines, naming, new_lines, parsed
+from ragbandit.shared.json_lines import lines, naming, new_lines, parse_line
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])
@@ -16,7 +16,7 @@ def test_lines_have_their_numbers(tmp_path, name):
     """Blank lines are counted but skipped; a byte order mark is removed; gzip is recognised by name or content."""
     data, path = b'\xef\xbb\xbf{"a": 1}\n\n{"b": 2}\n', tmp_path / name
     path.write_bytes(data if name == "rows.jsonl" else gzip.compress(data))
-    assert [(number, parsed(raw)) for number, raw in lines(path)] == [(1, {"a": 1}), (3, {"b": 2})]
+    assert [(number, parse_line(raw)) for number, raw in lines(path)] == [(1, {"a": 1}), (3, {"b": 2})]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_lines_have_their_numbers(tmp_path, name):
 def test_a_bad_line_is_named(tmp_path, raw, said):
     """What is no JSON object is refused with the file and the line, and keeps its remedy."""
     with pytest.raises(InvalidInput, match=said) as caught, naming(tmp_path / "f", line=7):
-        parsed(raw)
+        parse_line(raw)
     assert caught.value.field == f"{tmp_path / 'f'}:7"
     assert caught.value.remedy
 

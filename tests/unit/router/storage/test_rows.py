@@ -31,12 +31,12 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import (
     MAX_STORED_MEDIA,
+    compress_trace,
+    decompress_trace,
     outcome_row,
     outcome_value,
-    packed,
     trace_json,
     trace_value,
-    unpacked,
 )
 from ragbandit.shared.types import (
     NO_CONVERSATION,
@@ -197,7 +197,7 @@ def test_features_of_rows_are_those_of_each_row():
 @given(text=TEXTS, answer=TEXTS)
 def test_a_packed_trace_comes_back(text, answer):
     """Any text comes back as it was."""
-    assert unpacked(packed(text, answer=answer), answer=answer) == text
+    assert decompress_trace(compress_trace(text, answer=answer), answer=answer) == text
 
 
 def test_a_packed_trace_is_smaller():
@@ -207,11 +207,11 @@ def test_a_packed_trace_is_smaller():
     assert 2 * len(row["trace"]) < len(canonical(trace_json((Round(number=1), event))))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x63abc", packed("abc" * 99, answer="")[:-3], b"\x01\xff\xff\xff"])
+@pytest.mark.parametrize("data", [b"", b"\x63abc", compress_trace("abc" * 99, answer="")[:-3], b"\x01\xff\xff\xff"])
 def test_a_damaged_trace_is_refused(data):
     """Data that were not packed, are cut off or are of a newer version are a ValueError."""
     with pytest.raises(ValueError, match=r"unpacked|newer"):
-        unpacked(data, answer="")
+        decompress_trace(data, answer="")
 
 
 @pytest.mark.parametrize(

@@ -48,10 +48,10 @@ def test_the_model_names_its_family():
 def test_made_names_have_their_form(form):
     """The name for any text fits, is the same every time, and differs between texts and numbers."""
     texts = ["functions.weather:0", "", " ", "x" * 5000, "ä/ö", "7up", "\ud800"]
-    made = [form.made(text, number=number) for text in texts for number in (0, 1)]
+    made = [form.text_in_form(text, number=number) for text in texts for number in (0, 1)]
     assert all(map(form.fits, made))
     assert len(set(made)) == len(made)
-    assert made == [form.made(text, number=number) for text in texts for number in (0, 1)]
+    assert made == [form.text_in_form(text, number=number) for text in texts for number in (0, 1)]
 
 
 def test_a_form_of_any_characters_has_a_length():

@@ -15,8 +15,8 @@ from ragbandit.workers.judge.quiz import (
     Quiz,
     QuizJudge,
     chinese_words,
+    grade_with_quiz,
     made_quiz,
-    quizzed,
 )
 
 QUIZ = Quiz(questions=("谁", "何时", "何地", "为何"), answers=("张三", "三月 一日", "北京", CANNOT_INFER))
@@ -29,7 +29,7 @@ def judge_of(replies, **more):
 
 def score_of(reply, *, text="文字", **more):
     judge = judge_of([reply], **more)
-    return asyncio.run(quizzed(text, quiz=QUIZ, judge=judge, ask=judge.ask, cut=str.split)), judge
+    return asyncio.run(grade_with_quiz(text, quiz=QUIZ, judge=judge, ask=judge.ask, cut=str.split)), judge
 
 
 def quiz_of(replies):
@@ -82,7 +82,7 @@ def test_a_reply_that_is_cut_is_a_failure_and_is_booked():
     """A reply at the limit of tokens may lack answers, so it does not count; its tokens do."""
     judge = judge_of(["1: 张 " * 100])
     with pytest.raises(ArmFailed, match="64 tokens"):
-        asyncio.run(quizzed("文字", quiz=QUIZ, judge=judge, ask=judge.ask, cut=str.split))
+        asyncio.run(grade_with_quiz("文字", quiz=QUIZ, judge=judge, ask=judge.ask, cut=str.split))
     assert (judge.calls, judge.bill.cost.completion_tokens) == (1, 64)
     assert judge.bill.cost.prompt_tokens > 0
 

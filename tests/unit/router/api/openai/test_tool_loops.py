@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from ragbandit.router.api.openai.tool_loops import hashed
+from ragbandit.router.api.openai.tool_loops import hash_conversation
 
 CALLS = [{"id": key, "type": "function", "function": {"name": "tide", "arguments": "{}"}} for key in ("c-1", "c-2")]
 CHAT = [
@@ -19,7 +19,7 @@ CHAT = [
 
 
 def keys(messages, *, begin="a caller"):
-    return hashed(messages, begin=begin)[1]
+    return hash_conversation(messages, begin=begin)[1]
 
 
 def key(messages, *, begin="a caller"):
@@ -99,9 +99,9 @@ def test_what_cannot_be_told_apart_finds_nothing(name):
 def test_the_caller_counts_and_a_stored_beginning_does():
     """Another caller finds other calls; a hash of stored messages stands for them."""
     assert key(CHAT, begin="another") != key(CHAT)
-    stored, *_ = hashed(CHAT[:5], begin="a caller")
-    whole, (last,), _ = hashed([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5)
-    assert (whole, last) == (hashed(CHAT, begin="a caller")[0], key(CHAT))
+    stored, *_ = hash_conversation(CHAT[:5], begin="a caller")
+    whole, (last,), _ = hash_conversation([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5)
+    assert (whole, last) == (hash_conversation(CHAT, begin="a caller")[0], key(CHAT))
 
 
 PARTS = {

@@ -13,7 +13,7 @@ import pytest
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs import BadRow, Logged
-from ragbandit.router.offline.logs.cells import converted, gold, mapping, seconds
+from ragbandit.router.offline.logs.cells import convert_value, gold, mapping, seconds
 from ragbandit.router.offline.logs.jsonl import parsed_rows, read_rows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.plain_values import for_json, is_missing, plain
@@ -166,7 +166,7 @@ def test_values_of_numpy_and_pandas():
         0.5,
     )
     with pytest.raises(InvalidInput, match="'x' stands twice"):
-        converted(mapping, [("x", 1), ("x", 2)], field="context")
+        convert_value(mapping, [("x", 1), ("x", 2)], field="context")
 
 
 def test_json_lines_take_the_same_values(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import arm_rows, charged_costs
-from ragbandit.router.policies.draw import gate
+from ragbandit.router.policies.draw import checked_pmf
 from ragbandit.shared.types import IMPORTED, TableRow
 
 ARMS = ("a", "b", "c")
@@ -43,7 +43,7 @@ def test_ids_follow_from_what_is_asked():
     assert [row.decision.id for row in rows_of(replace(ROW, id="other"))] == ids
     assert not set(ids) & {row.decision.id for row in rows_of(occurrence=1)}
     assert not any("secret" in repr(row) for row in rows_of())
-    assert gate(rows_of()[0].decision, arms=ARMS)
+    assert checked_pmf(rows_of()[0].decision, arms=ARMS)
 
 
 @pytest.mark.parametrize(

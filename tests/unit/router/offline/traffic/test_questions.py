@@ -180,6 +180,8 @@ def test_the_output_is_what_advise_reads(tmp_path):
 def test_names_of_models_stay_whole_in_a_narrow_terminal(tmp_path, monkeypatch):
     """At 80 columns a model's name is on one line; a very long one is folded and loses no character."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes the output for a terminal
+    monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
     usual, long = ("gpt-4o-mini", "gpt-4o-2024-08-06"), "provider/" + "a-very-long-name-" * 6 + "end"
     for models in (usual, (long, "mini")):

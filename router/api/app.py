@@ -74,9 +74,9 @@ class Service(FastAPI):
         self._edge = plain_paths(cors(Edge(state=self.state), state=self.state))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.served(scope, receive, send)
+        await self.pass_to_edge(scope, receive, send)
 
-    def served(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def pass_to_edge(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass requests to the edge. FastAPI itself documents the endpoints, starts and stops."""
         if scope["type"] == "lifespan":
             return super().__call__(scope, receive, send)

@@ -36,7 +36,7 @@ def _with_peer(app: Service) -> ASGIApp:
     def app_with_peer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         scope[PEER] = scope.get("client")
         if _FORWARDED.isdisjoint(map(_name, scope.get("headers", ()))):
-            return app.served(scope, receive, send)
+            return app.pass_to_edge(scope, receive, send)
         return behind(scope, receive, send)  # type: ignore[arg-type]
 
     return app_with_peer

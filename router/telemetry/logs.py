@@ -18,7 +18,7 @@ _SPACE: Final = re.compile(r"\s")
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed
 
 
-class bound(AbstractContextManager[None]):  # noqa: N801 - called like a function
+class log_fields(AbstractContextManager[None]):  # noqa: N801 - called like a function
     """Add these ids to all log lines written in the block."""
 
     __slots__ = ("_decision", "_request", "_token", "_trace")
@@ -43,7 +43,7 @@ class bound(AbstractContextManager[None]):  # noqa: N801 - called like a functio
 
 
 class WithIds(logging.Filter):
-    """Adds the ids of `bound` to log records that lack them."""
+    """Adds the ids of `log_fields` to log records that lack them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         for name, value in _bound.get().items():

@@ -21,7 +21,7 @@ from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.rows.conversion import query_hash
-from ragbandit.router.telemetry.logs import bound
+from ragbandit.router.telemetry.logs import log_fields
 from ragbandit.router.telemetry.routines import insist
 from ragbandit.router.telemetry.tracing import REQUEST_ID, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
@@ -97,10 +97,10 @@ class AnswerJob:
     def log_extra(self) -> dict[str, str]:
         return {"action": "answer", "decision": self.decision.id, "arm": self.decision.arm}
 
-    def bound(self) -> contextlib.AbstractContextManager[None]:
+    def log_fields(self) -> contextlib.AbstractContextManager[None]:
         """A block in which all log lines contain the ids of the request, the decision and the trace."""
         request, trace = self.decision.query.request.get(REQUEST_ID), trace_id_of(self.decision.query.request)
-        return bound(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
+        return log_fields(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
 
     def outcome_without_run(self) -> Outcome | None:
         """The outcome of a decision that was cancelled, that the rules of now forbid, or that was tried too often; None

@@ -95,7 +95,7 @@ class Runner(Generic[Writer]):
                 job = job or await self._context.in_thread(partial(job_of, self._context, following))
                 if job is None:
                     return
-                with job.bound():
+                with job.log_fields():
                     following, writer = await self._run(job, writer=writer)
             job = None
 

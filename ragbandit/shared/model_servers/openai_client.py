@@ -214,7 +214,7 @@ async def reply_pieces(
             raise await _refusal(reply, await _error_body(chunks))
         async for data in chunks:
             work = reader.work(data)
-            arrived = await _arrived(reader.feed(data), read, work=work)
+            arrived = await _read_all(reader.feed(data), read, work=work)
             if arrived.values:
                 yield arrived.pieces
             if arrived.error is not None:
@@ -223,7 +223,7 @@ async def reply_pieces(
                 await _drain(chunks)
                 return
             unturned = unturned + max(work, len(data)) if unturned < LARGE else await _turn()
-        arrived = await _arrived(reader.end(), read, work=reader.unread)
+        arrived = await _read_all(reader.end(), read, work=reader.unread)
         if arrived.values:
             yield arrived.pieces
         if arrived.error is not None:
@@ -257,7 +257,7 @@ class _Arrived(Generic[_Piece]):
             self.error = error
 
 
-async def _arrived(unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]], *, work: int) -> _Arrived[_Piece]:
+async def _read_all(unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]], *, work: int) -> _Arrived[_Piece]:
     """Read values, in the reading thread if they take much work. Raises ReplyTooLarge if that does not end."""
     arrived = _Arrived(unread, read)
     if work < LARGE:

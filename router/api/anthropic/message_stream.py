@@ -28,10 +28,10 @@ def _end(
     decision: Decision, outcome: Outcome, *, base: str, saved: float | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (why the answer ended, usage and the facts about the decision)."""
-    cost, choice = outcome.cost, replies.more_of(outcome, "choice")
+    cost, choice = outcome.cost, replies.further_fields(outcome, "choice")
     reason, sequence = stop_of(choice, finish=replies.finish_of(outcome))
     details: dict[str, Any] = {name: choice[name] for name in DETAILS if name in choice}
-    usage = replies.more_of(outcome, "usage") | {
+    usage = replies.further_fields(outcome, "usage") | {
         "input_tokens": cost.prompt_tokens - cost.cached_tokens - cost.cache_write_tokens,
         "cache_creation_input_tokens": cost.cache_write_tokens,
         "cache_read_input_tokens": cost.cached_tokens,
@@ -47,7 +47,7 @@ def message_reply(decision: Decision, outcome: Outcome, *, base: str, saved: flo
     """The whole reply. base: URL of this service. saved: dollars that the answer saved; None if unknown."""
     stop, facts = _end(decision, outcome, base=base, saved=saved)
     content = content_of(replies.message_of(outcome), text=outcome.answer or "")
-    return {**replies.more_of(outcome), **_head(decision), "content": content, **stop, **facts}
+    return {**replies.further_fields(outcome), **_head(decision), "content": content, **stop, **facts}
 
 
 class MessageStream:

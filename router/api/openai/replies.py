@@ -138,7 +138,7 @@ def _head(decision: Decision) -> dict[str, Any]:
 def usage_of(outcome: Outcome, *, saved: float | None = None) -> dict[str, Any]:
     cost = outcome.cost
     usage: dict[str, Any] = {
-        **more_of(outcome, "usage"),
+        **further_fields(outcome, "usage"),
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
         "total_tokens": cost.prompt_tokens + cost.completion_tokens,
@@ -159,10 +159,10 @@ def finish_of(outcome: Outcome) -> str:
 
 def message_of(outcome: Outcome) -> dict[str, Any]:
     """The fields of a model's message except the text, and its `logprobs`; {} if the arm does not pass chats on."""
-    return more_of(outcome, "message")
+    return further_fields(outcome, "message")
 
 
-def more_of(outcome: Outcome, part: str = "more") -> dict[str, Any]:
+def further_fields(outcome: Outcome, part: str = "more") -> dict[str, Any]:
     """Further fields that a model's server sent: of the reply ("more"), its choice ("choice") or usage ("usage")."""
     fields = outcome.reply.get(part)
     return dict(fields) if isinstance(fields, Mapping) else {}
@@ -224,8 +224,8 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
 def _last(decision: Decision, outcome: Outcome, *, base: str, **answer: Any) -> dict[str, Any]:
     """The fields of a whole reply, or of the last chunk of a streamed one. answer: fields of the choice."""
     choice = {"index": 0, **answer, "finish_reason": finish_of(outcome)}
-    choices, facts = [more_of(outcome, "choice") | choice], reply_facts(decision, outcome, base=base)
-    return {**more_of(outcome), "choices": choices, "ragbandit": facts}
+    choices, facts = [further_fields(outcome, "choice") | choice], reply_facts(decision, outcome, base=base)
+    return {**further_fields(outcome), "choices": choices, "ragbandit": facts}
 
 
 DONE: Final = b"data: [DONE]\n\n"

@@ -143,7 +143,7 @@ def response(
             reply["output"] = output_of(decision, outcome, base=base)
         reply["usage"] = _usage(outcome, saved=saved)
         reply["ragbandit"] = replies.reply_facts(decision, outcome, base=base)
-        more = replies.more_of(outcome, "choice") | replies.more_of(outcome)
+        more = replies.further_fields(outcome, "choice") | replies.further_fields(outcome)
         reply |= {name: value for name, value in more.items() if name not in reply or name == "service_tier"}
     return reply
 

@@ -92,7 +92,7 @@ def answer_key(conversation: object, answer: str | None) -> str | None:
     return body_hash([conversation, "assistant", "", text]) if text and isinstance(conversation, str) else None
 
 
-def stored_key(outcome: Outcome, *, request: str | None, session: str | None = None) -> str | None:
+def continuation_key(outcome: Outcome, *, request: str | None, session: str | None = None) -> str | None:
     """The key by which a later request finds this outcome, for the column `call`; None if no request can.
 
     request, session: columns of the decision

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from ragbandit.router.storage.access.reservations import settle_answers
 from ragbandit.router.storage.decisions import tasks
-from ragbandit.router.storage.decisions.continuing import stored_key
+from ragbandit.router.storage.decisions.continuing import continuation_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.turns import add_turns, earlier_turns, edge_of
@@ -169,7 +169,7 @@ def _insert(
             continue
         if key not in locked.hashes and not _is_foreign(outcome, decision):
             blank = _blank(row) if ERASED in decision["parsed"] else {}
-            call = stored_key(outcome, request=decision["request"], session=decision["session"])
+            call = continuation_key(outcome, request=decision["request"], session=decision["session"])
             new.append((outcome, {**row, **blank, "call": call}))
             locked.hashes[key] = row["body_hash"]
         elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != locked.hashes[key]:

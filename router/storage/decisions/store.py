@@ -189,12 +189,12 @@ class DecisionStore:
 
         successor: the decision that answers instead of a failed one; stored and queued in front if the outcome is new
         """
-        group, successor = self._by_the_store(group), successor and self._by_the_store([successor])[0]
+        group, successor = self._with_store_times(group), successor and self._with_store_times([successor])[0]
         sample = None if self.judge is None else replace(self.judge, secret=self.secret)
         scoring = Scoring(judge=sample, check=self.check)
         return self._outcomes.add(group, label=self.label, scoring=scoring, successor=successor)
 
-    def _by_the_store(self, group: Sequence[Made]) -> Sequence[Made]:
+    def _with_store_times(self, group: Sequence[Made]) -> Sequence[Made]:
         """The values with times of the store, if the clock of this host is ahead."""
         clock = self.database.clock
         return [replace(value, made_at=clock.corrected(value.made_at)) for value in group] if clock.ahead_s() else group

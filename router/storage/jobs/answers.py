@@ -97,14 +97,14 @@ def enqueue(
                 "claimed_until": row["now"] + CLAIM_S if decision.id in claims else None,
                 "api_key": decision.query.api_key,
                 "reserved": units(reserved.get(decision.id, 0.0)),
-                "facts": canonical(_stored(decision.query.conversation)),
+                "facts": canonical(_conversation_facts(decision.query.conversation)),
             }
             for turn, decision in enumerate(group, start=first)
         ]
     insert_rows(connection, jobs, rows)
 
 
-def _stored(conversation: Conversation) -> dict[str, Json]:
+def _conversation_facts(conversation: Conversation) -> dict[str, Json]:
     """The facts of a job."""
     if not conversation:
         return {}

@@ -95,15 +95,15 @@ class Moves:
         for kind, count in kinds.items():
             row = dict(zip(_KIND_NAMES, kind, strict=True))
             self.add("waiting", count, label=row["policy"])
-            self._flags(row, count)
+            self._count_row_flags(row, count)
 
     def count_flags(self, rows: Iterable[Row], **flags: bool) -> None:
         """Count rows of `waiting` whose flags change. rows: before the change. flags: new values."""
         for row in rows:
-            self._flags(row, -1)
-            self._flags({**row, **flags}, 1)
+            self._count_row_flags(row, -1)
+            self._count_row_flags({**row, **flags}, 1)
 
-    def _flags(self, row: Row, count: int) -> None:
+    def _count_row_flags(self, row: Row, count: int) -> None:
         if row["run_by"] == "worker":
             if not row["has_outcome"]:  # UNANSWERED
                 self.add("unanswered", count, label=row["policy"])

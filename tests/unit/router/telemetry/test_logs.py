@@ -4,7 +4,7 @@ import json
 import logging
 import math
 
-from ragbandit.router.telemetry.logs import JsonLines, TextLines, WithIds, bound, set_service_log
+from ragbandit.router.telemetry.logs import JsonLines, TextLines, WithIds, log_fields, set_service_log
 
 
 def line(message="done", *, form=None, error=None, **facts):
@@ -27,7 +27,7 @@ def test_a_line_is_one_json_object():
 
 def test_bound_ids_are_in_every_line():
     """Ids of request, decision and trace stand in each line of the block, the inner ones with the outer."""
-    with bound(request="r1"), bound(decision="d1", trace="t1"):
+    with log_fields(request="r1"), log_fields(decision="d1", trace="t1"):
         printed = json.loads(line())
         assert (printed["request"], printed["decision"], printed["trace"]) == ("r1", "d1", "t1")
         assert json.loads(line(decision="d2"))["decision"] == "d2"

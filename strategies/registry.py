@@ -32,9 +32,14 @@ def built_in_arms() -> Mapping[str, type[Any]]:
 
 
 def registered_name(kind: type) -> str:
-    """Name of a class in stored records: the name of a built-in arm, or "package.module:Class"."""
+    """Name of a class in stored records: the name of a built-in arm, or "package.module:Class".
+
+    A class that moves to another module keeps its first name: `stored_name: ClassVar[str] = "package.module:Class"`.
+    """
     name = str(vars(kind).get("arm"))
-    return name if built_in_arms().get(name) is kind else f"{kind.__module__}:{kind.__qualname__}"
+    if built_in_arms().get(name) is kind:
+        return name
+    return str(vars(kind).get("stored_name", f"{kind.__module__}:{kind.__qualname__}"))
 
 
 def known_arms() -> tuple[str, ...]:

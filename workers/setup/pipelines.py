@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, SupportsFloat
+from typing import Any, ClassVar, Final, SupportsFloat
 
 from ragbandit.router.config.grids import NAME
 from ragbandit.shared.errors import ConfigError
@@ -60,6 +60,9 @@ def load_pipelines(pipelines: Pipelines, *, prices: Mapping[str, float]) -> dict
 
 
 class FunctionArm(CallableArm):
+    #: kept answers and paired answers have this name, and are found by it
+    stored_name: ClassVar[str] = "ragbandit.workers.evaluation.pipelines:FunctionArm"
+
     def __init__(self, function: object, *, name: str, unit: str) -> None:
         """unit: "steps" or the field of Cost that a bare number means; "" if such a number is ambiguous."""
         self._function, self._unit = function, unit

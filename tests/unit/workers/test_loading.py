@@ -13,6 +13,7 @@ from ragbandit.strategies.outcome import run_strategy
 from ragbandit.workers.setup import loading
 from ragbandit.workers.setup.generators import check_worker_arms, hints, make_strategies, worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
+from ragbandit.workers.setup.pipelines import load_pipelines
 from tests.support.cases import every_case
 
 SCRIPTED = {"name": "scripted", "script": {"": "x"}}
@@ -230,3 +231,11 @@ def test_a_check_and_a_judge_of_a_cascade(tmp_path, monkeypatch):
         with pytest.raises(ConfigError) as caught:
             ArmLoader(settings).load(worker_arms(settings))
         assert caught.value.field == f"arms.both.{field}"
+
+
+def test_functions_of_a_user_have_the_arm_of_stored_answers():
+    """Answers that functions gave to earlier releases stay those of the same arm: they are neither paid nor labelled
+    again after an upgrade.
+    """
+    arm = load_pipelines({"small": len}, prices={})["small"]
+    assert arm.made_by(Budget())["arm"] == "ragbandit.workers.evaluation.pipelines:FunctionArm"

@@ -15,74 +15,77 @@ from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.processes.hung_threads import leave_hung_threads
 from ragbandit.shared.version import __version__
 
-_CLI: Final = "ragbandit.router.cli"
-_VERBS: Final = "ragbandit.workers.verbs"
+_ROUTER: Final = "ragbandit.router.verbs"
+_WORKERS: Final = "ragbandit.workers.verbs"
 #: verbs of `ragbandit policy` whose functions have the same names
 _POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "resume", "restart")
 
 #: heading in the help -> its verbs, in the order shown
 PANELS: Final[Mapping[str, Verbs]] = {
     "Start here": {
-        "init": f"{_VERBS}.init:init",
+        "init": f"{_WORKERS}.init:init",
         "demo": "ragbandit.examples.handbook.demo:demo",
         "advise": "ragbandit.workers.evaluation.advise.command:advise_verb",
-        "up": f"{_VERBS}.service:up",
-        "validate": f"{_VERBS}.validate:validate",
+        "up": f"{_WORKERS}.service:up",
+        "validate": f"{_WORKERS}.validate:validate",
         "index": VerbGroup(
             "Build, describe and search passage indexes.",
-            {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search", "counts")},
+            {verb: f"{_WORKERS}.index:{verb}" for verb in ("build", "search", "counts")},
         ),
     },
     "Run": {
-        "serve": f"{_VERBS}.service:serve",
-        "worker": f"{_VERBS}.service:worker",
-        "mcp": f"{_CLI}.calls:mcp",
-        "migrate": f"{_CLI}.data:migrate",
-        "route": f"{_CLI}.calls:route",
-        "answer": f"{_CLI}.calls:answer",
+        "serve": f"{_WORKERS}.service:serve",
+        "worker": f"{_WORKERS}.service:worker",
+        "mcp": f"{_ROUTER}.calls:mcp",
+        "migrate": f"{_ROUTER}.data:migrate",
+        "route": f"{_ROUTER}.calls:route",
+        "answer": f"{_ROUTER}.calls:answer",
     },
     "Look": {
-        "status": f"{_CLI}.inspection:status",
-        "report": f"{_VERBS}.report:report",
-        **{verb: f"{_CLI}.inspection:{verb}" for verb in ("explain", "verify")},
+        "status": f"{_ROUTER}.inspection:status",
+        "report": f"{_WORKERS}.report:report",
+        **{verb: f"{_ROUTER}.inspection:{verb}" for verb in ("explain", "verify")},
     },
     "Judge and change": {
         "feedback": VerbGroup(
             "Judge decisions, import and exclude feedback.",
             {
-                "send": f"{_CLI}.calls:feedback",
-                "import": f"{_CLI}.feedback:import_",
-                **{verb: f"{_CLI}.feedback:{verb}" for verb in ("quarantined", "exclude")},
+                "send": f"{_ROUTER}.calls:feedback",
+                "import": f"{_ROUTER}.feedback:import_",
+                **{verb: f"{_ROUTER}.feedback:{verb}" for verb in ("quarantined", "exclude")},
             },
         ),
         "policy": VerbGroup(
             "Train policies; roll versions of them out by evidence, back, or stop them.",
             {
-                "train": f"{_CLI}.training:train_verb",
-                "show": f"{_CLI}.policy:show_versions",
-                **{verb: f"{_CLI}.policy:{verb}" for verb in _POLICY},
+                "train": f"{_ROUTER}.training:train_verb",
+                "show": f"{_ROUTER}.policy:show_versions",
+                **{verb: f"{_ROUTER}.policy:{verb}" for verb in _POLICY},
             },
         ),
-        "replay": f"{_CLI}.replay:replay_verb",
+        "replay": f"{_ROUTER}.replay:replay_verb",
         "evaluate": "ragbandit.workers.evaluation.evaluate.command:evaluate",
     },
     "Data and access": {
         "data": VerbGroup(
             "Export, import, erase, back up and reprice what is stored; read questions in other tools' logs.",
             {
-                "questions": f"{_CLI}.data:questions",
-                "export": f"{_CLI}.data:export",
-                "import": f"{_CLI}.data:import_",
-                "erase": f"{_CLI}.data:erase",
-                "backup": f"{_CLI}.data:backup",
-                **{verb: f"{_VERBS}.reprice:{verb}" for verb in ("reprice", "credit")},
+                "questions": f"{_ROUTER}.data:questions",
+                "export": f"{_ROUTER}.data:export",
+                "import": f"{_ROUTER}.data:import_",
+                "erase": f"{_ROUTER}.data:erase",
+                "backup": f"{_ROUTER}.data:backup",
+                **{verb: f"{_WORKERS}.reprice:{verb}" for verb in ("reprice", "credit")},
             },
         ),
         "keys": VerbGroup(
             "Make, list, replace and revoke the service's API keys.",
-            {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "revoke")} | {"list": f"{_CLI}.access:list_keys"},
+            {
+                **{verb: f"{_ROUTER}.access:{verb}_key" for verb in ("create", "revoke")},
+                "list": f"{_ROUTER}.access:list_keys",
+            },
         ),
-        "audit": f"{_CLI}.access:audit",
+        "audit": f"{_ROUTER}.access:audit",
     },
 }
 VERBS: Final[Verbs] = {name: verb for verbs in PANELS.values() for name, verb in verbs.items()}

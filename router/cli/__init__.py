@@ -1,1 +1,1 @@
-"""Command line: the verbs of `ragbandit`."""
+"""What the verbs of `ragbandit` share: options, the console, tables, the opened store."""

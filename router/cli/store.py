@@ -1,7 +1,9 @@
 """Opens the configured store for a verb, and parses arguments of verbs: policies with params, times, lists."""
 
+import getpass
 import json
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Annotated, Any
@@ -11,6 +13,7 @@ import typer
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import parsed_yaml
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.status import check_registered
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
@@ -53,6 +56,20 @@ def registered_policy(ledger: Ledger) -> Policy | None:
     if row is None or row["algorithm"] == IMPORTED:
         return None
     return make_policy(row["algorithm"], params=json.loads(row["params"]))
+
+
+def serving_policy(ledger: Ledger, *, settings: Settings) -> Policy | None:
+    """The configured policy if `ledger` is the configured one, else the policy with which it was last opened."""
+    return policy_of(settings) if ledger.label == settings.policy.label else registered_policy(ledger)
+
+
+def actor() -> str:
+    """The user of this command in the audit log, as "cli:USER@HOST"."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "unknown"
+    return f"cli:{user}@{socket.gethostname()}"
 
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")

@@ -20,7 +20,7 @@ STREETS = {
     "POST /v1/feedback": "ragbandit.router.api.endpoints.feedback",
     "learner": "ragbandit.router.learning.learner",
     "worker": "ragbandit.workers.processes.worker",
-    "replay": "ragbandit.router.cli.replay",
+    "replay": "ragbandit.router.verbs.replay",
 }
 #: parts of module names whose functions have the name of an endpoint or of a command, which decorators read
 NAMED_FOR_USERS = (".endpoints", ".verbs", ".cli", "migrations")

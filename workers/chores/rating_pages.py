@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from ragbandit.router.cli.feedback import cell
+from ragbandit.router.offline.logs.records import cell
 from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.reading.fields import objects_in, words_of
 from ragbandit.workers.chores.rating_lists import RatingList

@@ -13,8 +13,9 @@ from typing import Any, Final, cast
 
 from sqlalchemy import select
 
-from ragbandit.router.cli.feedback import FeedbackImporter, cell
 from ragbandit.router.config.sections import RatingsSettings
+from ragbandit.router.offline.logs.records import cell
+from ragbandit.router.offline.traffic.feedback_rows import FeedbackImporter
 from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.rows.conversion import RATED_MESSAGE, canonical

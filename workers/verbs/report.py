@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
-from ragbandit.router.cli.inspection import serving_policy
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption, check_dollars
-from ragbandit.router.cli.store import open_store, parse_time
+from ragbandit.router.cli.store import actor, open_store, parse_time, serving_policy
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import open_store, parse_time
+from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.exclusions import learn_again

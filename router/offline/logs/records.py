@@ -195,3 +195,25 @@ def nested(entry: Mapping[str, Any], *, heads: Sequence[str], signs: str = ".") 
         else:
             members.setdefault(head, {})[column[len(head) + 1 :]] = cell
     return {**others, **members} if members else entry
+
+
+def cell(entry: Mapping[str, Any], path: str) -> Any:
+    """The value of a field: its name, or a dotted path into objects and lists, as user.id or scores.0.value.
+
+    Names in the path may have dots themselves: attributes.gen_ai.evaluation.score.value.
+    """
+    return _at(entry, path.replace("[", ".").replace("]", "").split(".") if path not in entry else [path])
+
+
+def _at(value: Any, parts: Sequence[str]) -> Any:
+    """The value at a path, of which each name may be several parts joined by dots; the shortest names are preferred."""
+    if not parts:
+        return value
+    if isinstance(value, list):
+        is_index = parts[0].isdecimal() and int(parts[0]) < len(value)
+        return _at(value[int(parts[0])], parts[1:]) if is_index else None
+    if not isinstance(value, Mapping):
+        return None
+    ends = [end for end in range(1, len(parts) + 1) if ".".join(parts[:end]) in value]
+    values = (_at(value[".".join(parts[:end])], parts[end:]) for end in ends)
+    return next((found for found in values if found is not None), None)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from ragbandit.router.cli import policy
 from ragbandit.router.storage.sql.leases import lease_holder
+from ragbandit.router.verbs import policy
 from tests.support.command import run
 
 

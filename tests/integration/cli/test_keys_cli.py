@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ragbandit.router.cli import access
+from ragbandit.router.verbs import access
 from tests.support import command
 
 

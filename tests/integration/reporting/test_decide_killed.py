@@ -6,7 +6,7 @@ from contextlib import closing
 
 from benchmarks.service_process import environment
 from ragbandit import Router
-from ragbandit.router.cli.access import actor
+from ragbandit.router.cli.store import actor
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.sql.database import Database
 from tests.integration.reporting.test_decide import CODE

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Final
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import open_store, parse_pairs
+from ragbandit.router.cli.store import actor, open_store, parse_pairs
 from ragbandit.router.cli.tables import show, show_rows
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs

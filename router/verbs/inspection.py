@@ -11,17 +11,16 @@ import typer
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import open_store, registered_policy
+from ragbandit.router.cli.store import open_store, serving_policy
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit import verify as verification
-from ragbandit.router.learning.examples import closing_rule, policy_of
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.operation import findings as checks
 from ragbandit.router.operation.budget_words import budget_lines
-from ragbandit.router.policies.base import Policy
 from ragbandit.router.replies.decisions import explanation_json
 from ragbandit.router.replies.status import ledger_json
 from ragbandit.router.replies.values import json_ready
@@ -176,11 +175,6 @@ def verify(
         show(facts, as_json=as_json)
         if not verdict.ok:
             raise typer.Exit(1)
-
-
-def serving_policy(ledger: Ledger, *, settings: Settings) -> Policy | None:
-    """The configured policy if `ledger` is the configured one, else the policy with which it was last opened."""
-    return policy_of(settings) if ledger.label == settings.policy.label else registered_policy(ledger)
 
 
 def _health(health: ArmHealth) -> str:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.cli.inspection import _facts, _judge
 from ragbandit.router.cli.tables import show
 from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis, Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.operation.findings import of_ledger
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm
 from ragbandit.router.storage.judgements import JudgeState
+from ragbandit.router.verbs.inspection import _facts, _judge
 from ragbandit.shared.types import Counters
 
 COUNTERS = Counters(

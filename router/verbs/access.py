@@ -1,8 +1,6 @@
 """Verbs `keys` and `audit`: the API keys of the service, and the audit log."""
 
-import getpass
 import json
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -15,22 +13,13 @@ from rich.prompt import Confirm
 
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
-from ragbandit.router.cli.store import is_age, open_store, parse_pairs, parse_time
+from ragbandit.router.cli.store import actor, is_age, open_store, parse_pairs, parse_time
 from ragbandit.router.cli.tables import show_list
 from ragbandit.router.serving.setup.bootstrap import is_open
 from ragbandit.router.storage.access.api_keys import OPERATORS, ApiKey, KeyStore
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import moment
-
-
-def actor() -> str:
-    """The user of this command in the audit log, as "cli:USER@HOST"."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
-    return f"cli:{user}@{socket.gethostname()}"
 
 
 def create_key(

@@ -15,11 +15,10 @@ from typing import Annotated, Final
 import typer
 from sqlalchemy import func, select
 
-from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.store import NewStoreOption, open_store, parse_time
+from ragbandit.router.cli.store import NewStoreOption, actor, open_store, parse_time
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import JUDGE_LINE, Settings

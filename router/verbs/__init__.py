@@ -1,0 +1,1 @@
+"""Verbs: subcommands of `ragbandit` that need no arm, loaded when they are called."""

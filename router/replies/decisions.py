@@ -5,8 +5,8 @@ from typing import Any, cast
 
 from ragbandit.client.replies import decisions as reply_types
 from ragbandit.router.replies.values import filled
-from ragbandit.router.serving.deciding.steps.prices import price_name
 from ragbandit.router.serving.explanations.explain import Explanation, preview_of
+from ragbandit.router.serving.prices import price_name
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.conversion import budget_caps
 from ragbandit.router.storage.rows.outcome_rows import trace_json

@@ -32,9 +32,9 @@ from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.replies.decisions import preview_json
 from ragbandit.router.serving.abilities import lacks_of
 from ragbandit.router.serving.checks.questions import new_id
-from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.tasks import open_turn
+from ragbandit.router.serving.prices import budget_factor
 from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, EarlierTurn, earlier_turn
 from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import (

@@ -25,7 +25,7 @@ from ragbandit.router.config.server import ARM_PREFIXES
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.abilities import BOUNDS, short_names
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.deciding.steps.prices import price_terms
+from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash

@@ -14,7 +14,7 @@ from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import MAX_WORDS
-from ragbandit.router.serving.deciding.steps.prices import tells_mean
+from ragbandit.router.serving.prices import tells_mean
 from ragbandit.shared.types import MAX_TEXT
 
 #: modules that define requests and replies; the text below a field describes the field

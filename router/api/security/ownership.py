@@ -8,7 +8,7 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.operation.budgets import budgets_of
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.deciding.steps.prices import TERMS, price_terms
+from ragbandit.router.serving.prices import TERMS, price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from ragbandit.router.config.settings import LEAST_SHARE
 from ragbandit.router.policies import CONSERVATIVE
-from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.serving.prices import budget_factor
 from ragbandit.shared.types import MOST_FACTOR, Decision, SafeStart
 
 

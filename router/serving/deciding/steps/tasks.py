@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
-from ragbandit.router.serving.deciding.steps.prices import budget_factor
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.serving.prices import budget_factor
 from ragbandit.router.storage.decisions.continuing import OpenTask, newest_tasks, task_key
 from ragbandit.router.storage.decisions.tasks import ENDED, end_tasks
 from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN

@@ -10,7 +10,7 @@ from ragbandit.router.operation.budgets import price_factor
 from ragbandit.router.operation.findings import of_store
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.deciding.steps.prices import served_weight
+from ragbandit.router.serving.prices import served_weight
 from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, MOST_FACTOR, Query
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import QUESTION, Service, refused, routed

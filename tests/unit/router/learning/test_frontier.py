@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.deciding.steps.prices import TERMS, served_weight
+from ragbandit.router.serving.prices import TERMS, served_weight
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import BUDGET_FACTOR, Query
 from tests.support.cases import every_case

@@ -149,7 +149,11 @@ QUESTIONS = [
     {"id": f"q{number}", "question": f"Who wrote book {number}?", "answers": ["Bram Stoker"]} for number in range(12)
 ]
 #: pattern of a documented word -> its value in the made world
-VALUES = {r"^/corpus\.jsonl$": "corpus.jsonl", r"^/(backups|etc/ragbandit)/": ""}
+VALUES = {
+    r"^/corpus\.jsonl$": "corpus.jsonl",
+    r"^/(backups|etc/ragbandit)/": "",
+    "^key:a1b2c3d4e5$": "rater:import:u",  # a source that has sent feedback
+}
 
 
 def decide(config, *, ids):

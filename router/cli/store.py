@@ -116,7 +116,8 @@ def parse_amounts(text: str | None, *, field: str) -> dict[str, float]:
             raise InvalidInput(f"{part!r} has no whole number", field=field, remedy=remedy)
         amounts[name.strip()] = float(value)
     if field == "hops" and "" in amounts:
-        raise InvalidInput("a number of hops has no data set", field=field, remedy="for example nq=1,hotpotqa=2")
+        message = "a data set is not named before its number of hops"
+        raise InvalidInput(message, field=field, remedy="for example nq=1,hotpotqa=2")
     return amounts
 
 

@@ -89,7 +89,7 @@ class ComparedQuestions:
     questions: int
     #: number of all questions in the period if only a sample of them was read
     whole: int | None
-    #: questions of different arms, in the order in which they are asked
+    #: questions to which the two ways give different arms, in the order in which they are asked
     differing: Sequence[ComparedQuestion]
     #: arm -> price of its answers to questions that can be asked; arms without answers are missing
     prices: Mapping[str, AnswerPrice] = field(default_factory=dict)

@@ -73,7 +73,7 @@ class ReadingThread:
         try:
             await self._ended(work)
         except asyncio.CancelledError:
-            while not (work.done.cancel() or work.done.done() or self._leave(work)):
+            while not (work.done.cancel() or work.done.done() or self._replace_if_stuck(work)):
                 with suppress(asyncio.CancelledError, UnendedReading):
                     await self._ended(work)
             raise
@@ -100,13 +100,13 @@ class ReadingThread:
         while not waiting.done():
             left_s = GUARD_S if work.began is None else work.began + GUARD_S - time.monotonic()
             await asyncio.wait([waiting], timeout=max(0.0, left_s))
-            if not work.done.done() and self._leave(work):
+            if not work.done.done() and self._replace_if_stuck(work):
                 raise UnendedReading(f"it took longer than {GUARD_S:g} s to read")
         if not waiting.cancelled():
             waiting.exception()  # otherwise asyncio logs it
 
-    def _leave(self, work: _Work) -> bool:
-        """Whether a work is stuck. Then the waiting works have got a new thread, since its own does not end it."""
+    def _replace_if_stuck(self, work: _Work) -> bool:
+        """Whether a work is stuck. If so, the works that wait for the thread go to a new one."""
         with self._lock:
             if work.is_stuck and not work.is_left:
                 work.is_left = True

@@ -79,7 +79,7 @@ def add_labels(connection: Connection, group: Sequence[Outcome], *, moves: Moves
 
 
 def queue_for_labels(connection: Connection, ids: Sequence[DecisionId], *, now: float, moves: Moves) -> int:
-    """Let stored answers wait for a label, as far as there is room: the page shows them first, in this order.
+    """Put stored answers into the label queue, as far as it has room. The page shows them first, in this order.
 
     Returns how many began to wait. now: seconds since 1970
     """

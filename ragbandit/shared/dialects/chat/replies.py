@@ -497,7 +497,7 @@ class ModelReply:
         return text in ("{}", "null", self.message.call_text(call.place)) and self._is_json(call)
 
     def _is_json(self, call: _Call) -> bool:
-        """Whether the arguments of a call are whole. False beyond the cap "again": most pieces continue their call."""
+        """Whether the arguments of a call are whole. Reading them again counts: False if the cap "again" is reached."""
         text = self.message.call_text(call.place)
         return text[-1:] in _JSON_ENDS and self.budget.fits("again", len(text)) and is_json(text)
 

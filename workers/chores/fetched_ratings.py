@@ -1,10 +1,11 @@
-"""The chore that fetches ratings. What it calls loads the command line, so processes without ratings do not."""
+"""The chore that fetches ratings."""
 
 from collections.abc import Iterable
 
 from ragbandit.router.config.sections import RatingsSettings
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.workers.chores.chore import Chore
+from ragbandit.workers.ratings.poller import RatingPoller
 from ragbandit.workers.running.context import Context
 
 
@@ -13,8 +14,6 @@ class FetchedRatings(Chore):
 
     def __init__(self, context: Context, *, name: str, source: RatingsSettings) -> None:
         super().__init__(context)
-        from ragbandit.workers.chores.ratings import RatingPoller  # it loads the command line
-
         self._poller = RatingPoller(name, source, context=context)
         self.title, self.every_s = f"fetch ratings.{name}", source.every_s
         failing = f"cannot {self.title}; trying again. Check its url, key_env and the service"

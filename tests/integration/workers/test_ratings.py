@@ -12,9 +12,10 @@ from ragbandit.router.config.sections import RatingsSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
-from ragbandit.workers.chores import rating_pages, start_chores
-from ragbandit.workers.chores.rating_pages import MOST_PAGES, Place, PollBudget, RatingPages
-from ragbandit.workers.chores.ratings import RatingPoller
+from ragbandit.workers.chores import start_chores
+from ragbandit.workers.ratings import rating_pages
+from ragbandit.workers.ratings.poller import RatingPoller
+from ragbandit.workers.ratings.rating_pages import MOST_PAGES, Place, PollBudget, RatingPages
 from ragbandit.workers.running.context import Context
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.waiting import until

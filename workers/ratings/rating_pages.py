@@ -15,7 +15,7 @@ import httpx
 from ragbandit.router.offline.logs.records import cell
 from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.reading.fields import objects_in, words_of
-from ragbandit.workers.chores.rating_lists import RatingList
+from ragbandit.workers.ratings.rating_lists import RatingList
 
 log = logging.getLogger("ragbandit.worker")
 

@@ -25,7 +25,7 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.reading.fields import words_of
-from ragbandit.workers.chores.rating_pages import Place, PollBudget, RatingPages, authorization_of
+from ragbandit.workers.ratings.rating_pages import Place, PollBudget, RatingPages, authorization_of
 from ragbandit.workers.running.context import Context
 
 log = logging.getLogger("ragbandit.worker")

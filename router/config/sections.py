@@ -269,7 +269,7 @@ class ConversationSettings(Section):
     #: what one draw decides. turn: one question, with its loop of tools. task: all turns of a conversation until the
     #: task ends; its outcome is learned once. A request may choose (`unit`), unless its key may not choose arms
     unit: DecisionUnit = "turn"
-    #: interface -> its unit, if it is another one than `unit`; interfaces are route, openai, responses and anthropic
+    #: interface (route, openai, responses or anthropic) -> unit of its questions; `unit` for missing interfaces
     units: dict[Literal["route", "openai", "responses", "anthropic"], DecisionUnit] = Field(default_factory=dict)
     #: patterns of models whose requests are units of one turn: coding agents send small requests, for titles and checks
     #: of quotas, to a small model

@@ -80,7 +80,7 @@ def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: f
 
 
 def _no_feedback(source: str, *, counts: Counter[str], in_period: bool) -> InvalidInput:
-    """The error for a source without feedback. counts: source -> its feedback, of all sources that have some."""
+    """The error for a source without feedback. counts: source -> number of judgements."""
     message = f"no feedback of {source} was received{' in this period' if in_period else ''}: nothing to exclude"
     listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_LISTED]
     others = f", and {len(counts) - len(listed):,} others" if len(counts) > len(listed) else ""

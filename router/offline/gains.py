@@ -53,10 +53,9 @@ class Gains:
 
 
 def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[Logged]]:
-    """Returns (outcomes of the questions that every arm answered, the other rows). The outcomes are None if there are
-    none.
+    """Returns (outcomes of the questions that every arm answered, or None without such questions; the other rows).
 
-    If not all rows have every arm, only imports are used of which at least half of the questions have every arm. A
+    If questions lack an arm, the outcomes are of imports in which more than half of the questions have every arm. A
     served question that every arm answered by chance was asked more often than others, so it is not representative.
     """
     outcomes = outcomes_of(rows)

@@ -122,7 +122,7 @@ class Report:
     total: Comparison | None
     """All questions, against the arm to compare with; null if nothing can be compared."""
     before: str | None = None
-    """What the questions of a warm start showed before the start, in words; null if there is none against this arm."""
+    """What the questions of a warm start showed before the start, in words; null without a comparison with this arm."""
     asked: PairedComparison | None = None
     """Both ways asked again on a sample of the questions (`report --decide`); null if no question was asked again."""
     curve: LearningCurve | None = None

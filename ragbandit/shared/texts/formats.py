@@ -95,7 +95,7 @@ def counted(count: float, noun: str) -> str:
 def roughly(count: float, noun: str = "") -> str:
     """A rough count: one significant digit up to 10,000, then the order of magnitude: `about 300`, `millions`.
 
-    noun: what is counted, in the singular: `about 300 questions`, `millions of questions`
+    noun: the counted thing, in the singular: `about 300 questions`, `millions of questions`
     """
     rounded = max(float(f"{max(count, 1.0):.0e}"), 1.0)
     if rounded < 1e4:

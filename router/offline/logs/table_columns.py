@@ -39,7 +39,7 @@ BY_ARM: Final = ("correct", *COSTS, *MEASURES)
 OF_TASK: Final = ("id", "question", "dataset", "hops")
 #: signs between a key and an arm in the names of columns
 SIGNS: Final = "._:/|"
-#: our key -> usual names of its column, besides our own; the first one that is there is used
+#: our key -> usual names of its column, besides our own, in order of precedence
 USUAL: Final[Mapping[str, Sequence[str]]] = {
     "question": ("prompt", "query", "user_query", "user_prompt", "instruction", "input", "task", "text"),
     "arm": ("model", "model_name", "model_id", "llm", "llm_name", "llm_selected", "strategy", "pipeline"),

@@ -30,7 +30,7 @@ from ragbandit.shared.texts.formats import iso_time
 from ragbandit.shared.texts.plain_values import is_missing, plain_tree
 
 Record = Mapping[str, Any]
-#: our field -> plain names of it; the last one that is there is used
+#: our field -> plain names of the field; a later name has precedence
 _PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names in FORMS["fields"].items()}
 _GUESSED: Final = tuple(
     name for form in FORMS["forms"] for names in form.get("fields", {}).values() for name in names.split()

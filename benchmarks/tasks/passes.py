@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from benchmarks.tasks.worlds import ARMS, Questions, Task, World
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import Example, join, made_update, policy_of
+from ragbandit.router.learning.adjustments import AdjustedRow, Basis
+from ragbandit.router.learning.examples import Joining, made_update, policy_of
 from ragbandit.router.policies.base import apply
 from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
@@ -113,6 +114,7 @@ class _Pass(_Columns):
         super().__init__()
         self._world, self._unit, self._known = world, unit, known
         self._settings = settings_of(world, unit=unit)
+        self._joining = Joining(self._settings)
         self._policy = policy_of(self._settings)
         self._seq = self._decided = 0
 
@@ -161,20 +163,16 @@ class _Pass(_Columns):
         key, at = decision.id, decision.made_at
         outcome = made_outcome(decision_id=key, now=at, status="answered", cost={"dollars": dollars})
         feedback = made_feedback(decision_id=key, rating=solved, source="code", settings=self._settings, now=at)
-        example = join(
-            JoinedDecision(decision=decision, outcome=outcome, feedback=(feedback,)),
-            reward=self._settings.reward,
-            learning=self._settings.learning,
-            texts=True,
-            needs_features=True,
-            encoder_hash=decision.encoder_hash,
-            now=at,
-        )
-        if not isinstance(example, Example):
-            raise RuntimeError(f"not learned: {example}")
+        joined = JoinedDecision(decision=decision, outcome=outcome, feedback=(feedback,))
+        basis = Basis(now=at, needs_features=True, encoder_hash=decision.encoder_hash)
+        learned = self._joining.adjust(AdjustedRow(joined=joined), basis=basis)
+        if not isinstance(learned, AdjustedRow) or learned.example is None:
+            raise RuntimeError(f"not learned: {learned}")
         self._seq += 1
         label = PolicyLabel(self._settings.policy.label)
-        update = made_update(decision, example.reward, label=label, seq=self._seq, now=at, decided=self._decided)
+        update = made_update(
+            decision, learned.example.reward, label=label, seq=self._seq, now=at, decided=self._decided
+        )
         if not apply(self._policy, update):
             raise RuntimeError("the policy would not learn an outcome")
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import Example, join
+from ragbandit.router.learning.adjustments import AdjustedRow, Basis
+from ragbandit.router.learning.examples import Joining
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, table_query
 from ragbandit.router.offline.routers.passes import (
@@ -128,7 +129,7 @@ class ConditionedLearning(Learning):
 
     def __init__(self, *given: Any, settings: Settings, conditions: Conditions, repeats: bool, **more: Any) -> None:
         super().__init__(*given, settings=settings.policy, **more)
-        self._whole = settings
+        self._whole, self._joining = settings, Joining(settings)
         self._conditions, self._repeats = conditions, repeats
         #: (decisions after which it comes, decision, outcome of its arm)
         self._waiting: deque[tuple[int, Decision, Logged]] = deque()
@@ -178,31 +179,22 @@ class ConditionedLearning(Learning):
             quality = self._quality(row, of=decision)
             quality = 1.0 - quality if is_wrong else quality
             at = decision.made_at
-            joined = join(
-                JoinedDecision(
-                    decision=decision,
-                    outcome=made_outcome(decision_id=decision.id, now=at, status="answered", steps=row.reward.cost),
-                    feedback=(
-                        made_feedback(
-                            feedback_id=FeedbackId("rating"),
-                            rating=quality,
-                            source="code",
-                            decision_id=decision.id,
-                            settings=self._whole,
-                            now=at,
-                        ),
-                    ),
-                ),
-                reward=self._whole.reward,
-                learning=self._whole.learning,
-                texts=True,
-                needs_features=decision.features is not None,
-                encoder_hash=decision.encoder_hash,
+            outcome = made_outcome(decision_id=decision.id, now=at, status="answered", steps=row.reward.cost)
+            rating = made_feedback(
+                feedback_id=FeedbackId("rating"),
+                rating=quality,
+                source="code",
+                decision_id=decision.id,
+                settings=self._whole,
                 now=at,
             )
-            if not isinstance(joined, Example):
-                raise RuntimeError(f"not learned: {joined}")
-            self.labels += self.learn(decision, joined.reward)
+            joined = JoinedDecision(decision=decision, outcome=outcome, feedback=(rating,))
+            has_features = decision.features is not None
+            basis = Basis(now=at, needs_features=has_features, encoder_hash=decision.encoder_hash)
+            learned = self._joining.adjust(AdjustedRow(joined=joined), basis=basis)
+            if not isinstance(learned, AdjustedRow) or learned.example is None:
+                raise RuntimeError(f"not learned: {learned}")
+            self.labels += self.learn(decision, learned.example.reward)
 
 
 def cut(world: World, *, seed: int, questions: int = QUESTIONS) -> tuple[Places, Places]:

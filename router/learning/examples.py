@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import replace
 
 import numpy as np
 
 from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
+from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis, Example
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
 from ragbandit.router.learning.sources import Judgements, judgements_of
 from ragbandit.router.policies import make_protected, with_settings
@@ -34,76 +34,60 @@ from ragbandit.shared.types import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Example:
-    """The reward of a decision, and the feedback that the reward was computed from."""
-
-    reward: Reward
-    feedback: tuple[Feedback, ...]
-    #: all feedback that arrived in time, whether it was used or not
-    in_time: tuple[Feedback, ...] = ()
-
-
 def closing_rule(settings: LearningSettings) -> ClosingRule:
     return ClosingRule(wait_s=settings.wait_s, expire_s=settings.expire_s)
 
 
-def join(
-    joined: JoinedDecision,
-    *,
-    reward: RewardSettings,
-    learning: LearningSettings,
-    texts: bool,
-    needs_features: bool,
-    encoder_hash: str,
-    now: float,
-    width: int | None = None,
-    left_out: Sequence[Feedback] = (),
-    factors: Mapping[str, float] = MappingProxyType({}),
-) -> Example | ClosedDecision | None:
-    """Make the training example of a waiting decision.
+class Joining(Adjustment):
+    """A decision waits for its time, or becomes a training example."""
 
-    Returns an Example, a ClosedDecision with the reason why the decision cannot be learned, or None if it must wait.
-    texts: whether the store keeps texts. width: number of features of the decisions learned before; None if none was
-    learned. left_out, factors: see `sources.Screened`.
-    """
-    key = joined.decision.id
-    if needs_features and joined.decision.encoder_hash != encoder_hash:
-        return ClosedDecision(decision_id=key, state="closed", reason="made with another encoder")
-    rule = closing_rule(learning)
-    if not rule.is_closable(joined, now=now):
-        return None
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._rule = settings, closing_rule(settings.learning)
+
+    def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision | None:
+        joined, key = row.joined, row.joined.decision.id
+        if basis.needs_features and joined.decision.encoder_hash != basis.encoder_hash:
+            return ClosedDecision(decision_id=key, state="closed", reason="made with another encoder")
+        if not self._rule.is_closable(joined, now=basis.now):
+            return None
+        usable = self._rule.usable(joined)
+        reason = _unlearnable(joined, usable=usable, default=self._settings.learning.default_reward)
+        if reason is not None:
+            return ClosedDecision(decision_id=key, state="closed", reason=reason)
+        try:
+            example = self._example(row, usable=usable)
+            texts = self._settings.log.text != "none"
+            _validate(joined, needs_features=basis.needs_features, width=basis.width, texts=texts)
+        except InvalidInput as error:
+            return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
+        return replace(row, example=example)
+
+    def _example(self, row: AdjustedRow, *, usable: tuple[Feedback, ...]) -> Example:
+        joined, learning = row.joined, self._settings.learning
+        in_time = usable + tuple(item for item in joined.feedback if item.value is None) + row.left_out
+        if not usable:
+            assert learning.default_reward is not None
+            default = default_reward(learning.default_reward, outcome=joined.outcome, settings=self._settings.reward)
+            return Example(reward=default, feedback=(), in_time=in_time)
+        priced, judgements = self._settings.reward.at(joined.decision.cost_weight), judgements_of(usable)
+        reward = _judged_reward(
+            judgements, outcome=joined.outcome, settings=priced, learning=learning, factors=row.factors
+        )
+        return Example(reward=reward, feedback=judgements.used, in_time=in_time)
+
+
+def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
+    """Why a decision is closed and teaches nothing; None if it can be learned. default: `learning.default_reward`."""
     if joined.decision.query.forced:  # the policy cannot learn from an arm that it did not draw
         is_failover = link_of(joined.decision.query.request)
-        reason = "it answered in place of an arm that failed" if is_failover else "the caller chose the arm"
-        return ClosedDecision(decision_id=key, state="closed", reason=reason)
-    usable, outcome = rule.usable(joined), joined.outcome
+        return "it answered in place of an arm that failed" if is_failover else "the caller chose the arm"
+    outcome = joined.outcome
     failure = None if outcome is None else failure_of(outcome.made_by)
     if failure is not None and failure.is_unable:  # it shows nothing about the quality of its answers
-        return ClosedDecision(decision_id=key, state="closed", reason="the arm was unable to answer such a request")
-    if not usable:
-        if outcome is None and any(item.value is not None for item in joined.feedback):
-            return ClosedDecision(decision_id=key, state="closed", reason="feedback without outcome")
-        if learning.default_reward is None:
-            return ClosedDecision(decision_id=key, state="closed", reason="no feedback in time")
-    in_time = usable + tuple(item for item in joined.feedback if item.value is None) + tuple(left_out)
-    try:
-        if usable:
-            priced = reward.at(joined.decision.cost_weight)
-            judgements = judgements_of(usable)
-            example = Example(
-                reward=_judged_reward(judgements, outcome=outcome, settings=priced, learning=learning, factors=factors),
-                feedback=judgements.used,
-                in_time=in_time,
-            )
-        else:
-            assert learning.default_reward is not None
-            default = default_reward(learning.default_reward, outcome=outcome, settings=reward)
-            example = Example(reward=default, feedback=(), in_time=in_time)
-        _validate(joined, needs_features=needs_features, width=width, texts=texts)
-    except InvalidInput as error:
-        return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
-    return example
+        return "the arm was unable to answer such a request"
+    if not usable and outcome is None and any(item.value is not None for item in joined.feedback):
+        return "feedback without outcome"
+    return "no feedback in time" if not usable and default is None else None
 
 
 def _judged_reward(

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
+from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis, Repricing
+from ragbandit.router.learning.examples import Joining, closing_rule, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.monitoring.diagnosis import diagnose
 from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
@@ -20,7 +21,6 @@ from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import Screening
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.storage.access.corrections import Corrections, corrections_of
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
@@ -62,9 +62,9 @@ class Learner:
         #: decisions that were set apart, and updates that the policy refused, since the last log line about them
         self._set_apart, self._refusals = list[str](), list[int]()
         self._policy: Policy | None = None
-        self.screening = Screening(ledger, settings=settings.learning)
-        self._corrections = Corrections()
         self._arms = ArmChanges(ledger)
+        screening = Screening(ledger, settings=settings.learning)
+        self._adjustments = Adjustments(Repricing(ledger), screening, Joining(settings), self._arms)
         self._encoder_hash = ""
         self._decided = 0
         #: whether the last batch contained all decisions that were ready
@@ -111,7 +111,7 @@ class Learner:
             if end > 0 and chosen is None:
                 extra = {"action": "rebuild", "to": end}
                 log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=extra)
-        self._arms.refresh()
+        self._adjustments.refresh()
         first = next(self.ledger.read_with_decisions(after=0, page=1), None)
         if first is not None:
             self._width = None if first[0].features is None else first[0].features.size
@@ -174,16 +174,13 @@ class Learner:
                     self.catch_up()
                 else:
                     self._check_routers()  # routers may have been restarted with another policy
-                    self._arms.refresh()
                     self._apply_new_updates()  # updates that another learner has appended since the last call
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
                 if not attended:
                     self.publisher.wait()
-                self.screening.refresh()
-                with self.ledger.database.read() as connection:
-                    self._corrections = corrections_of(connection)
+                self._adjustments.refresh()
                 while time.monotonic() < give_up:
                     closed = self._step()
                     total += closed
@@ -280,36 +277,28 @@ class Learner:
 
     def _join(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
         self._decided = self.ledger.decided()
-        self.screening.look_up([joined for joined in page if isinstance(joined, JoinedDecision)])
+        self._adjustments.look_up([joined for joined in page if isinstance(joined, JoinedDecision)])
         for joined in page:
             if isinstance(joined, ClosedDecision):
                 batch.closed.append(joined)
                 continue
-            screened = self.screening.screened(self._corrections.applied(joined))
-            verdict = join(
-                screened.joined,
-                reward=self.settings.reward,
-                learning=self.settings.learning,
-                texts=self.settings.log.text != "none",
-                needs_features="features" in self.policy.needs,
-                encoder_hash=self._encoder_hash,
-                now=batch.now,
-                width=self._width,
-                left_out=screened.left_out,
-                factors=screened.factors,
-            )
-            if isinstance(verdict, Example):
-                verdict = self._learn(joined, verdict, batch=batch)
-            elif verdict is None and screened.is_idle:
+            row = self._adjust(joined, now=batch.now)
+            if isinstance(row, ClosedDecision):
+                batch.closed.append(row)
+            elif row.example is not None:
+                self._learn(row, batch=batch)
+            elif row.is_idle:
                 batch.idle.append(joined)
-            if isinstance(verdict, ClosedDecision):
-                batch.closed.append(verdict)
 
-    def _learn(self, joined: JoinedDecision, example: Example, *, batch: LedgerBatch) -> ClosedDecision | None:
-        """Add an example's update to the batch. Returns a closure instead if the arm has changed since the answer."""
-        decision, restarts = joined.decision, self._arms.arms_to_restart(joined)
-        if restarts is None:
-            return ClosedDecision(decision_id=decision.id, state="closed", reason="its arm has changed since")
+    def _adjust(self, joined: JoinedDecision, *, now: float) -> AdjustedRow | ClosedDecision:
+        needs_features, encoder = "features" in self.policy.needs, self._encoder_hash
+        basis = Basis(now=now, needs_features=needs_features, encoder_hash=encoder, width=self._width)
+        return self._adjustments.adjust(joined, basis=basis)
+
+    def _learn(self, row: AdjustedRow, *, batch: LedgerBatch) -> None:
+        """Add the update of a decision to the batch."""
+        decision, example = row.joined.decision, row.example
+        assert example is not None
         if self._width is None and decision.features is not None:
             self._width = decision.features.size
         update = made_update(
@@ -320,11 +309,10 @@ class Learner:
             now=batch.now,
             feedback_ids=tuple(item.id for item in example.feedback),
             decided=self._decided,
-            restarts=restarts,
+            restarts=row.restarts,
         )
         batch.learn(update, feedback=example.feedback)
         batch.in_time += [item.id for item in example.in_time]
-        return None
 
     def publish(self, *, force: bool = False, is_behind: bool = False) -> None:
         seq, encoder = self.last_seq, self._encoder_hash

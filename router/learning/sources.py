@@ -11,12 +11,13 @@ A name that ends in * matches every source that begins with the text before the 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, get_args
 
 from sqlalchemy import Connection, func, insert, select
 
 from ragbandit.router.config.settings import LearningSettings
+from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import TableRows
@@ -240,21 +241,9 @@ def judgements_of(feedback: Sequence[Feedback]) -> Judgements:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Screened:
-    joined: JoinedDecision
-    #: feedback that must not be learned: excluded, beyond a rater's cap, of weight 0, replaced, or retracted
-    left_out: tuple[Feedback, ...] = ()
-    #: feedback id -> factor on its weight; the factor is 1 if the id is missing
-    factors: Mapping[str, float] = field(default_factory=dict)
+class Screening(Adjustment):
+    """Feedback that must not be learned is left out; the rest gets factors on its weight."""
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the decision has feedback, but none that can be learned."""
-        return bool(self.left_out) and all(item.value is None for item in self.joined.feedback)
-
-
-class Screening:
     def __init__(self, ledger: Ledger, *, settings: LearningSettings) -> None:
         self.ledger, self.settings = ledger, settings
         self._keys = KeyDirectory()
@@ -266,14 +255,15 @@ class Screening:
         self._keys = KeyDirectory(KeyStore(self.ledger.database).listed())
         self._quarantines = tuple(quarantines_of(self.ledger.database, new_label=self.ledger.label))
 
-    def look_up(self, joined: Sequence[JoinedDecision]) -> None:
-        """Read which raters of these decisions exceed the daily cap. Must be called before `screened`."""
-        items = (item for decision in joined for item in decision.feedback)
+    def look_up(self, page: Sequence[JoinedDecision]) -> None:
+        """Read which raters of these decisions exceed the daily cap."""
+        items = (item for decision in page for item in decision.feedback)
         days = {day for day in map(_capped_day, items) if day is not None}
         cap = self.settings.rater_per_day
         self._beyond = first_beyond(self.ledger.database, days, cap=cap) if days and cap else {}
 
-    def screened(self, joined: JoinedDecision) -> Screened:
+    def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow:  # noqa: ARG002 - of the protocol
+        joined = row.joined
         usable: list[Feedback] = []
         factors: dict[str, float] = {}
         for item in joined.feedback:
@@ -296,7 +286,7 @@ class Screening:
         learnable_ids = {item.id for item in learnable}
         left_out = tuple(item for item in joined.feedback if item.id not in learnable_ids)
         remaining = replace(joined, feedback=learnable) if left_out else joined
-        return Screened(joined=remaining, left_out=left_out, factors=factors)
+        return replace(row, joined=remaining, left_out=left_out, factors=factors)
 
     def _replaced_ids(self, joined: JoinedDecision, items: Sequence[Feedback]) -> set[FeedbackId]:
         """Ids of retractions, and of judgements that were retracted or replaced within `wait_s`."""

@@ -27,7 +27,7 @@ from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.reservations import Reservation, reserve, unreserved
+from ragbandit.router.storage.access.reservations import Reservation, no_reservation, reserve
 from ragbandit.router.storage.access.spending import Spender, Spent, spenders_of, spent
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
@@ -182,7 +182,7 @@ class Budgets:
 
         spenders = spenders_of(tenant, key=caller.key)
         if not stopping and not dollars:
-            return unreserved(spenders, at=now)
+            return no_reservation(spenders, at=now)
         work = partial(reserve, self._router.database, spenders, dollars=dollars, now=now, check=check)
         return await asyncio.to_thread(work)
 

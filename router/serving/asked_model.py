@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from ragbandit.router.config.sections import GeneratorSettings
-from ragbandit.router.storage.access.reservations import settle, unreserved
+from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import ModelReply
@@ -179,7 +179,7 @@ class AskedModel:
         """Charge the dollars of a call to the budgets at once, since its question may never be decided."""
         if isinstance(dollars, float):
             spenders = spenders_of(query.tenant, key=query.api_key)
-            call = unreserved(spenders, at=self._database.clock.now())
+            call = no_reservation(spenders, at=self._database.clock.now())
             try:
                 await asyncio.to_thread(settle, self._database, call, dollars=dollars)
             except StoreError as error:

@@ -10,12 +10,12 @@ from tests.support.house import STREETS, House
 
 #: street -> (modules, lines) that its start may reach, with imports inside functions
 ALLOWED = {
-    "library": (255, 36_800),
-    "POST /v1/route": (280, 40_600),
+    "library": (256, 36_900),
+    "POST /v1/route": (281, 40_600),
     "POST /v1/feedback": (279, 39_900),
     "learner": (93, 14_900),
     "worker": (442, 63_000),
-    "replay": (240, 36_000),
+    "replay": (240, 36_100),
 }
 #: public names that two modules define, and why each may
 TWO_MEANINGS = {

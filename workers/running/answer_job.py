@@ -15,7 +15,7 @@ from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.reservations import settle, unreserved
+from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
@@ -193,7 +193,7 @@ class AnswerJob:
         """Count the dollars of the run that no outcome has. An abandoned run may cost more after its outcome."""
         query, database = self.decision.query, self.context.store.database
         dollars, self._counted = self.account.cost.dollars - self._counted, self.account.cost.dollars
-        call = unreserved(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
+        call = no_reservation(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
         try:
             settle(database, call, dollars=dollars)
         except StoreError as error:

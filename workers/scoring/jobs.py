@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from ragbandit.router.operation.budgets import stopped_until
-from ragbandit.router.storage.access.reservations import settle, unreserved
+from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
@@ -150,7 +150,7 @@ def _judged(
         queue.put_back(job, due_at=context.deadlines.now(), spent=_spent(bill))
         if not context.ending.is_set():
             raise
-    call = unreserved(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
+    call = no_reservation(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
     insist(partial(settle, database, call, dollars=_spent(bill).dollars), seconds=KEEP_S, ending=context.ending)
     return scored
 

@@ -11,17 +11,18 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import select
 
+from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log
-from ragbandit.shared.types import ArmName, JoinedDecision, Json, PolicyLabel
+from ragbandit.shared.types import ArmName, ClosedDecision, JoinedDecision, Json, PolicyLabel
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -56,7 +57,7 @@ def declare_change(
     return ArmChange(number=number, arm=arm, made_at=now)
 
 
-class ArmChanges:
+class ArmChanges(Adjustment):
     """Versions of a ledger's arms, and declared changes that are not applied yet."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -94,7 +95,14 @@ class ArmChanges:
     def _state(self) -> str:
         return canonical({"number": self._number, "declared": self._declared, "versions": self._versions})
 
-    def arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
+    def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision:  # noqa: ARG002 - of the protocol
+        restarts = self._arms_to_restart(row.joined)
+        if restarts is None:
+            key = row.joined.decision.id
+            return ClosedDecision(decision_id=key, state="closed", reason="its arm has changed since")
+        return replace(row, restarts=restarts)
+
+    def _arms_to_restart(self, joined: JoinedDecision) -> tuple[ArmName, ...] | None:
         """The arms that restart before the row is learned; None if an earlier version answered, to skip the row."""
         decision, version = joined.decision, _version(joined)
         versions = self._versions.get(decision.arm, [])

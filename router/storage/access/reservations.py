@@ -1,19 +1,19 @@
-"""Dollars around a call: reserved before, counted afterwards. All code that spends dollars calls these functions.
+"""Dollars around a call: reserved before, counted afterwards. Every payment goes through these functions.
 
     before a call     after it           if its process dies
     reserve           settle             the estimate stays counted: the call may have been paid
     reserve_answers   settle_answers     charge_lost: the estimate is charged, and reserved again for the next run
-    unreserved        settle             nothing is counted
+    no_reservation    settle             nothing is counted
 
 `reserve` is for embeddings and the questions of a bought verdict, `reserve_answers` for decisions, in the transaction
-that stores them. Scores of the judge, rewrites, picks and what a run costs without an outcome begin with `unreserved`:
-nothing is written before such a call.
+that stores the decisions. Scores of the judge, rewrites, picks and runs without an outcome have `no_reservation`, so
+nothing is written before their calls.
 
-An estimate is in one of two places, and `spending.spent` reads both. The estimate of a call is added to the sums of
-its spenders until it is settled. The estimate of an answer is a column of its row in `jobs`, inserted with the decision
-and deleted with the outcome: so it costs no write of its own, every deletion of the job releases it, and every gateway
-sees the estimate. Estimates of answers in the sums would let each question change rows that all gateways share, and
-each way in which a job ends would have to settle one.
+Estimates have two places, and `spending.spent` reads both. The estimate of a call is added to the sums of its spenders
+until the call is settled. The estimate of an answer is a column of its row in `jobs`, inserted with the decision and
+deleted with the outcome: so no further row is written, every deletion of the job releases the estimate, and every
+gateway sees it. Estimates of answers in the sums would let each question change rows that all gateways share, and each
+way in which a job ends would have to settle one.
 """
 
 import time
@@ -60,7 +60,7 @@ class Reservation:
     at: float
 
 
-def unreserved(spenders: Iterable[Spender], *, at: float) -> Reservation:
+def no_reservation(spenders: Iterable[Spender], *, at: float) -> Reservation:
     """The reservation of a call before which nothing is counted."""
     return Reservation(spenders=tuple(spenders), dollars=0.0, at=at)
 

@@ -11,7 +11,7 @@ from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
-from ragbandit.router.storage.access.reservations import settle, unreserved
+from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, spent
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
@@ -182,7 +182,7 @@ def test_unknown_names_are_refused(make_world):
 def test_dollars_without_an_outcome_are_taken_back(make_world, tmp_path, monkeypatch):
     """A credit changes the sums of a day, at most by what was spent, and is an entry of the audit log."""
     world = make_world(now=NOON)
-    settle(world.database, unreserved([TENANT], at=NOON), dollars=999.0)
+    settle(world.database, no_reservation([TENANT], at=NOON), dollars=999.0)
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(world.settings.data_dir))
     monkeypatch.chdir(tmp_path)
     given = "data", "credit", "998.5", "--day", "2026-11-20"

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.reservations import settle, unreserved
+from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.shared.types import MovedTurn, Query
 from tests.integration.api.openai.test_chat_tasks import CALLS, FIRST, RESULT, TOOLS, chats, number
@@ -92,7 +92,7 @@ def test_a_spent_budget_moves_loops_and_turns(chats, unit):
     messages = [*FIRST, CALL, RESULT]
     before = world.post(messages, tools=TOOLS, headers=headers)
     assert (before.turn_of, before.arm) == (first.id, "large")
-    settle(router.database, unreserved(spenders_of("acme", key=None), at=time.time()), dollars=2.0)
+    settle(router.database, no_reservation(spenders_of("acme", key=None), at=time.time()), dollars=2.0)
     world.service.app.state.budgets._cached.clear()
     messages += [CALL, RESULT]
     moved, again = (
@@ -180,7 +180,7 @@ def test_a_preview_ends_no_task(chats):
     world.keys[0] = key.text
     headers = {"x-ragbandit-session-id": "s"}
     first = world.post(FIRST, headers=headers)
-    settle(router.database, unreserved(spenders_of("acme", key=None), at=time.time()), dollars=2.0)
+    settle(router.database, no_reservation(spenders_of("acme", key=None), at=time.time()), dollars=2.0)
     world.service.app.state.budgets._cached.clear()
     states = []
     for more in ({"x-ragbandit-preview": "true"}, {}):

@@ -10,7 +10,7 @@ ROOT = Path(storage.__file__).parents[2]
 ENDS = re.compile(r"\bdelete\(|drop_jobs\(|\.unlink\(|\bexpire\(|\.claim\(|\.fail\(|put_back\(|forget\w*\(")
 #: functions and classes that store the time
 STORED_BY = {
-    "unreserved",
+    "no_reservation",
     "charge_lost",
     "retire",
     "shared_secret",
@@ -53,4 +53,4 @@ def test_the_check_sees_a_wrong_clock():
     """A queue that claims by time.time is seen, a row with the time is not."""
     assert wrong_uses("queue.claim(now=time.time())") == [1]
     assert wrong_uses("def f(clock=time.time):\n    delete(x)") == [1]
-    assert wrong_uses("delete(x)\nunreserved(d, at=time.time())") == []
+    assert wrong_uses("delete(x)\nno_reservation(d, at=time.time())") == []

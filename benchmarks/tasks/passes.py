@@ -114,7 +114,9 @@ class _Pass(_Columns):
         super().__init__()
         self._world, self._unit, self._known = world, unit, known
         self._settings = settings_of(world, unit=unit)
-        self._joining = Joining(self._settings)
+        self._joining = Joining(
+            self._settings.learning, reward=self._settings.reward, has_texts=self._settings.log.text != "none"
+        )
         self._policy = policy_of(self._settings)
         self._seq = self._decided = 0
 

@@ -129,7 +129,8 @@ class ConditionedLearning(Learning):
 
     def __init__(self, *given: Any, settings: Settings, conditions: Conditions, repeats: bool, **more: Any) -> None:
         super().__init__(*given, settings=settings.policy, **more)
-        self._whole, self._joining = settings, Joining(settings)
+        self._whole = settings
+        self._joining = Joining(settings.learning, reward=settings.reward, has_texts=settings.log.text != "none")
         self._conditions, self._repeats = conditions, repeats
         #: (decisions after which it comes, decision, outcome of its arm)
         self._waiting: deque[tuple[int, Decision, Logged]] = deque()

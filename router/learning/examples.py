@@ -41,8 +41,9 @@ def closing_rule(settings: LearningSettings) -> ClosingRule:
 class Joining(Adjustment):
     """A decision waits for its time, or becomes a training example."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._rule = settings, closing_rule(settings.learning)
+    def __init__(self, learning: LearningSettings, *, reward: RewardSettings, has_texts: bool) -> None:
+        self._learning, self._reward, self._has_texts = learning, reward, has_texts
+        self._rule = closing_rule(learning)
 
     def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision | None:
         joined, key = row.joined, row.joined.decision.id
@@ -51,25 +52,24 @@ class Joining(Adjustment):
         if not self._rule.is_closable(joined, now=basis.now):
             return None
         usable = self._rule.usable(joined)
-        reason = _unlearnable(joined, usable=usable, default=self._settings.learning.default_reward)
+        reason = _unlearnable(joined, usable=usable, default=self._learning.default_reward)
         if reason is not None:
             return ClosedDecision(decision_id=key, state="closed", reason=reason)
         try:
             example = self._example(row, usable=usable)
-            texts = self._settings.log.text != "none"
-            _validate(joined, needs_features=basis.needs_features, width=basis.width, texts=texts)
+            _validate(joined, needs_features=basis.needs_features, width=basis.width, texts=self._has_texts)
         except InvalidInput as error:
             return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
         return replace(row, example=example)
 
     def _example(self, row: AdjustedRow, *, usable: tuple[Feedback, ...]) -> Example:
-        joined, learning = row.joined, self._settings.learning
+        joined, learning = row.joined, self._learning
         in_time = usable + tuple(item for item in joined.feedback if item.value is None) + row.left_out
         if not usable:
             assert learning.default_reward is not None
-            default = default_reward(learning.default_reward, outcome=joined.outcome, settings=self._settings.reward)
+            default = default_reward(learning.default_reward, outcome=joined.outcome, settings=self._reward)
             return Example(reward=default, feedback=(), in_time=in_time)
-        priced, judgements = self._settings.reward.at(joined.decision.cost_weight), judgements_of(usable)
+        priced, judgements = self._reward.at(joined.decision.cost_weight), judgements_of(usable)
         reward = _judged_reward(
             judgements, outcome=joined.outcome, settings=priced, learning=learning, factors=row.factors
         )

@@ -64,7 +64,8 @@ class Learner:
         self._policy: Policy | None = None
         self._arms = ArmChanges(ledger)
         screening = Screening(ledger, settings=settings.learning)
-        self._adjustments = Adjustments(Repricing(ledger), screening, Joining(settings), self._arms)
+        joining = Joining(settings.learning, reward=settings.reward, has_texts=settings.log.text != "none")
+        self._adjustments = Adjustments(Repricing(ledger), screening, joining, self._arms)
         self._encoder_hash = ""
         self._decided = 0
         #: whether the last batch contained all decisions that were ready

@@ -11,24 +11,18 @@ from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, base_url_of
 from ragbandit.shared.reading.fields import object_in
+from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request
-from ragbandit.strategies.generators.openai_generator import (
-    OpenAiGenerator,
-    PartialReply,
-    Piece,
-    is_streamed,
-    not_passed,
-    request_body,
-    sent_by_client,
-    with_options,
-)
+from ragbandit.strategies.generators.chat_generator import ChatGenerator, chat_body, not_passed
+from ragbandit.strategies.generators.openai_generator import PromptCall, prompt_body, with_options
+from ragbandit.strategies.generators.partial_reply import Piece
 
 _URL: Final = "https://api.anthropic.com"
 _HEADERS: Final = {"anthropic-version": "2023-06-01", "accept-encoding": "identity"}
 
 
-class AnthropicGenerator(OpenAiGenerator):
-    """Calls a model behind Anthropic's Messages; only the form of requests and replies differs from OpenAiGenerator.
+class AnthropicGenerator(ChatGenerator):
+    """Calls a model behind Anthropic's Messages; only the form of requests and replies differs from ChatGenerator.
 
     A request that came in this form is sent as it came, with the client's headers for versions and betas, but without
     thoughts that no model of Anthropic has signed.
@@ -41,32 +35,36 @@ class AnthropicGenerator(OpenAiGenerator):
     def _kind_of(self, address: str) -> Kind:  # noqa: ARG002 - every such server takes the same
         return "anthropic"
 
-    def _fields(self, request: Request) -> tuple[dict[str, Any], list[str], Fitted]:
-        client, options, fitted = sent_by_client(request), self._options, Fitted()
-        ignored = not_passed(client, options=options)
-        if client.dialect == DIALECT:
+    def prompt_fields(self, request: Request, *, streams: bool) -> dict[str, Any]:
+        """The fields of the request to the server for a prompt."""
+        body, fitted = self._converted(prompt_body(request, options=self._options), streams=streams)
+        return self._whole(body, streams=streams, fitted=fitted)
+
+    def chat_fields(
+        self, request: Request, *, sent: Conversation, streams: bool
+    ) -> tuple[dict[str, Any], list[str], Fitted]:
+        """As of ChatGenerator."""
+        options, fitted = self._options, Fitted()
+        ignored = not_passed(sent, options=options)
+        if sent.dialect == DIALECT:
             left_out = {*ignored}
-            sent = {name: value for name, value in client.fields.items() if name not in left_out}
-            body = {"max_tokens": options.max_tokens, **without_thoughts(sent, keep_signed=True)}
+            kept = {name: value for name, value in sent.fields.items() if name not in left_out}
+            body = {"max_tokens": options.max_tokens, **without_thoughts(kept, keep_signed=True)}
             if "reasoning_effort" in body:  # the effort of an arm
                 config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
         else:
             read = {*CONVERTED, *ignored}
-            ignored += [name for name in client.fields if name not in read]
-            if object_in(client.fields, "response_format").get("type") == "json_object":  # Messages have only schemas
+            ignored += [name for name in sent.fields if name not in read]
+            if object_in(sent.fields, "response_format").get("type") == "json_object":  # Messages have only schemas
                 ignored.append("response_format")
-            fields, fitted = fit_before_messages(request_body(request, options=options), takes=self._takes)
-            fields = with_options(fields, request=request, model=self.name, options=options)
-            body = messages_of(fields, max_tokens=options.max_tokens)
-        body = fit_messages(body, takes=self._takes, fitted=fitted)
-        body |= {"model": self.name, "stream": is_streamed(request, options=options), **options.fields}
-        removed = {name for name, value in options.fields.items() if value is None}
-        return {name: value for name, value in body.items() if name not in removed}, ignored, fitted
+            chat = chat_body(sent, options=options, is_limit_named=request.is_limit_named)
+            body, fitted = self._converted(chat, streams=streams)
+        return self._whole(body, streams=streams, fitted=fitted), ignored, fitted
 
-    def _pieces(self, fields: Mapping[str, Any], *, reply: PartialReply) -> AsyncIterator[list[Piece]]:
-        client = sent_by_client(reply.request)
-        headers = client.headers if client.dialect == DIALECT else {}
+    def pieces(self, fields: Mapping[str, Any], *, call: PromptCall) -> AsyncIterator[list[Piece]]:
+        """Send a request, read its reply, and yield the pieces that arrived together."""
+        reply, headers = call.reply, call.client_headers(DIALECT)
         chunks = ChatChunks(reply.budget)
 
         def read(value: Any) -> Iterator[Piece]:
@@ -74,6 +72,20 @@ class AnthropicGenerator(OpenAiGenerator):
                 yield from reply.read(chunk)
 
         return reply_pieces(self._connected(), fields, read=read, budget=reply.budget, headers=headers)
+
+    def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], Fitted]:
+        """A chat completion as a request for Messages."""
+        fields, fitted = fit_before_messages(chat, takes=self.takes)
+        fields = with_options(fields, streams=streams, model=self.name, options=self._options)
+        return messages_of(fields, max_tokens=self._options.max_tokens), fitted
+
+    def _whole(self, body: Mapping[str, Any], *, streams: bool, fitted: Fitted) -> dict[str, Any]:
+        """The request with what the options add and remove."""
+        own = self._options.fields
+        whole = fit_messages(body, takes=self.takes, fitted=fitted)
+        whole |= {"model": self.name, "stream": streams, **own}
+        removed = {name for name, value in own.items() if value is None}
+        return {name: value for name, value in whole.items() if name not in removed}
 
     def _connected(self) -> ModelServer:
         if self._server is None:

@@ -22,8 +22,9 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
+from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from ragbandit.strategies.generators.local import DECODER_ONLY, LocalGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, offered_by
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.wrappers import PricedGenerator
 from ragbandit.strategies.registry import (
@@ -46,7 +47,7 @@ UNLIMITED_CONCURRENCY = 8
 
 #: name of a generator that calls a server -> its class
 _SERVERS: Mapping[str, type[OpenAiGenerator]] = MappingProxyType(
-    {"openai": OpenAiGenerator, "anthropic": AnthropicGenerator}
+    {"openai": ChatGenerator, "anthropic": AnthropicGenerator}
 )
 _PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"local": ("torch", "transformers"), **{name: kind.options_type.packages for name, kind in _SERVERS.items()}}
@@ -58,7 +59,7 @@ def capabilities_of(settings: GeneratorSettings) -> frozenset[Need]:
     if settings.name == "scripted":
         return ScriptedGenerator.capabilities
     if settings.server is not None:
-        return offered_by(settings.server)
+        return _SERVERS[settings.name].offered_by(settings.server)
     trained = frozenset[Need]({"trained_tokens"} if settings.trained_tokens else ())
     capabilities = LocalGenerator.capabilities | trained
     # A model that is not on this disk yet is checked when it is loaded.

@@ -32,7 +32,7 @@ from ragbandit.shared.types import Conversation, Cost, Outcome, Query
 from ragbandit.strategies import base
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from tests.support import dialects
 from tests.support.servers.http_service import Service
 
@@ -158,7 +158,7 @@ def service(tmp_path_factory):
 
 
 GENERATORS = {
-    "openai": OpenAiGenerator("m", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY")),
+    "openai": ChatGenerator("m", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY")),
     "anthropic": AnthropicGenerator("m", options=AnthropicOptions(base_url="http://127.0.0.1:9", api_key_env="NO_KEY")),
 }
 PROMPT = base.Prompt(instructions="", body="q")
@@ -179,7 +179,8 @@ def asked(service, body, *, door, monkeypatch):
     read = question(request, kind.model_validate(body_value(body)), key=None)
     read = asyncio.run(read) if door == "responses" else read
     for generator in GENERATORS.values():
-        generator._fields(base.Request(prompt=PROMPT, max_tokens=9, conversation=read.query.conversation))
+        request = base.Request(prompt=PROMPT, max_tokens=9, conversation=read.query.conversation)
+        asyncio.run(generator._call_of(request).fields())
 
 
 def serve_once(monkeypatch, body):

@@ -9,7 +9,7 @@ from ragbandit.shared.model_servers.openai_options import AnthropicOptions, Open
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from tests.support.servers.cut_server import CALLS, CHAT, DOCUMENT, MESSAGE, MESSAGES, CutServer
 from tests.support.servers.openai_calls import CAPITAL
 
@@ -17,9 +17,9 @@ PRICES = {"m": (1.0, 2.0)}
 TOOLS = {"messages": [{"role": "user", "content": "?"}], "tools": [{"type": "function", "function": {"name": "f"}}]}
 #: name -> (body, class, whether it is a stream, the chat of a client)
 REPLIES = {
-    "chat": (CHAT, OpenAiGenerator, True, None),
-    "calls": (CALLS, OpenAiGenerator, True, Conversation(fields=TOOLS)),
-    "document": (DOCUMENT, OpenAiGenerator, False, None),
+    "chat": (CHAT, ChatGenerator, True, None),
+    "calls": (CALLS, ChatGenerator, True, Conversation(fields=TOOLS)),
+    "document": (DOCUMENT, ChatGenerator, False, None),
     "messages": (MESSAGES, AnthropicGenerator, True, None),
     "message": (MESSAGE, AnthropicGenerator, False, None),
 }
@@ -35,7 +35,7 @@ async def cut_everywhere(name: str, *, is_counted: bool):
     body, kind, streams, conversation = REPLIES[name]
     server = CutServer(body, is_counted=is_counted)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    options = OpenAiOptions if kind is OpenAiGenerator else AnthropicOptions
+    options = OpenAiOptions if kind is ChatGenerator else AnthropicOptions
     base_url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
     generator = kind("m", options=options(base_url=base_url, retries=0, stream=streams, token_prices=PRICES))
     results = []

@@ -9,11 +9,12 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, not_passed, request_body, with_options
+from ragbandit.strategies.generators.chat_generator import chat_body, not_passed
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, with_options
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup.generators import make_generator
-from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until
+from tests.support.servers.openai_calls import ask, sent, wait_until
 from tests.support.servers.openai_settings import settings
 
 PREFIXED = Prompt(instructions="", body="Where is it?", prefix="It lies in")
@@ -191,8 +192,8 @@ def test_the_fields_of_a_chat():
     named = OpenAiOptions(base_url="http://host/v1", max_tokens_field="max_completion_tokens", stream=False)
 
     def fields(chat, options=named, **more):
-        request = Request(prompt=CAPITAL, max_tokens=4, conversation=Conversation(fields=chat), **more)
-        return with_options(request_body(request, options=options), request=request, model="gpt", options=options)
+        body = chat_body(Conversation(fields=chat), options=options, **more)
+        return with_options(body, streams=False, model="gpt", options=options)
 
     sent = {"model": "gpt", "stream": False}
     assert fields(chat) == sent | chat

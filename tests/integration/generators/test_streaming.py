@@ -10,8 +10,9 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from ragbandit.strategies.generators.local import LocalGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, is_streamed
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.doubles import STREAM_CHECKS, TEXT, RecordingReader
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import ask
@@ -82,7 +83,8 @@ def test_whole_chats_are_streamed_if_silence_matters(chat, seconds, successor, s
         deadline=None if seconds is None else time.monotonic() + seconds,
         has_successor=successor,
     )
-    assert is_streamed(request, options=OpenAiOptions()) is streamed
+    generator = ChatGenerator("gpt", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1"))
+    assert generator._call_of(request).is_streamed is streamed
 
 
 def test_characters_cut_by_the_network_are_whole():

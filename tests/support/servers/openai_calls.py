@@ -6,7 +6,7 @@ import time
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.chat_generator import ChatGenerator
 
 CAPITAL = Prompt(instructions="Answer shortly.", body="What is the capital of France?")
 
@@ -18,7 +18,7 @@ def ask(
 
     async def call():
         options.setdefault("base_url", server.url)
-        generator = OpenAiGenerator(model, options=OpenAiOptions(**options), context_tokens=context_tokens)
+        generator = ChatGenerator(model, options=OpenAiOptions(**options), context_tokens=context_tokens)
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
         began = time.monotonic()
         try:

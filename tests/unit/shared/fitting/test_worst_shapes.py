@@ -16,8 +16,8 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators import openai_generator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators import chat_generator
+from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from tests.unit.shared.fitting.requests import answer, called, result, system, user
 
 #: messages, calls or blocks of a shape, and processor seconds: many times what linear code takes
@@ -75,14 +75,19 @@ def test_a_worst_shape_takes_linear_time(shape):
 def test_large_chats_do_not_hold_the_event_loop(monkeypatch):
     """A chat of many values or of long arguments is fitted in the reading thread by its size, others on the loop."""
     options, seen = OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY"), list[tuple[str, int]]()
-    generator, sizes, read = OpenAiGenerator("m", options=options), [0], READING.read
+    generator, sizes, read = ChatGenerator("m", options=options), [0], READING.read
 
     async def sized(size, *given):
         sizes.append(size)
         return await read(size, *given)
 
-    monkeypatch.setattr(openai_generator, "READING", Mock(read=sized))
-    monkeypatch.setattr(generator, "_fields", lambda _: seen.append((threading.current_thread().name, sizes[-1])))
+    monkeypatch.setattr(chat_generator, "READING", Mock(read=sized))
+
+    def chat_fields(_request, **_more):
+        seen.append((threading.current_thread().name, sizes[-1]))
+        return {}, [], Fitted()
+
+    monkeypatch.setattr(generator, "chat_fields", chat_fields)
     long = called("x")
     long["tool_calls"][0]["function"]["arguments"] = json.dumps({"a": "x" * 4_000_000})
     for messages in ([user()], SHAPES["users"], [user(), long, result("x")]):
@@ -91,7 +96,7 @@ def test_large_chats_do_not_hold_the_event_loop(monkeypatch):
             max_tokens=1,
             conversation=Conversation(fields={"messages": messages}),
         )
-        asyncio.run(generator._fitted(request))
+        asyncio.run(generator._call_of(request).fields())
     assert seen[0] == (threading.main_thread().name, 0)
     assert [name.partition("_")[0] for name, _ in seen[1:]] == ["read", "read"]
     (_, users), (_, arguments) = seen[1:]

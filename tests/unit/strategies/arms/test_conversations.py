@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, DecisionId, Message, Query, Retrieved
 from ragbandit.strategies.base import Passage, Prompt, Request
-from ragbandit.strategies.generators.openai_generator import counted_tokens, request_body
+from ragbandit.strategies.generators.openai_generator import counted_tokens, prompt_body
 from ragbandit.strategies.generators.parts import chat_turns, plain_parts
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
@@ -71,7 +71,7 @@ def test_the_oldest_turns_make_room_before_any_passage_does():
 
 def test_a_chat_gets_real_turns():
     """Messages of a chat: the caller's system words and our instructions in one, the turns, the body as the last."""
-    fields = request_body(Request(prompt=TALK, max_tokens=8), options=OpenAiOptions(prefix="assistant"))
+    fields = prompt_body(Request(prompt=TALK, max_tokens=8), options=OpenAiOptions(prefix="assistant"))
     assert fields["messages"] == [
         {"role": "system", "content": "You speak like a librarian.\n\nBe short."},
         {"role": "user", "content": "Tell me of the zebrafish."},

@@ -8,8 +8,8 @@ import pytest
 from ragbandit.shared.model_servers.event_reader import EventReader
 from ragbandit.strategies import answer_stream
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators import openai_generator
-from ragbandit.strategies.generators.openai_generator import PartialReply
+from ragbandit.strategies.generators import partial_reply
+from ragbandit.strategies.generators.partial_reply import PartialReply
 
 PROMPT = Prompt(instructions="", body="q")
 
@@ -75,6 +75,6 @@ def test_an_answer_is_searched_for_stop_strings_once(monkeypatch):
     def first_stop(text, stops, *, known=0):
         return answer_stream.first_stop(Searched(text), stops, known=known)
 
-    monkeypatch.setattr(openai_generator, "first_stop", first_stop)
+    monkeypatch.setattr(partial_reply, "first_stop", first_stop)
     ended(["ab "] * 1000, together=1, stop=("END", "\n\n"), max_tokens=1000)
     assert sum(searched) < 20_000

@@ -9,18 +9,16 @@ from ragbandit.shared.types import Conversation, Cost
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.failures import RequestRefused
 from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.chat_generator import ChatGenerator
 
 CHAT = {"messages": [{"role": "user", "content": "q"}]}
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [(OpenAiGenerator, OpenAiOptions), (AnthropicGenerator, AnthropicOptions)]
-)
+@pytest.mark.parametrize(("kind", "options"), [(ChatGenerator, OpenAiOptions), (AnthropicGenerator, AnthropicOptions)])
 def test_a_failure_of_the_fitting_is_not_a_failure_of_the_server(kind, options, monkeypatch):
     """An error while a chat is fitted refuses the chat, costs nothing, and lets another arm answer."""
     monkeypatch.setenv("A_KEY", "k")
-    monkeypatch.setattr(kind, "_fields", lambda _, __: [*5])
+    monkeypatch.setattr(kind, "chat_fields", lambda *_, **__: [*5])
     generator = kind("m", options=options(base_url="http://127.0.0.1:9/v1", api_key_env="A_KEY"))
     request = Request(prompt=Prompt(instructions="", body="q"), max_tokens=9, conversation=Conversation(fields=CHAT))
     with pytest.raises(RequestRefused) as caught:

@@ -1,0 +1,169 @@
+"""Passes clients' conversations on to a model server, beside completing prompts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ragbandit.shared.dialects.registry import as_chat, unread_parameters
+from ragbandit.shared.dialects.thoughts import refused_thoughts
+from ragbandit.shared.model_servers.absent_models import ABSENT, has_own_code, names_object
+from ragbandit.shared.model_servers.failures import Failure, failure_of_error
+from ragbandit.shared.model_servers.fewer_fields import FewerFields
+from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
+from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
+from ragbandit.shared.reading.thread import LARGE, READING
+from ragbandit.shared.types import Conversation
+from ragbandit.strategies.base import Need, Request, seconds_until
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, PromptCall, with_options
+from ragbandit.strategies.generators.partial_reply import PartialReply
+
+
+class ChatGenerator(OpenAiGenerator):
+    """An OpenAiGenerator that also passes conversations on: in the server's form, and its answer in the client's."""
+
+    capabilities: frozenset[Need] = OpenAiGenerator.capabilities | frozenset[Need]({"chat"})
+
+    @classmethod
+    def offered_by(cls, options: OpenAiOptions) -> frozenset[Need]:
+        """The capabilities of a generator with these options."""
+        return super().offered_by(options) - frozenset[Need]({"chat"} if options.api == "completions" else ())
+
+    def chat_fields(
+        self, request: Request, *, sent: Conversation, streams: bool
+    ) -> tuple[dict[str, Any], list[str], Fitted]:
+        """Returns (fields of the request to the server for a conversation, fields of the conversation that it lacks,
+        what was changed to fit the server).
+        """
+        options, fitted = self._options, Fitted()
+        body = chat_body(sent, options=options, is_limit_named=request.is_limit_named)
+        if options.api == "chat":
+            body, fitted = fit_chat(body, takes=self.takes)
+        fields = with_options(body, streams=streams, model=self.name, options=options)
+        return fields, _ignored(sent, options=options), fitted
+
+    def _call_of(self, request: Request) -> PromptCall:
+        if request.conversation is None:
+            return super()._call_of(request)
+        return ChatCall(request, conversation=request.conversation, generator=self, options=self._options)
+
+
+class ChatCall(PromptCall):
+    """One conversation that is passed on: what was changed and left out, and the answer in the client's form."""
+
+    def __init__(
+        self, request: Request, *, conversation: Conversation, generator: ChatGenerator, options: OpenAiOptions
+    ) -> None:
+        self.conversation, self._chats = conversation, generator
+        super().__init__(request, generator=generator, options=options)
+        #: fields of the conversation that the server did not get, those of them that it does not support, and whether
+        #: the thoughts of earlier turns were left out
+        self._ignored, self._unsupported, self._is_bare = list[str](), list[str](), False
+        self._fitted = Fitted()
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the server is asked for a stream. By default it is not if nobody reads it, no other arm can answer,
+        and the deadline comes before the wait for a part of the reply ends.
+        """
+        request, stream = self.request, self._options.stream
+        left_s = seconds_until(request.deadline)
+        is_short = left_s is not None and left_s <= self._options.read_s
+        is_unread = request.sink is None and not request.has_successor
+        return super().is_streamed and (isinstance(stream, bool) or not (is_unread and is_short))
+
+    async def fields(self) -> dict[str, Any]:
+        """The fields of the request, composed in the reading thread if the conversation is large."""
+        size = fitting_size(self.conversation.fields)
+        if size < LARGE:
+            fields, ignored, self._fitted = self._fields()
+        else:
+            fields, ignored, self._fitted = await READING.read(size, self._fields)
+        known = [name for name in fields if name in self.request.unsupported]
+        self._ignored = ignored + known
+        return {name: fields[name] for name in fields if name not in known}
+
+    def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
+        """The request without what this error refuses, for another attempt; None if the error is final."""
+        fewer = super().without_refused(fields, error=error)
+        if fewer is not None or self._is_bare:
+            return fewer
+        bare = refused_thoughts(fields, error=error)
+        if bare is not None:  # most often, another model had made them
+            self._generator.log_refusal("thoughts", action="is asked without the thoughts of earlier turns")
+            self._is_bare = True
+        return bare
+
+    def client_headers(self, dialect: str) -> Mapping[str, str]:
+        """The client's headers that are sent to a server of this dialect: those of a request that came in it."""
+        return self.conversation.headers if self.conversation.dialect == dialect else {}
+
+    def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        """A delta of the reply as the client gets it."""
+        return self._fitted.delta(delta)
+
+    def details(self) -> dict[str, Any]:
+        """`Completion.details`: the reply in the form of chat completions, with what the server did not get."""
+        reply = self.reply
+        ignored = [*self._ignored, *sorted(self._fitted.changed), *["thoughts"] * self._is_bare]
+        names = {"omitted": sorted(reply.omitted), "ignored": ignored, "unsupported": self._unsupported}
+        more = {name: value for name, value in {**reply.more, **names}.items() if value}
+        message = self._fitted.message(reply.message.whole)
+        return {"reply": {"message": message, "finish_reason": reply.finish, **more}}
+
+    def failure_of(self, error: Exception) -> tuple[Failure, bool]:
+        """Returns (failure, whether the conversation is at fault, and not the server)."""
+        failure, body = failure_of_error(error), getattr(error, "body", None)
+        if not names_object(self.conversation.fields):
+            failure, _ = super().failure_of(error)
+        elif failure.status in ABSENT:  # another arm may have what is named, so the kind stays "denied"
+            return failure, not has_own_code(failure, body=body)
+        return failure, failure.kind == "refused" and failure.status not in ABSENT
+
+    def _fields(self) -> tuple[dict[str, Any], list[str], Fitted]:
+        return self._chats.chat_fields(self.request, sent=self.conversation, streams=self.is_streamed)
+
+    def _empty_reply(self) -> PartialReply:
+        uses_functions = "functions" in self.conversation.fields
+        return ChatReply(self.request, max_media=self._options.media_chars, uses_functions=uses_functions)
+
+    def _note_left_out(self, fewer: FewerFields) -> None:
+        self._ignored.append(fewer.field)
+        self._unsupported += [fewer.field] * fewer.is_unsupported
+
+
+class ChatReply(PartialReply):
+    """The reply to a conversation so far. A first piece with only the role is no piece of the answer."""
+
+    @property
+    def has_begun(self) -> bool:  # type: ignore[override] # a chat's depends on its text
+        """Whether a piece of the answer has arrived."""
+        return bool(self.text or self.message.has_fields or self.finish)
+
+    def check(self) -> None:
+        """A blocked answer is passed on as it came."""
+
+
+def chat_body(sent: Conversation, *, options: OpenAiOptions, is_limit_named: bool = True) -> dict[str, Any]:
+    """The body of a chat completion for a conversation, without the fields that the options add. is_limit_named: see
+    `Request`.
+    """
+    ignored = {*_ignored(sent, options=options)}
+    body = as_chat(sent.having({name: value for name, value in sent.fields.items() if name not in ignored}))
+    if not (is_limit_named and sent.dialect == "chat") and "max_tokens" in body:
+        body[options.max_tokens_field] = body.pop("max_tokens")
+    return body
+
+
+def not_passed(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
+    """The fields of a conversation that the setting `passed` leaves out."""
+    if options.passed is None:
+        return []
+    passed = {"messages", "system", *TOKEN_LIMITS, *options.passed}
+    return [name for name in sent.fields if name not in passed]
+
+
+def _ignored(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
+    """The fields of a conversation that a chat completion cannot have, or that the setting `passed` leaves out."""
+    unread = unread_parameters(sent)
+    return unread + [name for name in not_passed(sent, options=options) if name not in unread]

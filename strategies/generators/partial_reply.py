@@ -1,0 +1,108 @@
+"""The reply of a model server to a prompt, while it is read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.model_servers.repeated_events import Repeated
+from ragbandit.strategies.answer_stream import first_stop
+from ragbandit.strategies.base import Request
+from ragbandit.strategies.failures import AnswerBlocked
+
+#: a piece of a reply: length of the text up to its end, and its fields except the text
+Piece: TypeAlias = tuple[int, Mapping[str, Any]]
+
+
+class PartialReply(ModelReply):
+    """The reply to a prompt so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
+
+    #: whether a piece of the answer has arrived, once any value has
+    has_begun = True
+
+    def __init__(
+        self, request: Request, *, dropped: str = "", max_media: int = MAX_MEDIA, uses_functions: bool = False
+    ) -> None:
+        super().__init__(uses_functions=uses_functions, max_media=max_media)
+        self.request, self.dropped = request, dropped
+        if "logprobs" in request.want or request.prompt.prefix:
+            self.tagged.stop()  # logprobs are of the whole text, and a text after a prefix has no tag at its start
+        self._has_reader = request.sink is not None or request.delta_sink is not None
+        self.parts = 0  #: number of values with text
+        #: most parts and characters: for each token of max_tokens, a server may send 4 parts of a stream and 128
+        #: characters
+        self._most, self._longest = 4 * (request.max_tokens + 4), 128 * request.max_tokens
+        self.first_s: float | None = None
+        self.has_enough = False  #: True if the rest of the stream must not be read
+
+    def read(self, value: Any) -> Iterable[Piece]:
+        """Take a value, or a Repeated, unless the answer has its end. Returns its pieces if there is a reader."""
+        if self.has_enough:
+            return ()
+        size = len(self.text)
+        if not isinstance(value, Repeated):
+            self.take(value)
+            if len(self.text) > size:
+                self.parts += 1
+                self._end_early(known=size)
+        elif self._has_room(value.texts) and self.take_texts(value):
+            self.parts += len(value.texts)
+        else:
+            # Not a list: the pieces before an event that cannot be read are sent.
+            return (piece for event in value.values() for piece in self.read(event))
+        has_piece = self._has_reader and (self.delta or len(self.text) != size)
+        return ((len(self.text), self.delta),) if has_piece else ()
+
+    def end(self) -> None:
+        """Complete the message. Raises BrokenReply for a missing answer, and as `check`."""
+        super().end()
+        self.check()
+
+    def check(self) -> None:
+        """Raises AnswerBlocked for an answer that the server blocked, ArmFailed for missing requested details."""
+        if self.finish == "content_filter":
+            raise AnswerBlocked("the server's content filter blocked the answer")
+        if "logprobs" in self.request.want and self.text and (self.has_broken_logprobs or not self.tokens):
+            broken = "log-probabilities that are not numbers" if self.has_broken_logprobs else "no log-probabilities"
+            remedy = "set generator.openai.logprobs to false"
+            raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
+
+    def text_without_prefix(self, end: int) -> str:
+        """The first `end` characters without the prefix; "" while they may still be the beginning of the prefix."""
+        text = self.text if end == len(self.text) else self.text[:end]
+        begin, size = text.lstrip(), len(self.dropped)
+        return begin[size:] if size and self.dropped.startswith(begin[:size]) else text
+
+    def drop_prefix(self) -> None:
+        if not self.dropped or not self.text.lstrip().startswith(self.dropped):
+            return
+        dropped = self.text.index(self.dropped) + len(self.dropped)
+        self.text = self.text[dropped:]
+        while self.tokens and dropped >= len(self.tokens[0][0]):
+            dropped -= len(self.tokens.pop(0)[0])
+        if self.tokens and dropped:
+            text, logprob = self.tokens[0]
+            self.tokens[0] = text[dropped:], logprob
+
+    def _has_room(self, texts: Sequence[str]) -> bool:
+        """Whether the text cannot end within these texts. If it may, each event is read alone, and the text ends at the
+        same place, however the events arrive.
+        """
+        stops, new = self.request.stop, "".join(texts)
+        if self.parts + len(texts) > self._most or len(self.text) + len(new) > self._longest:
+            return False
+        known = min(len(self.text), max(map(len, stops), default=0))
+        return not stops or first_stop(self.text[len(self.text) - known :] + new, stops, known=known) is None
+
+    def _end_early(self, *, known: int) -> None:
+        """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens.
+
+        known: length of the text before its last part
+        """
+        end = first_stop(self.text, self.request.stop, known=known) if self.request.stop else None
+        if end is not None:
+            self.text, self.finish = self.text[:end], "stop"
+            self.has_enough = True
+        elif self.parts > self._most or len(self.text) > self._longest:
+            self.text, self.finish = self.text[: self._longest], "length"
+            self.has_enough = True

@@ -18,7 +18,7 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help install quick test unit lint docs demo test-slow test-faults test-browser api-fuzz clients other-processor isa-matrix release-check screenshots handbook-table handbook-curve bench boards papers clean
+.PHONY: help install quick test unit without lint docs demo test-slow test-faults test-browser api-fuzz clients other-processor isa-matrix release-check screenshots handbook-table handbook-curve bench boards papers clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | awk -F'\t' '{printf "%-16s %s\n", $$1, $$2}'
@@ -54,11 +54,15 @@ quick: install ## lint the files that differ from main (or CHANGED_SINCE), run t
 # process waits for them at the end.
 test: install ## before you send a change: lint, types, import rules, all tests except the slow ones
 	@nice -n 10 $(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
-		$(PYTEST) tests/acceptance tests/integration tests/unit --no-loadscope-reorder; tests=$$?; \
+		$(PYTEST) tests/acceptance tests/integration tests/additions tests/unit --no-loadscope-reorder; tests=$$?; \
 		wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests || lint))
 
 unit: install ## only the unit tests
 	$(PYTEST) tests/unit -q
+
+# OPTIONS="tests/unit -q" runs a part.
+without: install ## NAME=vw: the tests of a copy of the tree without an addition (ragbandit/additions)
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.without $(NAME) -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile $(OPTIONS)
 
 lint: install ## format, lint, types, import rules, links of the documentation
 	$(BIN)/ruff format --check .

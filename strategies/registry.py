@@ -1,7 +1,10 @@
 import inspect
 from collections.abc import Mapping, Set
+from functools import cache
+from types import MappingProxyType
 from typing import Any, cast, get_args
 
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
@@ -26,9 +29,14 @@ _MET_BY: Mapping[Need, str] = {
 }
 
 
+@cache
 def built_in_arms() -> Mapping[str, type[Any]]:
-    """Name -> class, for the classes in the package `arms` that declare a name: `arm: ClassVar[str] = "flare"`."""
-    return declared("ragbandit.strategies.arms", attribute="arm")
+    """Name -> class, for the arms of RagBandit's additions, and the classes in the package `arms` that declare a name:
+    `arm: ClassVar[str] = "model"`.
+    """
+    return MappingProxyType(
+        dict(sorted({**declared("ragbandit.strategies.arms", attribute="arm"), **loaded("arms")}.items()))
+    )
 
 
 def registered_name(kind: type) -> str:

@@ -5,6 +5,7 @@ A built-in policy is a class in the package `algorithms` that declares its name:
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies.base import WHERE, Policy
 from ragbandit.router.policies.context import PARAM
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
@@ -29,8 +31,11 @@ FACTS: Final = "facts"
 MAX_NAME: Final = 40
 
 
+@cache
 def built_in_policies() -> Mapping[str, type[Any]]:
-    return declared("ragbandit.router.policies.algorithms", attribute="algorithm")
+    """Name -> class, for the policies of the core and of RagBandit's additions."""
+    ours = declared("ragbandit.router.policies.algorithms", attribute="algorithm")
+    return MappingProxyType(dict(sorted({**ours, **loaded("policies")}.items())))
 
 
 def known_policies() -> tuple[str, ...]:

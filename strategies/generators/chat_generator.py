@@ -1,4 +1,4 @@
-"""Passes clients' conversations on to a model server, beside completing prompts."""
+"""Passes clients' conversations on to a model server."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,9 +56,9 @@ class ChatCall(PromptCall):
     ) -> None:
         self.conversation, self._chats = conversation, generator
         super().__init__(request, generator=generator, options=options)
-        #: fields of the conversation that the server did not get, those of them that it does not support, and whether
-        #: the thoughts of earlier turns were left out
-        self._ignored, self._unsupported, self._is_bare = list[str](), list[str](), False
+        #: fields of the conversation that the server did not get, and the fields that it does not support
+        self._ignored, self._unsupported = list[str](), list[str]()
+        self._is_bare = False  #: whether the thoughts of earlier turns were left out
         self._fitted = Fitted()
 
     @property
@@ -95,7 +95,7 @@ class ChatCall(PromptCall):
         return bare
 
     def client_headers(self, dialect: str) -> Mapping[str, str]:
-        """The client's headers that are sent to a server of this dialect: those of a request that came in it."""
+        """The client's headers, if the server has the dialect of the client's request; otherwise none."""
         return self.conversation.headers if self.conversation.dialect == dialect else {}
 
     def delta(self, delta: dict[str, Any]) -> dict[str, Any]:

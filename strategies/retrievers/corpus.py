@@ -20,13 +20,13 @@ from uuid import UUID
 
 import yaml
 
+from ragbandit.shared.additions import loaded, offered
 from ragbandit.shared.errors import InvalidInput, encodable, required_module
 from ragbandit.shared.files import open_file
 from ragbandit.shared.json_lines import MAX_LINE, decode_line, lines, parse_line, rereadable
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers import office_files
 
 log = logging.getLogger("ragbandit.documents")
 
@@ -246,7 +246,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
             yield Passage(id=f"{name}#{number}", title=title, text=piece, url=name)
         documents += len(pieces)
     if not documents:
-        remedy = f"put {', '.join(_READERS)} files with text into this folder"
+        remedy = f"put {', '.join(_readers())} files with text into this folder"
         raise InvalidInput(f"{folder} has no document", field="corpus", remedy=remedy)
 
 
@@ -262,9 +262,10 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
         raise InvalidInput("links to folders are not followed")
     if not Path(os.path.realpath(path)).is_relative_to(root):
         raise InvalidInput("links to files outside of the folder are not followed")
-    read = _READERS.get(path.suffix.lower())
+    readers = _readers()
+    read = readers.get(path.suffix.lower())
     if read is None:
-        raise InvalidInput(f"the file's suffix is not one of {', '.join(_READERS)}")
+        raise InvalidInput(f"the file's suffix is not one of {', '.join(readers)}")
     if not path.is_file():
         raise InvalidInput("the path is not a file, or is a broken link")
     if path.stat().st_size > MAX_DOCUMENT:
@@ -440,16 +441,20 @@ def _form_values(fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"{str(field.get('/TU') or name).strip()}: {', '.join(texts)}"
 
 
-def _office(path: Path) -> tuple[str, str]:
-    title, text = office_files.READERS[path.suffix.lower()](path)
+def _by_addition(path: Path) -> tuple[str, str]:
+    title, text = loaded("documents")[path.suffix.lower()](path)
     return title or path.stem, _tidied(text)
 
 
 #: suffix of a file -> function that returns (title, text) of the file
-_READERS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
+_OURS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
     {".txt": _text, ".md": _markdown, ".html": _html, ".htm": _html, ".pdf": _pdf}
-    | dict.fromkeys(office_files.READERS, _office)
 )
+
+
+def _readers() -> Mapping[str, Callable[[Path], tuple[str, str]]]:
+    """As `_OURS`, with the forms of documents that additions read."""
+    return {**_OURS, **dict.fromkeys(offered("documents"), _by_addition)}
 
 
 def passage_line(passage: Passage) -> bytes:

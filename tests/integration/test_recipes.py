@@ -41,6 +41,12 @@ def tree(tmp_path_factory):
     steps = copy / "router/serving/deciding/steps"
     (steps / "hurry.py").write_text(code_of("A guard of your own"))
     listed = (steps / "__init__.py").read_text().replace("    Tasks,", "    Tasks,\n    Hurry,", 1)
+    reader, addition = re.findall(
+        r"```python\n(.*?)```", PAGE.partition("## A form of documents of your own\n")[2], re.DOTALL
+    )[:2]
+    (copy / "ragbandit/additions/subtitles").mkdir()
+    (copy / "ragbandit/additions/subtitles/reader.py").write_text(reader)
+    (copy / "ragbandit/additions/subtitles/__init__.py").write_text(addition)
     imported = "from ragbandit.router.serving.deciding.steps.hurry import Hurry\n"
     (steps / "__init__.py").write_text(listed.replace("from ragbandit", f"{imported}from ragbandit", 1))
     return copy
@@ -81,3 +87,15 @@ with Router.open(settings, jobs=MemoryJobs()) as router:
     printed = run(tree, "-c", program)
     assert printed.startswith("('fast',)")
     assert "Left out, since the caller was in a hurry: slow." in printed
+
+
+def test_a_form_of_documents_in_an_addition_is_read(tree):
+    """A folder of ragbandit/additions/ with a reader makes `index build` read files of one more ending."""
+    (tree / "films").mkdir()
+    (tree / "films" / "jaws.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nA shark comes.\n")
+    program = """
+from pathlib import Path
+from ragbandit.strategies.retrievers.corpus import read_corpus
+print([passage.text for passage in read_corpus(Path("films"))])
+"""
+    assert run(tree, "-c", program) == "['A shark comes.']\n"

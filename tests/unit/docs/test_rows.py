@@ -19,8 +19,13 @@ ROWS = [
     if line.startswith("| ") and not line.startswith("| row |")
 ]
 #: A new row raises this number. It never falls, since no row leaves.
-FEWEST = 76
-_TEST = re.compile(r"`((?:unit|integration|acceptance|clients)/[\w/-]+\.py)::(\w+)`")
+FEWEST = 77
+_TEST = re.compile(r"`((?:unit|integration|acceptance|clients|additions)/[\w/-]+\.py)::(\w+)`")
+
+
+def is_deleted(part):
+    """Whether a part is an addition that this tree lacks (`make without`)."""
+    return part.startswith("ragbandit/additions/") and not (ROOT / part).is_dir()
 
 
 @cache
@@ -38,6 +43,8 @@ def test_a_row_has_its_part_and_its_test(row):
     _, part, _, tests = row
     parts = re.findall(r"`([\w/]+)`", part)
     assert parts
+    if any(is_deleted(each) for each in parts):
+        return
     assert all((ROOT / each).is_dir() for each in parts), part
     named = _TEST.findall(tests)
     assert named

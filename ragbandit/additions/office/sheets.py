@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from ragbandit.additions.office.package import MAX_CHARACTERS, Package, opened_package
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.strategies.retrievers.office_files.package import MAX_CHARACTERS, Package, opened_package
 
 #: maximum number of rows of a sheet in Excel, and of cells of a document, empty ones included
 _MAX_ROWS: Final = 1_048_576

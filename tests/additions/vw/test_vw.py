@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from ragbandit.additions.vw.policy import VowpalWabbit
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.algorithms.vw import VowpalWabbit
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query

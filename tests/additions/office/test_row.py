@@ -4,9 +4,9 @@ import openpyxl
 import pytest
 import yaml
 
+from tests.additions.office.files import said, shape, slides, word
 from tests.support import command
 from tests.support.arms.configured_arms import answered
-from tests.support.office import said, shape, slides, word
 
 
 @pytest.fixture(scope="module")

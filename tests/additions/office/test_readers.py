@@ -7,11 +7,13 @@ import zipfile
 import openpyxl
 import pytest
 
+from ragbandit.additions.office import documents, package as package_module, sheets
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.strategies.retrievers.office_files import READERS, documents, package as package_module, sheets
-from tests.support.office import TYPES, links, package, run, said, shape, slides, word, xml
+from tests.additions.office.files import TYPES, links, package, run, said, shape, slides, word, xml
 
+READERS = loaded("documents")
 BOX = f"<w:txbxContent>{said('In a box.')}</w:txbxContent>"
 SHAPE = f"<wps:wsp><wps:txbx>{BOX}</wps:txbx></wps:wsp>"
 #: what is in the body of a .docx -> its text

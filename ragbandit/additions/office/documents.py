@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 from xml.etree.ElementTree import Element
 
+from ragbandit.additions.office.package import MAX_CHARACTERS, Package, local, opened_package
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.strategies.retrievers.office_files.package import MAX_CHARACTERS, Package, local, opened_package
 
 #: elements whose text is not shown: deletions, codes of fields, readings of characters
 _UNSEEN: Final = frozenset({"del", "moveFrom", "cellDel", "instrText", "delText", "delInstrText", "rt"})

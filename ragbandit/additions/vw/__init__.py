@@ -1,0 +1,5 @@
+"""Vowpal Wabbit as a policy."""
+
+from ragbandit.shared.additions import Addition
+
+ADDITION = Addition(policies={"vw": "policy:VowpalWabbit"})

@@ -1,0 +1,35 @@
+"""What a package of yours, or a folder of ragbandit/additions, may add to RagBandit, and the shape of each.
+
+- an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
+  `ragbandit.testing.arms.ARM_CHECKS`
+- a policy: `Policy`, by a class path, an entry point of the group `ragbandit.policies`, or `Addition.policies`. Its
+  contract: `ragbandit.testing.policies.POLICY_CHECKS`
+- a generator: `Generator`, in your own arms. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
+- a retriever: `Retriever`, by the path of a function that returns one, as `retriever.name`
+- a form of documents: `ReadDocument`, by `Addition.documents`
+
+Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
+finds it by `ragbandit.shared.additions`, and imports a class of it when it is needed. A class of others that cannot be
+imported is a ConfigError with its name. docs/extend.md has an example of each, which a test runs.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from ragbandit.router.policies.base import Policy
+from ragbandit.shared.additions import Addition
+from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.run import Strategy as Arm
+
+__all__ = ["Addition", "Arm", "Generator", "Policy", "ReadDocument", "Retriever"]
+
+
+class ReadDocument(Protocol):
+    """Reads a document of one form, as "a.docx", for `ragbandit index build`."""
+
+    def __call__(self, path: Path, /) -> tuple[str, str]:
+        """Returns (title or "", text). What is not read is named in a warning of the logger "ragbandit.documents".
+
+        Raises InvalidInput for a file that cannot be read; `index build` leaves it out and says why. Called once for
+        each file, one after the other, with files of at most 64 MiB.
+        """

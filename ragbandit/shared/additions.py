@@ -1,0 +1,73 @@
+"""Finds RagBandit's own additions: the folders of ragbandit/additions, each a feature that can be deleted.
+
+The core imports no addition. It asks here for the classes that additions offer, by the name of a hook (the fields of
+`Addition`), and imports a class when it is needed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules, resolve_name
+from types import MappingProxyType
+from typing import Any, Final
+
+#: the package whose folders are additions
+PACKAGE: Final = "ragbandit.additions"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Addition:
+    """What a folder of ragbandit/additions adds; its `__init__` defines one, named ADDITION, and imports nothing else.
+
+    Each hook maps the name under which something is offered to its place in the folder, as "module:Class".
+    """
+
+    #: name of an arm -> a class that follows `ragbandit.hooks.Arm`
+    arms: Mapping[str, str] = field(default_factory=dict)
+    #: name of a policy -> a class that follows `ragbandit.hooks.Policy`
+    policies: Mapping[str, str] = field(default_factory=dict)
+    #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
+    documents: Mapping[str, str] = field(default_factory=dict)
+    #: verb of the command, as "index counts" -> its function
+    verbs: Mapping[str, str] = field(default_factory=dict)
+    #: names of the other additions that the addition imports
+    needs: frozenset[str] = frozenset()
+    #: the file in docs/ that is deleted with the addition; "" if it has no page of its own
+    page: str = ""
+
+
+#: the names of the hooks
+HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in ("needs", "page"))
+
+
+@cache
+def additions() -> Mapping[str, Addition]:
+    """Name of each folder of ragbandit/additions -> what it adds, in the order of the names."""
+    try:
+        folders = import_module(PACKAGE).__path__
+    except ModuleNotFoundError:  # a build without additions
+        return MappingProxyType({})
+    names = sorted(module.name for module in iter_modules(folders) if module.ispkg)
+    return MappingProxyType({name: import_module(f"{PACKAGE}.{name}").ADDITION for name in names})
+
+
+@cache
+def offered(hook: str) -> Mapping[str, str]:
+    """Name -> "package.module:Class" of all that additions offer for a hook. Imports none of it.
+
+    Raises ValueError if two additions offer the same name.
+    """
+    places: dict[str, str] = {}
+    for addition, what in additions().items():
+        for name, place in getattr(what, hook).items():
+            if name in places:
+                raise ValueError(f"two additions offer {name!r} in {hook}: {places[name]} and one in {addition}")
+            places[name] = f"{PACKAGE}.{addition}.{place}"
+    return MappingProxyType(dict(sorted(places.items())))
+
+
+@cache
+def loaded(hook: str) -> Mapping[str, Any]:
+    """Name -> class or function of all that additions offer for a hook."""
+    return MappingProxyType({name: resolve_name(place) for name, place in offered(hook).items()})

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -451,3 +452,13 @@ def own_redis(tmp_path):
     server.start()
     yield server, redis_url(settings)
     server.stop()
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """The path of a named pipe into which nobody writes. At the end a reader that waits for it is let go."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    yield path
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))

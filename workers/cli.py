@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ragbandit.router.cli.lazy_verbs import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
+from ragbandit.shared.additions import offered
 from ragbandit.shared.processes.hung_threads import leave_hung_threads
 from ragbandit.shared.version import __version__
 
@@ -20,8 +21,8 @@ _WORKERS: Final = "ragbandit.workers.verbs"
 #: verbs of `ragbandit policy` whose functions have the same names
 _POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "resume", "restart")
 
-#: heading in the help -> its verbs, in the order shown
-PANELS: Final[Mapping[str, Verbs]] = {
+#: heading in the help -> its verbs, in the order shown; the verbs of additions follow
+_OURS: Final[Mapping[str, Verbs]] = {
     "Start here": {
         "init": f"{_WORKERS}.init:init",
         "demo": "ragbandit.examples.handbook.demo:demo",
@@ -30,7 +31,7 @@ PANELS: Final[Mapping[str, Verbs]] = {
         "validate": f"{_WORKERS}.validate:validate",
         "index": VerbGroup(
             "Build, describe and search passage indexes.",
-            {verb: f"{_WORKERS}.index:{verb}" for verb in ("build", "search", "counts")},
+            {verb: f"{_WORKERS}.index:{verb}" for verb in ("build", "search")},
         ),
     },
     "Run": {
@@ -88,6 +89,24 @@ PANELS: Final[Mapping[str, Verbs]] = {
         "audit": f"{_ROUTER}.access:audit",
     },
 }
+
+
+def _with_additions(panels: Mapping[str, Verbs]) -> Mapping[str, Verbs]:
+    """The verbs with those of additions: "index counts" joins the group `index`, "Run: mcp" the heading "Run"."""
+    whole = {heading: dict(verbs) for heading, verbs in panels.items()}
+    for name, place in offered("verbs").items():
+        heading, _, verb = name.rpartition(": ")
+        group, _, nested = verb.partition(" ")
+        for shown, verbs in whole.items():
+            known = verbs.get(group)
+            if nested and isinstance(known, VerbGroup):
+                verbs[group] = known._replace(verbs={**known.verbs, nested: place})
+            elif not nested and shown == heading:
+                verbs[verb] = place
+    return whole
+
+
+PANELS: Final[Mapping[str, Verbs]] = _with_additions(_OURS)
 VERBS: Final[Verbs] = {name: verb for verbs in PANELS.values() for name, verb in verbs.items()}
 
 

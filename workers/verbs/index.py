@@ -13,7 +13,6 @@ from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
-from ragbandit.strategies.retrievers.mention_counts import count_mentions, write_counts
 from ragbandit.workers.setup.retrievers import Facts, retriever_kind, search_once, with_choice
 
 IndexOption = Annotated[
@@ -70,20 +69,6 @@ def search(
     hits = search_once(retriever_kind(settings).open(), query=query, k=k)
     rows = [{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits]
     show_list(rows, none="nothing was found", as_json=as_json)
-
-
-def counts(
-    *,
-    corpus: Annotated[Path, typer.Option(help="JSONL or Parquet with id, title and text, or a folder of documents")],
-    out: Annotated[Path, typer.Option(help="file to write, for policy.params.counts")],
-    as_json: JsonOption = False,
-) -> None:
-    """Count in how many passages of a corpus each name is mentioned, for the policy `popularity`."""
-    with interruptible("stopped; the same command starts from the beginning"):
-        counted = count_mentions(read_corpus(corpus))
-        write_counts(counted, out)
-    facts = {"file": str(out), "passages": counted["passages"], "names": len(counted["mentions"])}
-    show(facts, as_json=as_json)
 
 
 def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:

@@ -3,24 +3,21 @@
 import json
 import os
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.router.policies.algorithms.popularity import Popularity
-from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import open_file, read_file, read_text
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation.kept_answers import Answers
+from tests.support.user_files import refusal
 
 #: what reads a file -> its error's field (None for the path)
 READERS = {
-    "counts": (lambda path: Popularity(counts=str(path)), "policy.params.counts"),
-    "threshold": (lambda path: Popularity(counts=str(counts(path.parent)), trained=str(path)), "policy.params.trained"),
     "configuration": (load, "config"),
     "prompt": (
         lambda path: load_templates(["note_first"], overrides={"note_first": str(path)}),
@@ -32,56 +29,16 @@ READERS = {
 STREAMED = {"table": (read_table, None), "corpus": (lambda path: list(read_corpus(path)), None)}
 
 
-def counts(folder, text='{"format": 1, "mentions": {"paris": 40}}'):
-    file = folder / "counts.json"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return file
-
-
-@pytest.fixture
-def pipe(tmp_path):
-    """The path of a named pipe into which nobody writes. At the end a reader that waits for it is let go."""
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    yield path
-    with suppress(OSError):
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-
-
-def refusal(read, path):
-    """The error of a reader, which has to come within 20 seconds."""
-    errors = []
-
-    def run():
-        try:
-            read(path)
-        except RagBanditError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(20)
-    assert not thread.is_alive(), "it waits for the pipe"
-    assert errors, "it was read"
-    return errors[0]
-
-
 @pytest.mark.parametrize("reader", READERS)
 def test_a_pipe_is_refused_where_a_file_is_read_again(pipe, reader):
-    """A pipe as a file of counts, settings, prompts or answers is refused at once, with its field and a remedy."""
+    """A pipe as a file of settings, prompts or answers is refused at once, with its field and a remedy."""
     read, field = READERS[reader]
-    if reader == "threshold":
-        folder = pipe.parent / "trained"
-        folder.mkdir()
-        (folder / "ragbandit.json").symlink_to(pipe)
-        error = refusal(read, folder)
-    else:
-        error = refusal(read, pipe)
+    error = refusal(read, pipe)
     assert "a pipe, not a file" in error.message
     assert (error.field, bool(error.remedy)) == (field or str(pipe), True)
 
 
-@pytest.mark.parametrize("reader", [name for name in READERS | STREAMED if name != "threshold"])
+@pytest.mark.parametrize("reader", READERS | STREAMED)
 def test_a_device_is_refused(reader):
     """A device, which may have no end, is refused by every reader, with its field and a remedy."""
     read, field = (READERS | STREAMED)[reader]
@@ -149,39 +106,14 @@ def test_a_configuration_above_the_cap_is_refused(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_marks_of_encodings(tmp_path, encoding):
-    """Counts, settings and prompts may be UTF-8, or have the byte order mark of UTF-8 or UTF-16."""
-    path = counts(tmp_path, '{"format": 1, "mentions": {"münchen": 40}}'.encode(encoding))
-    assert Popularity(counts=str(path)).popularity("Where is München?") == 40.0
+    """Settings and prompts may be UTF-8, or have the byte order mark of UTF-8 or UTF-16."""
+    path = tmp_path / "text"
+    path.write_bytes("münchen".encode(encoding))
     settings = tmp_path / "config.yaml"
     settings.write_bytes("policy: {name: mba, label: müller}\n".encode(encoding))
     with pytest.raises(ConfigError, match=r"policy\.label"):  # the label was read: it may only have ASCII letters
         load(settings)
-    assert read_text(path) == '{"format": 1, "mentions": {"münchen": 40}}'
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"format": 1, "mentions": {"paris": 40, "rome": 1, "paris": 2}}', "'paris' stands twice"),
-        ('{"format": 1, "mentions": {}, "mentions": {"paris": 2}}', "'mentions' stands twice"),
-        ('{"format": 1, "mentions": {"paris": NaN}}', r"mentions\.paris"),
-        ('{"format": 1, "mentions": {"paris": 1e400}}', r"mentions\.paris"),
-        (f'{{"format": 1, "mentions": {{"paris": 1{"0" * 400}}}}}', r"mentions\.paris"),
-        ('{"format": 1, "mentions": {"paris": true}}', r"mentions\.paris"),
-        ('{"format": 1, "mentions": {"paris": "40"}}', r"mentions\.paris"),
-        ('{"format": 1, "mentions": ["paris"]}', "mentions"),
-        ("[" * 100_000, "is no file of counts"),
-        ("", "is no file of counts"),
-        ("[]", "is no file of counts"),
-        (b'{"format": 1, "mentions": {"m\xfcnchen": 40}}', "not UTF-8"),
-    ],
-)
-def test_odd_counts_are_refused(tmp_path, text, said):
-    """A file of counts with a repeated key, another type or another encoding is refused, by name and with a remedy."""
-    with pytest.raises(ConfigError, match=said) as caught:
-        Popularity(counts=str(counts(tmp_path, text)))
-    assert caught.value.field == "policy.params.counts"
-    assert "ragbandit index counts" in caught.value.remedy
+    assert read_text(path) == "münchen"
 
 
 def test_a_folder_is_no_file(tmp_path):

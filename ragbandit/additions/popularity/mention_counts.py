@@ -2,7 +2,7 @@
 
     {"format": 1, "passages": 8119, "mentions": {"barack obama": 12, "paris": 31, ...}}
 
-mentions: key (ragbandit.shared.texts.entity_words) -> number of passages, at least 2. Rarer names count as not
+mentions: key (ragbandit.additions.popularity.entity_words) -> number of passages, at least 2. Rarer names count as not
 mentioned. You may write such a file yourself, with page views for example; its numbers need not be whole.
 
 A passage mentions its title without "(...)" at the end, and every run of words that begins with a capitalised word,
@@ -18,9 +18,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, TypedDict
 
+from ragbandit.additions.popularity.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import whole_file
-from ragbandit.shared.texts.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.strategies.base import Passage
 
 FORMAT: Final = 1

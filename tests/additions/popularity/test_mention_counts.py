@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from ragbandit.additions.popularity.mention_counts import LEAST, count_mentions, write_counts
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.mention_counts import LEAST, count_mentions, write_counts
 
 PASSAGES = [
     Passage(id="1", title="Vistula", text="The Vistula is a river. Warsaw stands on the Vistula, in Poland."),

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.algorithms.popularity import Popularity, read_counts
+from ragbandit.additions.popularity.policy import Popularity, read_counts
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError

@@ -24,6 +24,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from ragbandit.additions.popularity.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.router.policies.base import (
     NO_RETRIEVAL,
     SINGLE_STEP,
@@ -42,7 +43,6 @@ from ragbandit.router.policies.base import (
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.shared.files import free_folder, read_file, read_text, text_of_file, whole_folder
 from ragbandit.shared.json_lines import DECODER
-from ragbandit.shared.texts.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 #: number of entities in a decision's facts

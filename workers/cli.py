@@ -37,7 +37,6 @@ _OURS: Final[Mapping[str, Verbs]] = {
     "Run": {
         "serve": f"{_WORKERS}.service:serve",
         "worker": f"{_WORKERS}.service:worker",
-        "mcp": f"{_ROUTER}.calls:mcp",
         "migrate": f"{_ROUTER}.data:migrate",
         "route": f"{_ROUTER}.calls:route",
         "answer": f"{_ROUTER}.calls:answer",

@@ -29,6 +29,8 @@ class Addition:
     policies: Mapping[str, str] = field(default_factory=dict)
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
+    #: name of an interface over HTTP -> an object `Endpoints` (router/api/routes.py)
+    endpoints: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading
     verbs: Mapping[str, str] = field(default_factory=dict)
     #: names of the other additions that the addition imports

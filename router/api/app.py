@@ -15,7 +15,6 @@ from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api import mcp as mcp
 from ragbandit.router.api.dependencies import Reads, SharedRead
 from ragbandit.router.api.doors import DOORS
 from ragbandit.router.api.edge import Edge, cors, plain_paths
@@ -40,6 +39,7 @@ from ragbandit.router.serving.setup.bootstrap import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.router.telemetry.tracing import Tracing
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import NotReady
 
 _DESCRIPTION = """\
@@ -228,9 +228,10 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *(route for door in DOORS for route in door.endpoints.routes),
     *(
         route
-        for module in (feedback, labels, sessions, policies, operations, verdicts, mcp)
+        for module in (feedback, labels, sessions, policies, operations, verdicts)
         for route in module.endpoints.routes
     ),
+    *(route for endpoints in loaded("endpoints").values() for route in endpoints.routes),
     *DASHBOARD,
     *_pages.routes,
 )

@@ -1,6 +1,5 @@
-"""Verbs `route`, `answer`, `mcp` and `feedback send`: calls to a running service."""
+"""Verbs `route`, `answer` and `feedback send`: calls to a running service."""
 
-import asyncio
 import os
 import shlex
 from typing import Annotated, Any, Final
@@ -13,7 +12,7 @@ from ragbandit.router.cli.console import console, print_json
 from ragbandit.router.cli.options import ConfigOption, IdOption, JsonOption, KeyOption, UrlOption
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config import loading as configuration
-from ragbandit.shared.errors import InvalidInput, required_module
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import number_or_name, one_line
 from ragbandit.shared.texts.redaction import shown_variable
 
@@ -83,15 +82,6 @@ def answer(
         options = {"--url": url, "--key-env": key_env, "--config": config}
         used = "".join(f" {option} {shlex.quote(value)}" for option, value in options.items() if value)
         console.say(f"\nrate it: `ragbandit feedback send {reply['decision_id']} --rating true{used}`")
-
-
-def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:
-    """Serve the tools of a running service to the agent that starts this command, by MCP on stdin and stdout."""
-    required_module("mcp", extra="mcp")
-    from ragbandit.router.api.mcp_tools import serve_pipes
-
-    with client_of(url, config=config, key_env=key_env) as client:
-        asyncio.run(serve_pipes(client.connection))
 
 
 def _answer_text(reply: AnswerReply | PendingReply) -> str:

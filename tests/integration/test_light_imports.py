@@ -67,7 +67,7 @@ def test_imports_are_light():
         "ragbandit.router.policies": pure,
         "ragbandit.router.encoders.weights": {"torch", "transformers", "huggingface_hub"},
         "ragbandit.testing.policies": {"pytest", "hypothesis"},  # the contract ships with the package
-        "ragbandit.router.api.mcp": {"mcp"},
+        "ragbandit.router.api.app": {"mcp"},
     }
     for (name, forbidden), loaded in zip(never.items(), imported(*never), strict=True):
         assert forbidden & loaded == set(), name

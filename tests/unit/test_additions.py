@@ -44,9 +44,9 @@ def test_the_core_imports_no_addition():
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_what_is_offered_can_be_loaded(hook):
-    """Each name that an addition offers leads to a class or function."""
+    """Each name that an addition offers leads to something that can be imported."""
     assert loaded(hook).keys() == offered(hook).keys()
-    assert all(callable(one) for one in loaded(hook).values())
+    assert None not in loaded(hook).values()
 
 
 def test_a_name_belongs_to_one_addition(monkeypatch):

@@ -22,6 +22,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.shared.additions import additions
 from tests.support.servers.http_service import Service, worker_answers
 
 #: number of requests; 0: as `make test` sends
@@ -142,8 +143,10 @@ NESTED = [
         {"model": "auto", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]},
     ),
     ("/v1/route", {"question": "x", "arms": ["single_step"], "context": {"a": "b"}, "aim": {"quality": 0.5}}),
-    ("/mcp", {"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {"name": "x", "arguments": {"a": "b"}}}),
 ]
+if "mcp" in additions():
+    CALL = {"name": "x", "arguments": {"a": "b"}}
+    NESTED.append(("/mcp", {"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": CALL}))
 
 
 def with_half_pairs(value, place=""):

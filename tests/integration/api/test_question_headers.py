@@ -10,6 +10,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.shared.additions import additions
 from ragbandit.shared.types import TaskTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.http_service import Service
@@ -39,9 +40,9 @@ DOORS = {
     "chat": ("/v1/chat/completions", chat),
     "responses": ("/v1/responses", lambda question: {"model": "auto", "input": question}),
     "messages": ("/v1/messages", lambda question: chat(question) | {"max_tokens": 9}),
-    "mcp route": ("/mcp", tool("route")),
-    "mcp answer": ("/mcp", tool("answer")),
 }
+if "mcp" in additions():
+    DOORS |= {"mcp route": ("/mcp", tool("route")), "mcp answer": ("/mcp", tool("answer"))}
 #: doors at which texts come, but nothing is decided
 OTHERS = {
     "embeddings": ("/v1/embeddings", lambda question: {"model": "small", "input": question}),

@@ -26,6 +26,7 @@ from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.router.storage.sql.tables import arm_hours, feedback, jobs, outcomes
 from ragbandit.router.storage.totals import EVER, Extender
+from ragbandit.shared.additions import additions
 from ragbandit.shared.model_servers.failures import FAILOVER, FAILURE, SUCCESSOR
 from ragbandit.shared.types import Fact, RequestFacts, names
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -115,7 +116,8 @@ def send(http: httpx.Client, caller: Caller) -> None:
     posted(http, "/v1/answer?wait_s=20", {"question": text(*WORDS[9:18]), "context": context}, key="answer")
     arguments = {"question": text(*WORDS[18:27]), "decision_id": "mcp"}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "route", "arguments": arguments}}
-    posted(http, "/mcp", call)
+    if "mcp" in additions():
+        posted(http, "/mcp", call)
     user = [{"role": "user", "content": text(*WORDS[27:36])}]
     before = [{"role": "user", "content": text(*WORDS[:5])}, {"role": "assistant", "content": text(*WORDS[5:9])}]
     function = {"name": "f", "description": text("forced"), "parameters": caller.schema()}

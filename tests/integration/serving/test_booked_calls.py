@@ -7,6 +7,7 @@ from sqlalchemy import select, text
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.tables import jobs, outcomes
+from ragbandit.shared.additions import additions
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.http_service import Service
 from tests.support.waiting import until
@@ -99,9 +100,10 @@ def test_a_stream_that_the_caller_leaves_is_booked(world, path):
     assert dollars(service.router.database) - before == pytest.approx(30.0)
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/answer?wait_s=9", "/mcp"]
-)
+WHOLE = ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/answer?wait_s=9"]
+
+
+@pytest.mark.parametrize("path", [*WHOLE, *(["/mcp"] if "mcp" in additions() else [])])
 def test_a_whole_answer_that_the_caller_leaves_is_booked(world, path):
     """A caller who hangs up before a whole answer, or before the reply to its tool's call, pays for it."""
     service, server = world

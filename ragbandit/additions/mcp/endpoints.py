@@ -20,7 +20,7 @@ from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 
 if TYPE_CHECKING:
-    from ragbandit.router.api.mcp_tools import Context
+    from ragbandit.additions.mcp.tools import Context
 
 
 #: headers that a tool's request does not get from the agent's request: headers of the connection, headers of a body,
@@ -65,7 +65,7 @@ async def _server_of(app: Any) -> Any:
             await asyncio.to_thread(required_module, "mcp", extra="mcp")
         except ConfigError as error:
             raise NotFound("this service has no MCP: a package is not installed", remedy=error.remedy) from error
-        from ragbandit.router.api.mcp_tools import make_mcp_server
+        from ragbandit.additions.mcp.tools import make_mcp_server
 
         logging.getLogger("mcp").setLevel(logging.WARNING)  # the SDK logs two lines for every request
         app.state.mcp = make_mcp_server(app.openapi, call=_call_endpoint)

@@ -1,0 +1,5 @@
+"""MCP: the endpoints of the service as tools for agents, at /mcp and by `ragbandit mcp` on pipes."""
+
+from ragbandit.shared.additions import Addition
+
+ADDITION = Addition(endpoints={"mcp": "endpoints:endpoints"}, verbs={"Run: mcp": "verb:mcp"}, page="mcp.md")

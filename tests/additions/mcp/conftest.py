@@ -1,0 +1,5 @@
+"""Services with keys."""
+
+from tests.integration.api.security.conftest import keyed
+
+__all__ = ["keyed"]

@@ -1,6 +1,6 @@
 """What a waiting decision goes through before it is learned: adjustments, in the one order that `Learner` lists.
 
-1. `Repricing`: its outcome gets the right dollars, by the corrections of prices.
+1. `corrected_prices.Repricing`: its outcome gets the right dollars, by the corrections of prices.
 2. `sources.Screening`: feedback that must not be learned is left out, and the rest gets factors on its weight.
 3. `examples.Joining`: it waits for its time (`ClosingRule`), or gets the reward of what 1 and 2 have left.
 4. `arm_changes.ArmChanges`: it is rejected if its arm has changed since, or restarts arms. This is the last one, since
@@ -8,10 +8,8 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from ragbandit.router.storage.access.corrections import Corrections, corrections_of
-from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import ArmName, ClosedDecision, Feedback, JoinedDecision, Reward
 
 
@@ -59,7 +57,7 @@ class Adjustment:
     """One step of the list: it changes a decision, rejects it, or lets it wait. A subclass has `adjust`."""
 
     def refresh(self) -> None:
-        """Read what the step needs for all decisions, at the beginning of `Learner.drain`. Raises StoreError."""
+        """Read what the step needs for all decisions, in `Learner.drain` and `Learner.catch_up`. Raises StoreError."""
 
     def look_up(self, page: Sequence[JoinedDecision]) -> None:
         """Read what the step needs for these decisions, before they are adjusted. Raises StoreError."""
@@ -67,22 +65,6 @@ class Adjustment:
     def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision | None:
         """Returns the decision as changed, its closure with the reason, or None if it must wait."""
         raise NotImplementedError
-
-
-class Repricing(Adjustment):
-    """Outcomes get the right dollars; stored outcomes keep the dollars of their time."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._database = ledger.database
-        self._corrections = Corrections()
-
-    def refresh(self) -> None:
-        with self._database.read() as connection:
-            self._corrections = corrections_of(connection)
-
-    def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow:  # noqa: ARG002 - of the protocol
-        joined = self._corrections.applied(row.joined)
-        return row if joined is row.joined else replace(row, joined=joined)
 
 
 class Adjustments:

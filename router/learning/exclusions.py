@@ -18,12 +18,12 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import (
     KINDS,
+    Exclusion,
     KeyDirectory,
-    Quarantine,
-    add_quarantine,
+    add_exclusion,
+    exclusions_of,
     matches,
-    quarantines_of,
-    stored_quarantines,
+    stored_exclusions,
 )
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import record
@@ -111,12 +111,12 @@ def relearn(
     InvalidInput, as for a source without feedback, and NotReady if another learner holds the new ledger. progress:
     called with the number of decisions.
     """
-    exclusion = ledger.label, checked_source(source), since, until
+    wanted = ledger.label, checked_source(source), since, until
     count = count_feedback(ledger, source=source, since=since, until=until)
-    in_place = quarantines_of(ledger.database)
-    quarantine = next((q for q in in_place if (q.label, q.source, q.since, q.until) == exclusion), None)
-    if quarantine is None:
-        quarantine = Quarantine(
+    in_place = exclusions_of(ledger.database)
+    exclusion = next((one for one in in_place if (one.label, one.source, one.since, one.until) == wanted), None)
+    if exclusion is None:
+        exclusion = Exclusion(
             source=source,
             since=since,
             until=until,
@@ -127,12 +127,12 @@ def relearn(
             made_at=now,
         )
         with ledger.database.write() as connection:
-            quarantine = _begin(connection, quarantine)
+            exclusion = _begin(connection, exclusion)
     return {
-        "number": quarantine.number,
+        "number": exclusion.number,
         "source": source,
         "feedback": count,
-        **learn_again(ledger, label=quarantine.new_label, settings=settings, now=now, progress=progress),
+        **learn_again(ledger, label=exclusion.new_label, settings=settings, now=now, progress=progress),
     }
 
 
@@ -158,21 +158,21 @@ def learn_again(
 
 def carry_exclusions(connection: Connection, *, label: str, new_label: str) -> None:
     """Let the exclusions of a ledger hold for the ledger that replaces it."""
-    for earlier in stored_quarantines(connection, new_label=label):
-        add_quarantine(connection, replace(earlier, label=label, new_label=new_label))
+    for earlier in stored_exclusions(connection, new_label=label):
+        add_exclusion(connection, replace(earlier, label=label, new_label=new_label))
 
 
-def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
-    carry_exclusions(connection, label=quarantine.label, new_label=quarantine.new_label)
-    stored = add_quarantine(connection, quarantine)
+def _begin(connection: Connection, exclusion: Exclusion) -> Exclusion:
+    carry_exclusions(connection, label=exclusion.label, new_label=exclusion.new_label)
+    stored = add_exclusion(connection, exclusion)
     names = ("number", "label", "new_label", "since", "until", "reason")
     record(
         connection,
-        actor=quarantine.actor,
+        actor=exclusion.actor,
         action="feedback.quarantine",
-        target=quarantine.source,
+        target=exclusion.source,
         facts={name: getattr(stored, name) for name in names},
-        now=quarantine.made_at,
+        now=exclusion.made_at,
     )
     return stored
 
@@ -183,7 +183,7 @@ def next_label(ledger: Ledger) -> str:
     base = numbered[1] if numbered else str(ledger.label)
     with ledger.database.read() as connection:
         labels = set(connection.execute(select(policies.c.label)).scalars())
-    labels |= {quarantine.new_label for quarantine in quarantines_of(ledger.database)}
+    labels |= {exclusion.new_label for exclusion in exclusions_of(ledger.database)}
     suffixes = (f"_q{number}" for number in itertools.count(1))
     candidates = (f"{base[: 40 - len(suffix)]}{suffix}" for suffix in suffixes)
     return next(label for label in candidates if label not in labels)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis, Repricing
+from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis
+from ragbandit.router.learning.corrected_prices import Repricing
 from ragbandit.router.learning.examples import Joining, closing_rule, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.monitoring.diagnosis import diagnose

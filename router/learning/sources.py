@@ -38,8 +38,10 @@ DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Quarantine:
-    #: number of the exclusion, from 1, set by `add_quarantine`
+class Exclusion:
+    """Feedback of a source that a ledger is learned without. Stored names say `quarantine`."""
+
+    #: number of the exclusion, from 1, set by `add_exclusion`
     number: int = 0
     source: str
     #: feedback received at this time or later is excluded; None for no lower bound
@@ -58,26 +60,26 @@ class Quarantine:
 
 #: key of a daily cap: (API key, rater, day in UTC as days since 1970)
 RaterDay = tuple[str | None, str, int]
-_ROWS: Final = TableRows(quarantines, Quarantine)
+_ROWS: Final = TableRows(quarantines, Exclusion)
 
 
-def quarantines_of(database: Database, *, new_label: str | None = None) -> list[Quarantine]:
+def exclusions_of(database: Database, *, new_label: str | None = None) -> list[Exclusion]:
     """Exclusions, oldest first. new_label: ledger that lacks the feedback; None for all."""
     with database.read() as connection:
-        return stored_quarantines(connection, new_label=new_label)
+        return stored_exclusions(connection, new_label=new_label)
 
 
-def stored_quarantines(connection: Connection, *, new_label: str | None = None) -> list[Quarantine]:
+def stored_exclusions(connection: Connection, *, new_label: str | None = None) -> list[Exclusion]:
     query = select(quarantines).order_by(quarantines.c.number)
     if new_label is not None:
         query = query.where(quarantines.c.new_label == new_label)
     return [_ROWS.value(row) for row in connection.execute(query).mappings()]
 
 
-def add_quarantine(connection: Connection, quarantine: Quarantine) -> Quarantine:
+def add_exclusion(connection: Connection, exclusion: Exclusion) -> Exclusion:
     """Store an exclusion under the next number, in the caller's write transaction."""
     last = connection.execute(select(func.coalesce(func.max(quarantines.c.number), 0))).scalar_one()
-    numbered = replace(quarantine, number=int(last) + 1, actor=quarantine.actor[:128])
+    numbered = replace(exclusion, number=int(last) + 1, actor=exclusion.actor[:128])
     connection.execute(insert(quarantines).values(**_ROWS.row(numbered)))
     return numbered
 
@@ -247,13 +249,13 @@ class Screening(Adjustment):
     def __init__(self, ledger: Ledger, *, settings: LearningSettings) -> None:
         self.ledger, self.settings = ledger, settings
         self._keys = KeyDirectory()
-        self._quarantines: tuple[Quarantine, ...] = ()
+        self._exclusions: tuple[Exclusion, ...] = ()
         #: result of `first_beyond` for the decisions of the last `look_up`
         self._beyond: Mapping[RaterDay, tuple[float, str]] = {}
 
     def refresh(self) -> None:
         self._keys = KeyDirectory(KeyStore(self.ledger.database).listed())
-        self._quarantines = tuple(quarantines_of(self.ledger.database, new_label=self.ledger.label))
+        self._exclusions = tuple(exclusions_of(self.ledger.database, new_label=self.ledger.label))
 
     def look_up(self, page: Sequence[JoinedDecision]) -> None:
         """Read which raters of these decisions exceed the daily cap."""
@@ -272,7 +274,7 @@ class Screening(Adjustment):
             first = None if day is None else self._beyond.get(day)
             if first is not None and (item.received_at, item.id) >= first:
                 continue
-            if any(rule.covers(item.received_at) and matches(rule.source, sources) for rule in self._quarantines):
+            if any(rule.covers(item.received_at) and matches(rule.source, sources) for rule in self._exclusions):
                 continue
             weight = factor(item, sources=sources, configured=self.settings.sources)
             if item.source == "label" or (item.source == "judge" and "share" in item.facts):

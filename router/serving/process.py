@@ -73,10 +73,10 @@ class RouterProcess:
         self.service.live, self.service.glance = lambda: self.versions.live, self.versions.glance
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
         #: notifies the learner WAKE_S after it was woken
-        self.learner = Routine(
+        self.learner_wakeup = Routine(
             "wake the learner", self._wake_learner, every_s=IDLE_S, at_once=False, at_end=self.notifier.notify_learner
         )
-        make_queue = partial(writes, wake=self.learner.wake, limits=settings.server)
+        make_queue = partial(writes, wake=self.learner_wakeup.wake, limits=settings.server)
         self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
             "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
             "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
@@ -111,14 +111,14 @@ class RouterProcess:
             from ragbandit.router.queue.stream_reader import StreamReader
 
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
-        self.learner.start()
+        self.learner_wakeup.start()
         self.poll.start()
         self.listener = self.jobs.listen(self._hear)
 
     def close(self) -> None:
         """Finish the submitted requests, and stop all threads."""
         queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
-        for part in (*queues, self.learner, self.poll, self.listener, self.versions, self.streams):
+        for part in (*queues, self.learner_wakeup, self.poll, self.listener, self.versions, self.streams):
             if part is not None:
                 part.close()
 
@@ -175,7 +175,7 @@ class RouterProcess:
             raise NotReady(fault)
 
     def _hear(self, notification: str) -> None:
-        """Handle a notification of a worker or the learner: "snapshot:<version>" or "outcome:<decision id>"."""
+        """Handle a notification of a worker or the learner: "snapshot" or "outcome:<decision id>"."""
         kind, _, key = notification.partition(":")
         if kind == "snapshot":
             self.poll.wake()

@@ -15,7 +15,7 @@ from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, count_feedback, relearn
-from ragbandit.router.learning.sources import quarantines_of
+from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.offline.logs.records import records
 from ragbandit.router.offline.traffic.feedback_rows import FeedbackImporter
 from ragbandit.router.queue.notifier import Notifier
@@ -62,7 +62,7 @@ def exclude(
         if since or until or dry_run:
             raise InvalidInput("name the source to exclude", field="source", remedy=SOURCE_HELP)
         with open_store(config) as (_, ledger):
-            rows = quarantines_of(ledger.database)
+            rows = exclusions_of(ledger.database)
         show_list([asdict(row) for row in rows], none="no source is excluded", as_json=as_json)
         return
     now = time.time()

@@ -8,15 +8,15 @@ import pytest
 
 from tests.support.house import STREETS, House
 
-#: street -> (modules, lines) that its start may reach, with imports inside functions. One module of each is the finder of
-#: additions (ragbandit/shared/additions.py)
+#: street -> (modules, lines) that its start may reach, with imports inside functions. One module of each is the
+#: finder of additions (ragbandit/shared/additions.py)
 ALLOWED = {
-    "library": (257, 37_000),
-    "POST /v1/route": (282, 40_600),
+    "library": (258, 37_000),
+    "POST /v1/route": (283, 40_600),
     "POST /v1/feedback": (279, 39_900),
-    "learner": (94, 14_900),
+    "learner": (95, 14_900),
     "worker": (442, 63_000),
-    "replay": (240, 36_200),
+    "replay": (241, 36_200),
 }
 #: public names that two modules define, and why each may
 TWO_MEANINGS = {

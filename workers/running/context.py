@@ -83,7 +83,8 @@ class Context:
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     #: set when this process should end; it claims no job after that
     ending: threading.Event = field(default_factory=threading.Event)
-    learning: StoreOutage = field(
+    #: logs once per outage that the learner cannot learn
+    learning_outage: StoreOutage = field(
         default_factory=lambda: StoreOutage(
             action="learn",
             failing="cannot learn, since the store fails; trying again. Stored feedback is learned later. "
@@ -95,6 +96,7 @@ class Context:
     looked_at: float = 0.0
     #: when this process runs questions whose first run ended a process
     second_runs: SecondRuns = field(default_factory=SecondRuns)
+    #: lets the versions of the policy learn now. The chore `VersionLearning` sets it; without it no version learns here
     wake_versions: Callable[[], None] = lambda: None
     #: the time for what deletes, gives up or pays again
     deadlines: DeadlineClock = field(init=False)

@@ -46,9 +46,9 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
     try:
         done = learner.drain(patience_s=patience_s)
     except (StoreError, SnapshotError) as error:
-        context.learning.note_failure(error)
+        context.learning_outage.note_failure(error)
         raise
-    context.learning.note_success()
+    context.learning_outage.note_success()
     return done
 
 

@@ -16,7 +16,7 @@ from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines
-from ragbandit.router.learning.sources import quarantines_of, raters_lately
+from ragbandit.router.learning.sources import exclusions_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.operation.findings import Finding, of_ledger, of_parts, of_settings, of_store
@@ -75,7 +75,7 @@ def _feedback(router: Router) -> dict[str, Any]:
         "decisions": LATELY,
         "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else (),
         "looked_at": LOOKED_AT,
-        "quarantines": quarantines_of(router.database)[-LISTED:],
+        "quarantines": exclusions_of(router.database)[-LISTED:],
         "cap": router.settings.learning.rater_per_day,
         "judge": router.status().judge,
     }

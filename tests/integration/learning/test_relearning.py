@@ -1,4 +1,4 @@
-"""Quarantine: a ledger that is learned without a source is that of a store that never had its feedback."""
+"""Exclusion: a ledger that is learned without a source is that of a store that never had its feedback."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.learning.exclusions import count_feedback, relearn
-from ragbandit.router.learning.sources import quarantines_of
+from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import entries
@@ -115,7 +115,7 @@ def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
     )
     assert both["label"] == "main_q2"
     assert both["updates"] == 8 - some
-    assert [one.source for one in quarantines_of(world.database, new_label="main_q2")] == ["key:bad", "key:good"]
+    assert [one.source for one in exclusions_of(world.database, new_label="main_q2")] == ["key:bad", "key:good"]
 
 
 @pytest.mark.parametrize("source", ["bad", "key:", "what:x", "key:" + 200 * "x"])
@@ -126,7 +126,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
         relearn(
             world.ledger, settings=world.settings, source=source, since=None, until=None, reason="", actor="me", now=0.0
         )
-    assert quarantines_of(world.database) == []
+    assert exclusions_of(world.database) == []
 
 
 @pytest.mark.parametrize("period", [{}, {"since": 0.0, "until": 1.0}])
@@ -140,7 +140,7 @@ def test_a_source_without_feedback_is_refused(make_world, period):
     shown = "none" if period else "tenant:default (4), key:bad (2), key:good (2)"
     assert f"{shown}; for feedback to come" in caught.value.remedy
     assert ("did you mean key:bad" in caught.value.remedy) == (not period)
-    assert quarantines_of(world.database) == []
+    assert exclusions_of(world.database) == []
 
 
 def test_the_verbs(make_world, monkeypatch, tmp_path):

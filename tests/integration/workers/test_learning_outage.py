@@ -92,7 +92,7 @@ def test_a_full_disk_is_one_line(full, caplog, monkeypatch):
     assert "cannot learn, since the store fails" in record.message
     assert "full" in record.reason
     attempts = record.attempts
-    monkeypatch.setattr(context.learning.throttle, "every_s", 0.0)
+    monkeypatch.setattr(context.learning_outage.throttle, "every_s", 0.0)
     monkeypatch.setattr(learning, "LEARN_S", 0.0)
     learning.learn(context)
     assert caplog.records[-1].attempts > attempts

@@ -1,0 +1,23 @@
+"""The adjustment of outcomes by corrected prices, see `data reprice` (`repricing.py`)."""
+
+from dataclasses import replace
+
+from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis
+from ragbandit.router.storage.access.corrections import Corrections, corrections_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+
+
+class Repricing(Adjustment):
+    """Outcomes get the right dollars; stored outcomes keep the dollars of their time."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._database = ledger.database
+        self._corrections = Corrections()
+
+    def refresh(self) -> None:
+        with self._database.read() as connection:
+            self._corrections = corrections_of(connection)
+
+    def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow:  # noqa: ARG002 - of the protocol
+        joined = self._corrections.applied(row.joined)
+        return row if joined is row.joined else replace(row, joined=joined)

@@ -41,6 +41,11 @@ class Pairing:
     #: whether the judge is the model of `judge.generator`
     by_model: bool = False
 
+    @property
+    def by_people(self) -> bool:
+        """Whether people label the answers."""
+        return self.judge == LABEL_QUEUE
+
     def of(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
         """Decision -> arm -> its answer, if it ended: it has a score, or the judge refused one.
 
@@ -50,7 +55,7 @@ class Pairing:
 
     def waiting(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
         """As `of`, for answers that wait for a person's label."""
-        is_answer = (one for one in answers if one.judge == LABEL_QUEUE and one.status != "failed")
+        is_answer = (one for one in answers if self.by_people and one.status != "failed")
         return self._by_arm(is_answer, has_ended=False)
 
     def unended(self, answers: Iterable[PairedAnswer]) -> list[PairedAnswer]:
@@ -232,17 +237,24 @@ def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
     return f"{roughly(more)} more {'question' if more < 1.5 else 'questions'} that both answer{price}"
 
 
+def with_earlier_arms(database: Database, pairing: Pairing, *, label: str) -> Pairing:
+    """Add the arms that earlier runs of this judge asked, and this one cannot: their answers still count. Raises
+    StoreError.
+    """
+    with database.read() as connection:
+        stored = position_of(connection, _reader(label))
+    earlier = stored["versions"] if stored and stored["judge"] == pairing.judge else {}
+    return replace(pairing, versions={**earlier, **pairing.versions})
+
+
 def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str, now: float) -> None:
     """Store which answers count from now on in reports. rater: name of the judge. Raises StoreError.
 
-    Arms that an earlier run of this judge asked, and this one does not, keep their versions: their answers still count.
+    pairing: of `with_earlier_arms`, so that the run ends by the verdict that reports print
     """
+    position: dict[str, Json] = {"judge": pairing.judge, "versions": {**pairing.versions}, "rater": rater}
+    position["by_model"] = pairing.by_model
     with database.write() as connection:
-        stored = position_of(connection, _reader(label))
-        earlier = stored["versions"] if stored and stored["judge"] == pairing.judge else {}
-        versions = {**earlier, **pairing.versions}
-        position: dict[str, Json] = {"judge": pairing.judge, "versions": versions, "rater": rater}
-        position["by_model"] = pairing.by_model
         move_position(connection, _reader(label), position=position, now=now)
 
 
@@ -261,12 +273,21 @@ def stored_comparison(
         return None
     by_model = bool(stored.get("by_model"))
     pairing = Pairing(judge=stored["judge"], versions=stored["versions"], by_model=by_model)
-    which: dict[str, Any] = {"against": ArmName(against), "arms": [*pairing.versions], "by_model": by_model}
-    questions = read_paired_questions(database, scope, reward=reward, secret=secret, **which)
+    questions = counted_questions(database, scope, pairing, against=ArmName(against), reward=reward, secret=secret)
     answers = stored_answers(database, questions)
     waiting = sum(map(len, pairing.waiting(answers).values()))
     result = paired_comparison(questions, pairing.of(answers), setting=reward, rater=stored["rater"], waiting=waiting)
     return result if result.asked or waiting else None
+
+
+def counted_questions(
+    database: Database, scope: ReportScope, pairing: Pairing, *, against: ArmName, reward: RewardSettings, secret: bytes
+) -> ComparedQuestions:
+    """The questions by which a verdict is computed, by a run and by a report: those of the arms that were asked, also
+    if one of them cannot be run now. Raises StoreError.
+    """
+    which: dict[str, Any] = {"arms": [*pairing.versions], "by_model": pairing.by_model}
+    return read_paired_questions(database, scope, against=against, reward=reward, secret=secret, **which)
 
 
 def stored_answers(database: Database, questions: ComparedQuestions) -> list[PairedAnswer]:

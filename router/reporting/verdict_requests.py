@@ -1,6 +1,6 @@
 """Requests for paired comparisons from HTTP and the dashboard: a learner plans or asks, as `report --decide` does.
 
-A store has one request at a time, with its state, in `reading_positions`. A worker that ends leaves an open request to
+A ledger has one request at a time, with its state, in `reading_positions`. A worker that ends leaves an open request to
 the next one.
 """
 

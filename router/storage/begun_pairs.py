@@ -1,9 +1,10 @@
 """Questions of paired comparisons (`report --decide`) that were begun and have not ended: jobs of the kind `pair`.
 
 A run inserts the job in the transaction that books the question's estimate, and deletes it when both arms have answered
-and both answers are scored. A job that waits has an answer that was paid and is not scored, with the passages that the
-judge reads. The job of a process that died has the estimate that nobody has settled, and counts the deaths. One process
-at a time asks (the lease `decide`), so a claimed job that a new run finds belongs to a process that died.
+and both answers are scored, or wait for a person's label. A job that waits has an answer that was paid and is not
+scored, with the passages that the judge reads. The job of a process that died has the estimate that nobody has settled,
+and counts the deaths. One process at a time asks (the lease `decide`), so a claimed job that a new run finds belongs to
+a process that died.
 """
 
 import json

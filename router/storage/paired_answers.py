@@ -29,7 +29,7 @@ class PairedAnswer:
 
     decision_id: DecisionId
     arm: ArmName
-    #: sha256 of the arm's definition and of the asked question, 43 digits
+    #: sha256 of the arm's definition and of the limits of its answers, 43 digits
     version: str
     #: sha256 of the judge's definition, 43 digits
     judge: str

@@ -48,7 +48,7 @@ class QuestionRun:
     on_paid: Callable[[float], None] = lambda _dollars: None
     #: number of questions that every arm has answered, and that count
     answered: int = 0
-    #: number of questions that count for no arm, because the scorer gave no score
+    #: number of questions that count for no arm: the scorer gave no score, or people have to label the answers first
     unjudged: int = 0
     failures: Counter[ArmName] = field(default_factory=Counter)
     _failed_in_a_row: Counter[ArmName] = field(default_factory=Counter)

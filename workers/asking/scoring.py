@@ -1,5 +1,4 @@
-"""Scores of single answers in paired runs: by the rubric of `judge`, by a check (`reward.check` or an own function), or
-by people.
+"""Scores of single answers in paired runs: by the rubric of `judge`, or by a check (`reward.check` or an own function).
 
 A scorer sees the question, the answer and its passages, and never the arm.
 """
@@ -9,7 +8,6 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings, RewardSettings
-from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.plugins import function_identity, import_class
@@ -19,7 +17,7 @@ from ragbandit.workers.judge.judge import Judge, JudgeFailed, NoVerdict, shown_p
 from ragbandit.workers.judge.reward_check import CheckFailed, CheckProcess
 from ragbandit.workers.setup.generators import generator_version, make_generator
 
-#: names of the configured scorers, and of the label queue
+#: names of the configured scorers, and of people, who label answers on the page Labels
 JUDGE, CHECK, LABELS = "judge", "check", "labels"
 #: longest name of a scorer, see `PairedAnswer.rater`
 _LONGEST: Final = 64
@@ -89,20 +87,8 @@ class CheckScorer:
         self._process.end()
 
 
-class LabelQueue:
-    """People: answers wait for labels on the page Labels, and no run waits for them."""
-
-    name = identity = LABEL_QUEUE
-
-    async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:  # noqa: ARG002 - people score it
-        return Score(None)
-
-    async def close(self) -> None:
-        pass
-
-
-def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | None) -> Scorer:
-    """Make a scorer. Raises ConfigError, InvalidInput.
+def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | None) -> Scorer | None:
+    """Make a scorer; None for LABELS, since people label the answers later. Raises ConfigError, InvalidInput.
 
     chosen: JUDGE, CHECK, LABELS, or "MODULE:NAME" of a function; None for the judge if it is set, else the check
     """
@@ -120,7 +106,7 @@ def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | Non
             raise ConfigError("nothing scores the answers", field="judge", remedy=remedy)
         return CheckScorer(reward)
     if chosen == LABELS:
-        return LabelQueue()
+        return None
     if ":" not in chosen:
         remedy = "give judge, check, labels, or MODULE:NAME of a function with the arguments of reward.check"
         raise InvalidInput(f"{chosen!r:.80} is no judge", field="judge", remedy=remedy)

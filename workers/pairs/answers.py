@@ -10,7 +10,6 @@ from typing import Final
 
 from ragbandit.router.reporting.paired_comparison import Pairing
 from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
-from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import PairedAnswer, keep_answer
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, DecisionId, Outcome
@@ -30,18 +29,14 @@ class BoughtAnswers:
         pairing: Pairing,
         stored: Sequence[PairedAnswer],
         rater: str,
-        actor: str,
+        payer: str,
     ) -> None:
-        """rater: name of the judge. actor: who is charged"""
-        self.pairing = pairing
+        """rater: name of the judge. payer: who is charged"""
+        self.pairing, self.rater = pairing, rater
         #: answers so far, see `Pairing`; new ones are added
         self.pairs, self.waiting = pairing.of(stored), pairing.waiting(stored)
-        self._against, self._database, self._rater, self._actor = questions.against, database, rater, actor
+        self._against, self._database, self._payer = questions.against, database, payer
         self._unended = {(one.decision_id, one.arm): one for one in pairing.unended(stored)}
-
-    @property
-    def by_people(self) -> bool:
-        return self.pairing.judge == LABEL_QUEUE
 
     def has(self, key: DecisionId, arm: ArmName) -> bool:
         """Whether the arm has answered; a person's score may be missing."""
@@ -74,7 +69,7 @@ class BoughtAnswers:
             arm=arm,
             version=self.pairing.versions[arm],
             judge=self.pairing.judge,
-            rater=self._rater,
+            rater=self.rater,
             is_stored=is_stored,
             answer=None if is_stored else outcome.answer,
             error=None if is_stored else outcome.error,
@@ -82,7 +77,7 @@ class BoughtAnswers:
             quality=quality,
             unjudged=unjudged,
             dollars=dollars + (0.0 if lost is None else lost.dollars),
-            actor=self._actor,
+            actor=self._payer,
             made_at=time.time(),
         )
         if keep_answer(self._database, answer):

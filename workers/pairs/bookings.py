@@ -27,10 +27,10 @@ class Bookings:
     """The begun questions in the store. Only the holder of the lease `decide` changes them."""
 
     def __init__(
-        self, database: Database, *, actor: str, check: Callable[[Mapping[Spender, Spent]], None] = lambda _sums: None
+        self, database: Database, *, payer: str, check: Callable[[Mapping[Spender, Spent]], None] = lambda _sums: None
     ) -> None:
-        """actor: who is charged. check: raises TooManyRequests if their budget is spent"""
-        self._database, self._spenders, self._check = database, [Spender("key", actor)], check
+        """payer: who is charged. check: raises TooManyRequests if their budget is spent"""
+        self._database, self._spenders, self._check = database, [Spender("key", payer)], check
         self._begun: dict[DecisionId, BegunPair] = {}
 
     def resume(self, ids: Collection[DecisionId]) -> None:

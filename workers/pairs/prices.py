@@ -18,7 +18,7 @@ from ragbandit.shared.errors import NotFound
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName
-from ragbandit.workers.asking.scoring import CheckScorer, JudgeScorer, LabelQueue, Scorer
+from ragbandit.workers.asking.scoring import CheckScorer, JudgeScorer, Scorer
 from ragbandit.workers.judge.judge import REPLY_TOKENS, Judge, shown_passages
 from ragbandit.workers.setup.generators import worker_arms
 
@@ -93,7 +93,7 @@ def expected_prices(
     *,
     pairing: Pairing,
     settings: Settings,
-    scorer: Scorer,
+    scorer: Scorer | None,
     store: DecisionStore,
 ) -> AnswerPrices:
     """Prices from the answers of the period, or from those of the models, which follow what earlier runs have paid.
@@ -134,10 +134,10 @@ def _judged_tokens(questions: ComparedQuestions, *, judge: Judge, store: Decisio
 
 
 def _score_dollars(
-    answers: Sequence[PairedAnswer], *, pairing: Pairing, scorer: Scorer, database: Database
+    answers: Sequence[PairedAnswer], *, pairing: Pairing, scorer: Scorer | None, database: Database
 ) -> float | None:
     """Mean dollars of a score: in earlier runs, else of the judge in live traffic; None if it was not asked yet."""
-    if isinstance(scorer, CheckScorer | LabelQueue):
+    if scorer is None or isinstance(scorer, CheckScorer):
         return 0.0
     scores = [
         max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))

@@ -11,7 +11,7 @@ from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.reporting.verdict_requests import VerdictRequest, keep_request, note_wait, request_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
-from ragbandit.workers.pairs.decision import STOPPED, BoughtVerdict
+from ragbandit.workers.pairs.bought_verdict import STOPPED, BoughtVerdict
 from ragbandit.workers.pairs.setup import alone, prepared
 
 log = logging.getLogger("ragbandit.worker")

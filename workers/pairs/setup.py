@@ -6,26 +6,33 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
+from ragbandit.router.config.rules import RuleBook
+from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import check_budgets
-from ragbandit.router.reporting.paired_comparison import Pairing, stored_answers
+from ragbandit.router.reporting.paired_comparison import (
+    Pairing,
+    counted_questions,
+    stored_answers,
+    with_earlier_arms,
+)
 from ragbandit.router.reporting.paired_questions import NOT_HERE, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.label_queue import room_for_questions
+from ragbandit.router.storage.label_queue import LABEL_QUEUE, room_for_questions
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import InvalidInput, NotReady
-from ragbandit.shared.types import ArmName
-from ragbandit.workers.asking.scoring import JudgeScorer, LabelQueue, scorer_of
+from ragbandit.shared.types import ArmName, PolicyLabel
+from ragbandit.workers.asking.scoring import JudgeScorer, scorer_of
 from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.pairs.bookings import Bookings
-from ragbandit.workers.pairs.decision import BoughtVerdict
+from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.prices import expected_prices
 from ragbandit.workers.pairs.stored_questions import StoredQuestions, arm_version
 from ragbandit.workers.setup.chosen_arms import parse_arms
@@ -66,14 +73,7 @@ def prepared(
     pipelines: functions of the user's arms. result: report of the request's period, if it is made already. Raises
         InvalidInput, NotFound, ConfigError, StoreError
     """
-    scope = ReportScope(
-        label=ledger.label,
-        since=request.since,
-        until=request.until,
-        tenant=request.tenant,
-        reward=settings.reward,
-        rules=settings.rule_book,
-    )
+    scope = _scope_of(request, label=ledger.label, reward=settings.reward, rules=settings.rule_book)
     if result is None:
         result = report(ledger.database, scope, policy=settings.policy, against=request.against, now=time.time())
     against, pipelines = _arm_of(result), pipelines or {}
@@ -87,34 +87,46 @@ def prepared(
     _check_askable(questions)
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
     versions = {name: arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
-    pairing = Pairing(judge=scorer.identity, versions=versions, by_model=by_model)
+    judge, rater = (LABEL_QUEUE, LABEL_QUEUE) if scorer is None else (scorer.identity, scorer.name)
+    asking = Pairing(judge=judge, versions=versions, by_model=by_model)
+    pairing = with_earlier_arms(ledger.database, asking, label=ledger.label)
+    counted = questions
+    if not runnable.issuperset(pairing.versions):  # an earlier run had functions of arms that this one lacks
+        of_store: dict[str, Any] = {"against": against, "reward": settings.reward, "secret": secret}
+        counted = counted_questions(ledger.database, scope, pairing, **of_store)
     stored = stored_answers(ledger.database, questions)
     store = DecisionStore(ledger.database, label=ledger.label)
-    prices = expected_prices(questions, stored, pairing=pairing, settings=settings, scorer=scorer, store=store)
+    prices = expected_prices(questions, stored, pairing=asking, settings=settings, scorer=scorer, store=store)
     check = partial(check_budgets, key=request.charged or None, database=ledger.database)
-    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "rater": scorer.name, "actor": request.payer}
+    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "rater": rater, "payer": request.payer}
     stored_questions = StoredQuestions(
         compared=questions,
         arms=arms,
         store=store,
         answers=BoughtAnswers(questions, database=ledger.database, **bought),
-        bookings=Bookings(ledger.database, actor=request.payer, check=check),
+        bookings=Bookings(ledger.database, payer=request.payer, check=check),
         prices=prices,
         limits=settings.budget,
         secret=secret,
     )
     room = None
-    if isinstance(scorer, LabelQueue):
+    if pairing.by_people:
         with ledger.database.read() as connection:
-            room = room_for_questions(connection, versions=versions)
+            room = room_for_questions(connection, versions=pairing.versions)
     return BoughtVerdict(
         settings=settings,
         ledger=ledger,
         questions=stored_questions,
+        counted=counted,
         scorer=scorer,
         actor=request.actor,
         room=room,
     )
+
+
+def _scope_of(request: VerdictRequest, *, label: PolicyLabel, reward: RewardSettings, rules: RuleBook) -> ReportScope:
+    period: dict[str, Any] = {"since": request.since, "until": request.until}
+    return ReportScope(label=label, **period, tenant=request.tenant, reward=reward, rules=rules)
 
 
 def _arm_of(result: Report) -> ArmName:

@@ -181,7 +181,7 @@ class StoredWork(Work):
         has_failed = outcome.status == "failed"
         if is_blank(outcome.answer) and (self._is_stored or not has_failed):
             quality = 0.0
-        if not (self._is_stored or self._answers.by_people):
+        if not (self._is_stored or self._answers.pairing.by_people):
             waits_for_judge = quality is None and unjudged is None and not has_failed
             sources = outcome.sources if waits_for_judge else None
             self._bookings.keep_sources(self._key, arm=self.arm, sources=sources)

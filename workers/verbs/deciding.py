@@ -23,14 +23,14 @@ def decide(
     with contextlib.ExitStack() as stack:
         if budget is not None:
             stack.enter_context(alone(ledger.database))
-        decision = prepared(ledger, request, settings=settings, pipelines=pipelines, result=result)
-        stack.callback(decision.close)
-        for line in decision.plan(budget=budget).sentences:
+        verdict = prepared(ledger, request, settings=settings, pipelines=pipelines, result=result)
+        stack.callback(verdict.close)
+        for line in verdict.plan(budget=budget).sentences:
             errors.say(line)
         if budget is None:
             errors.say("nothing was asked: say with --budget how many dollars this may cost, for example --budget 1")
             return
         progress = stack.enter_context(bars(errors))
-        facts = decision.run(budget=budget, progress=progress, warn=errors.say)
+        facts = verdict.run(budget=budget, progress=progress, warn=errors.say)
     asked, spent = counted(facts["asked"], "question"), money(facts["dollars"], "dollars")
     errors.say(f"asked {asked} for {spent}, booked to {request.payer}; ended: {facts['ended']}")

@@ -104,9 +104,9 @@ def report(
         state = status_now(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
         means = Means.of(settings, label=label)
-        decision = deciding(ledger.database, result, scope, means=means, now=now)
+        step = deciding(ledger.database, result, scope, means=means, now=now)
     result = replace(result, learning=None if state is None else state.line)
-    steps = rating(result, means=means, now=now), None if decision is None else decision.text
+    steps = rating(result, means=means, now=now), None if step is None else step.text
     arms = [*settings.arms]
     shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=arms, steps=steps)
     shown = replace(shown, notes=(*budgets, *shown.notes))

@@ -31,7 +31,7 @@ from ragbandit.router.storage.sql.tables import paired_answers
 from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFound
 from ragbandit.shared.types import Budget, Query
 from ragbandit.workers.judge.rubric import CRITERIA
-from ragbandit.workers.pairs.decision import BoughtVerdict
+from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.setup import prepared as prepare
 from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
@@ -57,6 +57,7 @@ class Arms:
 
     def __init__(self):
         self.asked, self.fails = [], False
+        self.pipelines = {"small": self.small, "large": self.large}
 
     def small(self, question):
         self.asked.append(("small", question))
@@ -67,10 +68,6 @@ class Arms:
         if self.fails:
             raise ConnectionError("no server")
         return "yes", {"dollars": DOLLARS["large"]}
-
-    @property
-    def pipelines(self):
-        return {"small": self.small, "large": self.large}
 
 
 @pytest.fixture
@@ -109,10 +106,10 @@ def prepared(world, arms=None, *, settings=None, **terms) -> BoughtVerdict:
 
 
 def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
-    decision, warnings = prepared(world, arms, **more), []
-    plan = decision.plan(budget=budget)
-    facts = decision.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
-    return SimpleNamespace(plan=plan, facts=facts, result=decision.result(), warnings=warnings)
+    verdict, warnings = prepared(world, arms, **more), []
+    plan = verdict.plan(budget=budget)
+    facts = verdict.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
+    return SimpleNamespace(plan=plan, facts=facts, result=verdict.result(), warnings=warnings)
 
 
 def booked(world) -> float:
@@ -223,11 +220,31 @@ def test_what_cannot_be_asked_is_bounded(world, arms):
 
 def made_small(world, key: str, query: Query):
     """A decision over two arms that drew `small`."""
-    arms = ("small", "large") if query.arms is None else query.arms
-    one = made_decision(key, arms=arms, pmf=(1.0, 0.0), arm="small", propensity=1.0, made_at=world.now, floor=0.0)
+    return made_drawn(world, key, query, arm="small", arms=("small", "large") if query.arms is None else query.arms)
+
+
+def made_drawn(world, key: str, query: Query, *, arm: str, arms: tuple[str, str]):
+    """A decision that drew the first of two arms."""
+    one = made_decision(key, arms=arms, pmf=(1.0, 0.0), arm=arm, propensity=1.0, made_at=world.now, floor=0.0)
     one = replace(one, query=query)
     world.store.add_decisions([one])
     return one
+
+
+def test_a_run_judges_by_the_answers_that_the_report_counts(world, arms):
+    """A run without a function that an earlier run had ends by the verdict that the report prints then: answers of the
+    earlier arm count in both.
+    """
+    for number in range(6):
+        query = Query(text=f"easy {number} more", id=f"more-{number}")
+        world.outcome(made_drawn(world, query.id, query, arm="other", arms=("other", "large")))
+    arms.pipelines["other"] = lambda question: ("yes", {"dollars": DOLLARS["small"]})
+    assert run(world, arms, budget=0.1).facts["asked"] == 9
+    arms.pipelines.pop("other")
+    later = run(world, arms, budget=10.0)
+    made = report(world.database, scope(world), policy=world.settings.policy, against="large")
+    assert later.result == made.asked
+    assert later.plan.compared.obstacles == {"other cannot be run here": 6}
 
 
 @on_sqlite
@@ -338,7 +355,7 @@ def test_people_judge_blind(world, arms, monkeypatch):
     as many questions as may wait and no question twice; the report counts a question when both its answers are
     labelled, or waited too long.
     """
-    monkeypatch.setattr("ragbandit.workers.pairs.decision.MOST_QUESTIONS", 8)
+    monkeypatch.setattr("ragbandit.workers.pairs.bought_verdict.MOST_QUESTIONS", 8)
     monkeypatch.setattr("ragbandit.router.storage.label_queue.MOST_QUESTIONS", 8)
     first = run(world, arms, budget=10.0, judge="labels")
     assert (first.plan.room, first.plan.payable, first.facts["asked"], first.result.asked) == (8, 8, 8, 0)

@@ -98,7 +98,11 @@ class BoughtVerdict:
     settings: Settings
     ledger: Ledger
     questions: StoredQuestions
-    scorer: Scorer
+    #: questions that the verdict counts, as in reports: also those of an arm that only an earlier run could ask
+    counted: ComparedQuestions
+    #: None if people label the answers
+    scorer: Scorer | None
+    #: who asks, for the audit log
     actor: str
     #: number of questions that may be asked now, since people label the answers; None without a limit
     room: int | None = None
@@ -112,10 +116,10 @@ class BoughtVerdict:
 
     def result(self) -> PairedComparison:
         return paired_comparison(
-            self.questions.compared,
+            self.counted,
             self.questions.answers.pairs,
             setting=self.settings.reward,
-            rater=self.scorer.name,
+            rater=self.questions.answers.rater,
             waiting=sum(map(len, self.questions.answers.waiting.values())),
         )
 
@@ -181,13 +185,13 @@ class BoughtVerdict:
             arms=questions.arms,
             cost=self.settings.reward.cost,
             stop=stop,
-            scorer=None if self.room is not None else self.scorer,
+            scorer=self.scorer,
             source_chars=self.settings.log.source_chars,
             progress=progress,
             warn=warn,
             on_paid=paid,
         )
-        pairing, rater = questions.answers.pairing, self.scorer.name
+        pairing, rater = questions.answers.pairing, questions.answers.rater
         keep_pairing(database, pairing, label=self.ledger.label, rater=rater, now=time.time())
         if self._is_known():
             stop.end("the verdict was known before")

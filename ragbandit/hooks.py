@@ -1,10 +1,11 @@
-"""What a package of yours, or a folder of ragbandit/additions, may add to RagBandit, and the shape of each.
+"""Parts that a package of yours, or a folder of ragbandit/additions, may add to RagBandit, and their shapes.
 
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`
 - a policy: `Policy`, by a class path, an entry point of the group `ragbandit.policies`, or `Addition.policies`. Its
   contract: `ragbandit.testing.policies.POLICY_CHECKS`
-- a generator: `Generator`, in your own arms. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
+- a generator: `Generator` is the loaded model, `GeneratorKind` what is asked before it is loaded, by
+  `Addition.generators`. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
 - a retriever: `Retriever`, by the path of a function that returns one, as `retriever.name`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 
@@ -20,8 +21,9 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.shared.additions import Addition
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy as Arm
+from ragbandit.workers.setup.generator_kinds import GeneratorKind
 
-__all__ = ["Addition", "Arm", "Generator", "Policy", "ReadDocument", "Retriever"]
+__all__ = ["Addition", "Arm", "Generator", "GeneratorKind", "Policy", "ReadDocument", "Retriever"]
 
 
 class ReadDocument(Protocol):

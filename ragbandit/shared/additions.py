@@ -27,6 +27,8 @@ class Addition:
     arms: Mapping[str, str] = field(default_factory=dict)
     #: name of a policy -> a class that follows `ragbandit.hooks.Policy`
     policies: Mapping[str, str] = field(default_factory=dict)
+    #: `generator.name` -> a subclass of `ragbandit.hooks.GeneratorKind`
+    generators: Mapping[str, str] = field(default_factory=dict)
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `Endpoints` (router/api/routes.py)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ragbandit.shared.additions import offered
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query
@@ -162,6 +163,11 @@ class TokenPrices(Section):
         return self.input, self.output, *further
 
 
+#: names of the core's generators; additions have further names
+GENERATORS: Final = ("local", "openai", "scripted")
+_GENERATORS: Final = [*GENERATORS, *offered("generators")]
+GeneratorName = Annotated[str, one_of(_GENERATORS), Field(json_schema_extra={"enum": list[Any](_GENERATORS)})]
+
 #: inputs and outputs besides plain text that a model can support
 Ability = Literal["tools", "json", "images", "files", "audio", "logprobs"]
 
@@ -171,7 +177,7 @@ class GeneratorSettings(Section):
 
     #: "local" runs a model in the worker; "openai" and "anthropic" call a server of chat completions (or completions,
     #: see `openai.api`) or of Anthropic's Messages; "scripted" replies from `script`
-    name: Literal["local", "openai", "anthropic", "scripted"] = "local"
+    name: GeneratorName = "local"
     #: "local": folder or hub name; "openai", "anthropic": the model's name on the server
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
     #: "local": number format; "auto": bfloat16 if the processor or GPU supports it in hardware, else float32

@@ -14,7 +14,6 @@ DIALECTS = {
         {"tool_use", "tool_result", "input_schema", "stop_sequences", "content_block", "content_block_delta"}
         | {"redacted_thinking", "input_json", "message_start", "message_delta", "max_tokens_to_sample", "end_turn"},
         {
-            "strategies/generators/anthropic_generator.py",
             "ragbandit/shared/model_servers/fitting",  # the table of what each kind of server takes
             "ragbandit/shared/model_servers/fewer_fields.py",  # parameters that a server may refuse
             "workers/verbs/model_abilities.py",  # names of abilities in lists of models

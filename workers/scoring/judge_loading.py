@@ -8,7 +8,8 @@ from ragbandit.strategies.retrievers.hybrid import NoRetriever
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.scoring.scorers import Judging
-from ragbandit.workers.setup.generators import concurrency_of, model_name, names_in_use
+from ragbandit.workers.setup.generator_kinds import generator_kind
+from ragbandit.workers.setup.generators import concurrency_of, names_in_use
 from ragbandit.workers.setup.judge_checks import check_room
 from ragbandit.workers.setup.retrievers import open_retriever
 
@@ -19,7 +20,7 @@ def load_judge(context: Context) -> tuple[Judging, int]:
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
-    arms_use_local = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
+    arms_use_local = any(generator_kind(settings.named_generators[name]).is_local for name in names_in_use(settings)[0])
     model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(chosen, generator=model)
@@ -29,7 +30,7 @@ def load_judge(context: Context) -> tuple[Judging, int]:
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
     queue.new_budget(now=context.deadlines.now())
     judge, retriever = Judge(chosen, generator=model), _judge_retriever(settings)
-    judging = Judging(judge, queue=queue, model=model_name(chosen.generator), retriever=retriever)
+    judging = Judging(judge, queue=queue, model=generator_kind(chosen.generator).model, retriever=retriever)
     context.scorers.append(judging)
     context.open_loop()
     return judging, at_once

@@ -1,31 +1,20 @@
 """Makes generators and arms from settings, and checks these settings without loading a model."""
 
-import importlib.util
 import json
 import logging
-import multiprocessing
 from collections.abc import Collection, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings, WorkerSettings
-from ragbandit.router.encoders.weights import at_hand, config_at_hand, resolve
-from ragbandit.router.telemetry.logs import set_up_log
-from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
-from ragbandit.shared.processes.this_process import end_with_parent
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
 from ragbandit.shared.texts.redaction import described
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arms.cascade import Cascade
 from ragbandit.strategies.base import Generator, Need
-from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
-from ragbandit.strategies.generators.chat_generator import ChatGenerator
-from ragbandit.strategies.generators.local import DECODER_ONLY, LocalGenerator
-from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.wrappers import PricedGenerator
 from ragbandit.strategies.registry import (
     built_in_arms,
@@ -38,69 +27,30 @@ from ragbandit.strategies.registry import (
     with_preset,
 )
 from ragbandit.strategies.run import Strategy
+from ragbandit.workers.setup.generator_kinds import UNLIMITED_CONCURRENCY, generator_kind
 from ragbandit.workers.setup.rerankers import check_depth
 
 log = logging.getLogger("ragbandit.arms")
 
-#: maximum number of concurrent questions per process if neither the generator nor workers.concurrency sets a limit
-UNLIMITED_CONCURRENCY = 8
-
-#: name of a generator that calls a server -> its class
-_SERVERS: Mapping[str, type[OpenAiGenerator]] = MappingProxyType(
-    {"openai": ChatGenerator, "anthropic": AnthropicGenerator}
-)
-_PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"local": ("torch", "transformers"), **{name: kind.options_type.packages for name, kind in _SERVERS.items()}}
-)
-
 
 def capabilities_of(settings: GeneratorSettings) -> frozenset[Need]:
     """The capabilities of the configured generator, without loading it."""
-    if settings.name == "scripted":
-        return ScriptedGenerator.capabilities
-    if settings.server is not None:
-        return _SERVERS[settings.name].offered_by(settings.server)
-    trained = frozenset[Need]({"trained_tokens"} if settings.trained_tokens else ())
-    capabilities = LocalGenerator.capabilities | trained
-    # A model that is not on this disk yet is checked when it is loaded.
-    has_encoder = config_at_hand(settings.model).get("is_encoder_decoder") is True
-    return capabilities - DECODER_ONLY if has_encoder else capabilities
+    return generator_kind(settings).capabilities
 
 
 def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:
     """Load the generator, with prices. section: name of its settings in errors. Raises ConfigError."""
     with errors_of(section, kind="generator"):
-        generator = _loaded(settings, section=section)
-        if settings.prices_by_model and settings.server is None:  # OpenAiGenerator adds prices itself
+        generator = generator_kind(settings, section=section).load()
+        if settings.prices_by_model and settings.server is None:  # a server's generator adds prices itself
             return PricedGenerator(generator, price=settings.prices_by_model[settings.model])
     return generator
-
-
-def _loaded(settings: GeneratorSettings, *, section: str) -> Generator:
-    tokens = settings.known_context
-    if settings.name == "scripted":
-        return ScriptedGenerator(
-            settings.script, seconds=settings.script_s, word_seconds=settings.script_word_s, context_tokens=tokens
-        )
-    if settings.server is not None:
-        options = replace(settings.server, token_prices=settings.prices_by_model)
-        server = _SERVERS[settings.name](settings.model, options=options, context_tokens=tokens)
-        server.section = section
-        return server
-    folder = resolve(settings.model, setting="generator.model").folder
-    names = ("precision", "device", "threads", "trained_tokens", "max_batch")
-    chosen = {name: getattr(settings, name) for name in names} | {"context_tokens": tokens}
-    return LocalGenerator(folder, name=settings.model, **chosen)
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
     """Torch threads of each local model, so that all models share the cores. A single model gets None: all cores."""
     total = max(workers.answer, 1) * models
     return None if total <= 1 else max(1, cores // total)
-
-
-def model_name(settings: GeneratorSettings) -> str:
-    return "scripted" if settings.name == "scripted" else settings.model
 
 
 #: settings of all generators that do not change answers
@@ -111,51 +61,23 @@ _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
 def generator_version(settings: GeneratorSettings) -> str:
     """The settings that influence answers or their prices, as JSON. Stored answers of another version are not used."""
-    excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), **dict.fromkeys(_SERVERS, True)}
-    excluded |= {"openai": _PATIENCE, settings.name: _PATIENCE} if settings.name in _SERVERS else {"openai": _PATIENCE}
+    options = (name for name, one in GeneratorSettings.model_fields.items() if isinstance(one.default, OpenAiOptions))
+    excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), **dict.fromkeys(options, True)}
+    excluded["openai"] = _PATIENCE
+    if settings.server is not None:
+        excluded[settings.name] = _PATIENCE
     version = settings.model_dump(mode="json", exclude=excluded)
     return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
-
-
-def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
-    """Raise ConfigError if workers could not load this generator. Loads no model. fetch: download missing weights."""
-    missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
-    if missing:
-        extra = "models" if chosen.name == "local" else "openai"
-        raise missing_package(missing[0], extra=extra, field="generator.name")
-    if chosen.name != "local":
-        _loaded(chosen, section="generator")
-    elif not at_hand(chosen.model, setting="generator.model") and fetch:
-        # In a child process, because converting weights takes memory that only the end of a process gives back.
-        spawned = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=spawned, initializer=_begin_fetching) as fetching:
-            try:
-                fetching.submit(resolve, chosen.model, setting="generator.model").result()
-            except RagBanditError:
-                raise
-            except BrokenProcessPool as error:
-                message = f"the process that made {chosen.model!r} ready was killed"
-                remedy = "most often memory ran out: give a model that is in safetensors already, or a smaller one"
-                raise ConfigError(message, field="generator.model", remedy=remedy) from error
-            except Exception as error:  # parsers of the user's files may raise anything
-                message = f"{chosen.model!r} cannot be made ready: {type(error).__name__}: {error}"
-                raise ConfigError(message, field="generator.model", remedy="give another file or folder") from error
-
-
-def _begin_fetching() -> None:
-    end_with_parent()
-    set_up_log("INFO")
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
     """Maximum questions at once in a process: `wanted`, else the generator's limit. generator: None before loading."""
     if wanted is not None:
         return wanted
-    if settings.name == "scripted" or (generator is None and settings.name == "local"):
-        return UNLIMITED_CONCURRENCY
-    if settings.server is not None:
-        return settings.server.concurrency
-    return int(getattr(generator, "max_batch", 1))
+    known = generator_kind(settings).concurrency
+    if known is not None:
+        return known
+    return UNLIMITED_CONCURRENCY if generator is None else int(getattr(generator, "max_batch", 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,8 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage
 from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.workers.judge import rubric
-from ragbandit.workers.setup.generators import check_generator, make_generator
+from ragbandit.workers.setup.generator_kinds import generator_kind
+from ragbandit.workers.setup.generators import make_generator
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -18,7 +19,7 @@ _LEAST_CHARS: Final = 400
 
 
 def check_judge(settings: JudgeSettings, *, fetch: bool) -> None:
-    """Raise ConfigError if a prompt or the model cannot be used. Loads no model. fetch: see `check_generator`."""
+    """Raise ConfigError if a prompt or the model cannot be used. Loads no model. fetch: see `GeneratorKind.check`."""
     rubric.rubric_template(settings.templates)
     chosen = settings.generator
     if chosen is None:
@@ -27,8 +28,8 @@ def check_judge(settings: JudgeSettings, *, fetch: bool) -> None:
         message = "judge.generator: %s is too small to judge, and its replies give no scores; set a larger model"
         log.warning(message, chosen.model)
     with errors_of("judge.generator", kind="generator"):
-        check_generator(chosen, fetch=fetch)
-    if chosen.name != "local":
+        generator_kind(chosen).check(fetch=fetch)
+    if not generator_kind(chosen).is_local:
         check_room(settings, generator=make_generator(chosen))
 
 

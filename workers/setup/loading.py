@@ -22,6 +22,7 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.setup import generators
+from ragbandit.workers.setup.generator_kinds import generator_kind
 from ragbandit.workers.setup.rerankers import check_reranker
 from ragbandit.workers.setup.retrievers import open_retriever
 
@@ -62,7 +63,7 @@ class ArmLoader:
             strategies = generators.make_strategies(self._settings, arms)
             sections = self._settings.named_generators
             names = sorted({arm.generator for arm, strategy in strategies.values() if generates(strategy)})
-            models = sum(sections[name].name == "local" for name in names)
+            models = sum(generator_kind(sections[name]).is_local for name in names)
             for name in names:
                 self.generator(sections[name], section=section_of("generator", name), models=models)
             for name in sorted({arm.retriever for arm, strategy in strategies.values() if retrieves(strategy)}):
@@ -131,7 +132,7 @@ class ArmLoader:
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
         """A generator for arms that call no model, so that no model is loaded."""
-        generator = ScriptedGenerator(_refuse, name=generators.model_name(chosen), context_tokens=chosen.known_context)
+        generator = ScriptedGenerator(_refuse, name=generator_kind(chosen).model, context_tokens=chosen.known_context)
         most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))
 
@@ -170,7 +171,7 @@ def runs_at_once(arms: Iterable[LoadedArm]) -> int:
 def check_generators(settings: Settings, *, fetch: bool) -> None:
     for name in generators.names_in_use(settings)[0]:
         with errors_of(section_of("generator", name), kind="generator"):
-            generators.check_generator(settings.named_generators[name], fetch=fetch)
+            generator_kind(settings.named_generators[name]).check(fetch=fetch)
 
 
 def check_retrievers(settings: Settings) -> None:

@@ -31,9 +31,9 @@ from ragbandit.shared.texts import json_values
 from ragbandit.shared.types import Conversation, Cost, Outcome, Query
 from ragbandit.strategies import base
 from ragbandit.strategies.answer_stream import AnswerStream
-from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from tests.support import dialects
+from tests.support.installed import ANTHROPIC
 from tests.support.servers.http_service import Service
 
 #: characters that are parsed or written as JSON, and characters that are copied, in about the time of a call
@@ -159,8 +159,10 @@ def service(tmp_path_factory):
 
 GENERATORS = {
     "openai": ChatGenerator("m", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY")),
-    "anthropic": AnthropicGenerator("m", options=AnthropicOptions(base_url="http://127.0.0.1:9", api_key_env="NO_KEY")),
 }
+if ANTHROPIC is not None:
+    OPTIONS = AnthropicOptions(base_url="http://127.0.0.1:9", api_key_env="NO_KEY")
+    GENERATORS["anthropic"] = ANTHROPIC("m", options=OPTIONS)
 PROMPT = base.Prompt(instructions="", body="q")
 
 

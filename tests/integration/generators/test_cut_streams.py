@@ -8,8 +8,8 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request
-from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
+from tests.support.installed import ANTHROPIC
 from tests.support.servers.cut_server import CALLS, CHAT, DOCUMENT, MESSAGE, MESSAGES, CutServer
 from tests.support.servers.openai_calls import CAPITAL
 
@@ -20,9 +20,9 @@ REPLIES = {
     "chat": (CHAT, ChatGenerator, True, None),
     "calls": (CALLS, ChatGenerator, True, Conversation(fields=TOOLS)),
     "document": (DOCUMENT, ChatGenerator, False, None),
-    "messages": (MESSAGES, AnthropicGenerator, True, None),
-    "message": (MESSAGE, AnthropicGenerator, False, None),
 }
+if ANTHROPIC is not None:
+    REPLIES |= {"messages": (MESSAGES, ANTHROPIC, True, None), "message": (MESSAGE, ANTHROPIC, False, None)}
 
 
 def message_of(completion):

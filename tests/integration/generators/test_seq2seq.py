@@ -14,7 +14,7 @@ from ragbandit.strategies.base import Passage, Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.testing.doubles import STREAM_CHECKS
-from ragbandit.workers.setup import generators
+from ragbandit.workers.setup import generator_kinds, generators
 from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.support.tiny_models import tiny_writer
@@ -142,7 +142,7 @@ def test_a_model_that_was_not_on_disk_is_checked_when_it_is_loaded(monkeypatch, 
     build_index([Passage(id="a", title="A", text="one passage")], tmp_path / "index")
     section = {"model": tiny_writer("t5"), "device": "cpu", "precision": "float32", "threads": 1}
     settings = Settings(generator=section, retriever={"index": str(tmp_path / "index")})
-    monkeypatch.setattr(generators, "config_at_hand", lambda _model: {})
+    monkeypatch.setattr(generator_kinds, "config_at_hand", lambda _model: {})
     loader = ArmLoader(settings)
     assert set(loader.load({"flare": generators.WorkerArm(params={})})) == {"flare"}
     with pytest.raises(ConfigError, match="needs hidden_states") as caught:

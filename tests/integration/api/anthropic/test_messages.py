@@ -7,6 +7,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.anthropic_events import events_of, joined, sse_of
+from tests.support.installed import ANTHROPIC
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 
@@ -30,6 +31,7 @@ ANSWER = {
     "stop_reason": "tool_use",
     "stop_sequence": None,
 }
+pytestmark = pytest.mark.skipif(ANTHROPIC is None, reason="this tree lacks the addition anthropic")
 STREAM = Scripted(body=sse_of(events_of(ANSWER)), headers={"content-type": "text/event-stream"})
 
 

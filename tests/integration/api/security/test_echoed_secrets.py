@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from ragbandit.router.config.settings import Settings
+from tests.support.installed import ANTHROPIC
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
@@ -62,8 +63,9 @@ def test_no_secret_comes_back(tmp_path, caplog, secrets):
         options["base_url"] = f"{server.url}/v1"
         generators = {
             "gpt": {"name": "openai", "model": "gpt", "openai": options},
-            "claude": {"name": "anthropic", "model": "claude", "anthropic": options},
         }
+        if ANTHROPIC is not None:
+            generators["claude"] = {"name": "anthropic", "model": "claude", "anthropic": options}
         settings = {
             "data_dir": str(tmp_path / "data"),
             "encoder": {"model": "hashing", "dimension": 8},

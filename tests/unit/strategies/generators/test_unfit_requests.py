@@ -8,13 +8,16 @@ from ragbandit.shared.model_servers.openai_options import AnthropicOptions, Open
 from ragbandit.shared.types import Conversation, Cost
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.failures import RequestRefused
-from ragbandit.strategies.generators.anthropic_generator import AnthropicGenerator
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
+from tests.support.installed import ANTHROPIC
 
 CHAT = {"messages": [{"role": "user", "content": "q"}]}
 
 
-@pytest.mark.parametrize(("kind", "options"), [(ChatGenerator, OpenAiOptions), (AnthropicGenerator, AnthropicOptions)])
+KINDS = [(ChatGenerator, OpenAiOptions), *([(ANTHROPIC, AnthropicOptions)] if ANTHROPIC else [])]
+
+
+@pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_a_failure_of_the_fitting_is_not_a_failure_of_the_server(kind, options, monkeypatch):
     """An error while a chat is fitted refuses the chat, costs nothing, and lets another arm answer."""
     monkeypatch.setenv("A_KEY", "k")

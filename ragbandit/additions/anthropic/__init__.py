@@ -1,0 +1,5 @@
+"""Models behind Anthropic's Messages as a generator."""
+
+from ragbandit.shared.additions import Addition
+
+ADDITION = Addition(generators={"anthropic": "kind:AnthropicKind"})

@@ -25,6 +25,7 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.reading.fields import words_of
+from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.workers.ratings.rating_pages import Place, PollBudget, RatingPages, authorization_of
 from ragbandit.workers.running.context import Context
 
@@ -97,10 +98,11 @@ class RatingPoller:
 
     def _pages(self, place: Place) -> RatingPages:
         source, key = self._source, os.environ.get(self._source.key_env, "")
+        variable, field = shown_variable(source.key_env), f"{self._field}.key_env"
         check_address(source.url, field=f"{self._field}.url", remedy="see docs/logs.md", query=True)
         if not key:
-            raise ConfigError(f"{source.key_env} is not set", field=f"{self._field}.key_env", remedy="set the variable")
-        check_header_value(key, what=source.key_env, field=f"{self._field}.key_env", remedy="copy the key again")
+            raise ConfigError(f"{variable} is not set", field=field, remedy="set the variable")
+        check_header_value(key, what=variable, field=field, remedy="copy the key again")
         return RatingPages(source.url, credentials=authorization_of(key), name=self._field, place=place)
 
     def _record(self, row: Mapping[str, Any]) -> dict[str, Any]:

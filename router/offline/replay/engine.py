@@ -60,6 +60,7 @@ from ragbandit.router.offline.replay.sums import (
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.processes.this_process import cores
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import Matrix
 
 Sums = TypeVar("Sums", bound=Tally)
@@ -250,34 +251,45 @@ def notes_on(first: CountedRows, *, evidence: LogMoments, plan: Plan) -> list[st
     summary, left_out, notes = evidence.summary, first.left_out, list[str]()
     if len(first.by_origin) > 1:
         count = first.by_origin[True].rows
-        notes.append(f"{count:,} rows were imported: policies learn them, none is judged on them")
+        were, them = ("was", "it") if count == 1 else ("were", "them")
+        notes.append(f"{counted(count, 'row')} {were} imported: policies learn {them}, none is judged on {them}")
     if left_out.undrawn:
         reason = "their arm was not drawn (an earlier turn's, or pinned), or their label was chosen by the label queue"
-        notes.append(f"{left_out.undrawn:,} decisions are left out: {reason}")
+        notes.append(f"{counted(left_out.undrawn, 'decision')} {_are(left_out.undrawn)} left out: {reason}")
     if left_out.early:
-        notes.append(f"{left_out.early:,} rows before the first exploration are left out: one arm was certain")
+        rows = f"{counted(left_out.early, 'row')} before the first exploration"
+        notes.append(f"{rows} {_are(left_out.early)} left out: one arm was certain")
     if evidence.design == "logged draws" and summary.different <= FRESH * summary.rows:
         reason = "the rows of a question count together, so that the intervals hold for new questions"
-        notes.append(f"{summary.different:,} different questions in {summary.rows:,} rows: {reason}")
+        questions, rows = counted(summary.different, "different question"), counted(summary.rows, "row")
+        notes.append(f"{questions} in {rows}: {reason}")
     return [*notes, *notes_on_rows(summary, plan=plan)]
 
 
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _rows_have(count: int) -> str:
+    return f"{counted(count, 'row')} {'has' if count == 1 else 'have'}"
+
+
 def notes_on_rows(summary: LogSummary, *, plan: Plan) -> list[str]:
-    rows, marked, known_by = summary.rows, summary.marked, summary.known_by
+    of_rewards, marked, known_by = f"of {counted(summary.rows, 'reward')}", summary.marked, summary.known_by
     unjudged = "the draws are not checked, and an arm counts as possible in every row that offers it"
     by_judge = "taken as they were learned: the intervals do not count what the judge gets wrong"
     featured = "those with the same features count as the same question"
     unknown = "a question that occurs several times is not recognised, and counts as several"
+    judged, defaulted = (f"{marked[kind]:,} {of_rewards} {_are(marked[kind])}" for kind in ("judged", "defaulted"))
+    raw = f"{counted(marked['raw'], 'reward')} without quality and cost"
     notes = {
-        f"{marked['partial']:,} rows have the probability of the drawn arm only: {unjudged}": marked["partial"],
-        f"{marked['judged']:,} of {rows:,} rewards are a judge's, {by_judge}": marked["judged"],
-        f"{known_by[BY_FEATURES]:,} rows have no text: {featured}": known_by[BY_FEATURES],
-        f"{known_by[BY_ID]:,} rows have neither text nor features: {unknown}": known_by[BY_ID],
+        f"{_rows_have(marked['partial'])} the probability of the drawn arm only: {unjudged}": marked["partial"],
+        f"{judged} a judge's, {by_judge}": marked["judged"],
+        f"{_rows_have(known_by[BY_FEATURES])} no text: {featured}": known_by[BY_FEATURES],
+        f"{_rows_have(known_by[BY_ID])} neither text nor features: {unknown}": known_by[BY_ID],
         "the rows have no features: the reward model knows the arms' means only": not summary.model.has_features,
-        f"{marked['raw']} rewards have no quality and cost: they keep their value whatever the weight of cost": (
-            plan.weight is not None and marked["raw"]
-        ),
-        f"{marked['defaulted']} of {rows} rewards are the default: nobody judged those answers": marked["defaulted"],
+        f"{raw}: such a value stays, whatever the weight of cost": (plan.weight is not None and marked["raw"]),
+        f"{defaulted} the default: nobody judged such an answer": marked["defaulted"],
     }
     return [note for note, applies in notes.items() if applies]
 

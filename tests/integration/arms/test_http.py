@@ -285,6 +285,7 @@ def test_seconds_are_a_limit():
         ({"url": "http://x", "max_bytes": 0}, "max_bytes"),
         ({"url": "http://x", "headers_env": {"A": "NOT_THERE"}}, "headers_env.A"),
         ({"url": "http://x", "headers_env": {"authorization": "SECRET_H"}}, "headers_env.authorization"),
+        ({"url": "http://x", "headers_env": {"B": "my-secret-value"}}, "headers_env.B"),
         ({"url": "http://x", "retries": -1}, "retries"),
     ],
 )

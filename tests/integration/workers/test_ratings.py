@@ -151,6 +151,13 @@ def test_wrong_settings_name_the_setting(world, monkeypatch):
         poller_of(world, "http://127.0.0.1:9", name="more").poll()
 
 
+def test_a_key_in_place_of_its_variable_is_hidden(world):
+    """A key that was entered as the name of its variable is in no error, since the poll logs it."""
+    with pytest.raises(ConfigError) as caught:
+        poller_of(world, "http://127.0.0.1:9", key_env="my-secret-value").poll()
+    assert "my-secret-value" not in caught.value.message
+
+
 def test_a_process_that_learns_fetches_again_after_an_outage(world, caplog):
     """The routine goes on after a fault of the service, which is logged once with the setting's name."""
     decision = world.route()

@@ -77,6 +77,13 @@ def test_imported_rows_are_not_judged_beside_live_decisions(tmp_path, form):
     assert judged(rows[:180], "fixed:slow").rows == 180
 
 
+def test_notes_have_singulars():
+    """A note on one row says "1 row was imported", not "1 rows were imported"."""
+    row, *_ = paired_rows(outcomes(1), facts={IMPORTED: "table"})
+    result = judged([row, *live_rows(120)], "fixed:slow", "fixed:fast")
+    assert result.notes[0] == "1 row was imported: policies learn it, none is judged on it"
+
+
 def test_a_question_that_comes_again_counts_once():
     """If 20 questions come again and again, the interval is that of 20 questions, not of 600 rows."""
     worth = np.random.default_rng(0).random(20)

@@ -75,7 +75,7 @@ def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidIn
     return InvalidInput(error.message, field="arms", remedy=remedy.rstrip("; "))
 
 
-def outcome_body(
+def outcome_fields(
     *, seconds: float, error: BaseException | None = None, fields: Mapping[str, object]
 ) -> dict[str, object]:
     """Fields of POST /v1/outcomes for a run. `fields` take precedence; a failed run has 0 steps by default."""

@@ -18,7 +18,7 @@ from ragbandit.client.arms import (
     checked_functions,
     function_of,
     is_degraded,
-    outcome_body,
+    outcome_fields,
     with_configuration,
 )
 from ragbandit.client.exchange import Call, Connection, ReceivedReply
@@ -207,7 +207,7 @@ class AsyncClient:
             await opened.aclose()
         reader.end()
 
-    async def outcome(self, decision_id: str, **body: Unpack[exchange.OutcomeFields]) -> replies.ClientOutcomeReply:
+    async def outcome(self, decision_id: str, **body: Unpack[exchange.ReportedOutcome]) -> replies.ClientOutcomeReply:
         """POST /v1/outcomes with answer, steps and cost; for a failed run also status, stop_reason and error."""
         return await self._outcome(decision_id, body)
 
@@ -319,7 +319,7 @@ class AsyncClient:
         Returns whether the outcome is stored. Errors of the request are only logged.
         """
         try:
-            reply = await self._outcome(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
+            reply = await self._outcome(decision_id, outcome_fields(seconds=seconds, error=error, fields=fields))
         except RagBanditError as fault:
             message = "the outcome of decision %s is not stored, and nothing is learned from it: %s%s"
             hint = "; or return the cost of a run from `outcome_of`" if fault.field in ("steps", "cost") else ""

@@ -269,7 +269,7 @@ class ReportFields(TypedDict, total=False):
     stop_reason: str | None
 
 
-class OutcomeFields(ReportFields, total=False):
+class ReportedOutcome(ReportFields, total=False):
     """Fields of POST /v1/outcomes. A field that is None is not sent."""
 
     error: str | None

@@ -20,10 +20,10 @@ def outcome_table(
     bad: list[BadRow] = []
     table = read_table(path, columns=parse_columns(columns or ()), schema=schema, bad=bad)
     check_bad(bad, good=len(table.rows), path=path, skip=skip_bad)
-    return table, [*table.remarks, *left_out(bad)]
+    return table, [*table.remarks, *left_out_rows(bad)]
 
 
-def left_out(bad: Sequence[BadRow]) -> list[str]:
+def left_out_rows(bad: Sequence[BadRow]) -> list[str]:
     """The unusable rows in words: the first ones, and their number."""
     said = [f"left out: line {row.line} {row.field} {row.reason}" for row in bad[:MOST_NAMED]]
     if len(bad) > MOST_NAMED:

@@ -43,7 +43,7 @@ def forest(comparisons: Sequence[Comparison]) -> Picture | None:
     known = {head: cells for head, cells in columns.items() if any(cell.low is not None for cell in cells)}
     if not known:
         return None
-    return plots.bars(
+    return plots.draw_bars(
         "Difference in reward, quality and cost",
         names=words.against(comparisons),
         states=[(words.COLOURS[c.verdict], c.verdict) for c in comparisons],

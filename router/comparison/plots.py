@@ -125,7 +125,7 @@ def mark(x: float, y: float, *, look: Look | str, size: float = 12.0) -> Markup:
     return fill_template(f'<svg x="{{}}" y="{{:.1f}}">{path}</svg>', share_x(x), y, colour, size / 12.0, _SHAPES[shape])
 
 
-def bars(
+def draw_bars(
     title: str,
     *,
     names: Sequence[str],

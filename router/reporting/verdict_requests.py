@@ -65,7 +65,7 @@ class VerdictRequest:
         return {name: getattr(self, name) for name in names}
 
 
-def request_of(connection: Connection, *, label: str, now: float | None = None) -> VerdictRequest:
+def newest_request(connection: Connection, *, label: str, now: float | None = None) -> VerdictRequest:
     """The newest request, of this ledger. now: seconds since 1970; None for the present time"""
     stored: dict[str, Any] = position_of(connection, _reader(label))
     request = of_known(VerdictRequest, stored | {"plan": tuple(stored.get("plan", ()))})
@@ -95,7 +95,7 @@ def note_wait(database: Database, *, label: str) -> None:
     now = time.time()
     with database.write() as connection:
         lock_position(connection, _reader(label), now=now)
-        request = request_of(connection, label=label, now=now)
+        request = newest_request(connection, label=label, now=now)
         if request.state == "waiting" and (request.changed_at or 0.0) < now - _NOTE_S:
             _keep(connection, dataclasses.replace(request, changed_at=now), label=label)
 
@@ -105,7 +105,7 @@ def make_request(database: Database, request: VerdictRequest, *, label: str) -> 
     now = time.time()
     with database.write() as connection:
         lock_position(connection, _reader(label), now=now)
-        before = request_of(connection, label=label)
+        before = newest_request(connection, label=label)
         if before.is_open:
             if before.terms == request.terms:
                 return before

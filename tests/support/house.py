@@ -22,8 +22,8 @@ STREETS = {
     "worker": "ragbandit.workers.processes.worker",
     "replay": "ragbandit.router.verbs.replay",
 }
-#: parts of module names whose functions have the name of an endpoint or of a command, which decorators read
-NAMED_FOR_USERS = (".endpoints", ".verbs", ".cli", "migrations")
+#: names of modules and packages whose functions have the name of an endpoint or of a command, which decorators read
+NAMED_FOR_USERS = {"endpoints", "verbs", "migrations"}
 
 
 class House:
@@ -68,7 +68,7 @@ class House:
         """Public name of a function or class -> its modules, if there are two."""
         places = defaultdict[str, list[str]](list)
         for module, tree in self.trees.items():
-            if any(part in module for part in NAMED_FOR_USERS):
+            if not NAMED_FOR_USERS.isdisjoint(module.split(".")):
                 continue
             for node in tree.body:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":

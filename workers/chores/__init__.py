@@ -4,11 +4,12 @@ from typing import Final
 
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.workers.chores.blocked_loop import BlockedLoop
+from ragbandit.workers.chores.bought_verdicts import BoughtVerdicts
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.chores.clock import HostClock, StoreTime
-from ragbandit.workers.chores.evaluations import BoughtVerdicts, GoldenQuestions
 from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims, UnsupportedExchange
 from ragbandit.workers.chores.fetched_ratings import FetchedRatings
+from ragbandit.workers.chores.golden_questions import GoldenQuestions
 from ragbandit.workers.chores.recovery import LostWakeUps
 from ragbandit.workers.chores.reward_checks import RewardChecks
 from ragbandit.workers.chores.store_upkeep import HourlyTotals, OldDecisions
@@ -17,7 +18,7 @@ from ragbandit.workers.running.context import Context
 
 #: A chore of your own is one class, and one line here
 CHORES: Final[tuple[type[Chore], ...]] = (
-    CancelledRuns,  # the first five: in every process that runs arms or scores answers
+    CancelledRuns,  # the first five: in every process that runs arms, scores answers or learns
     RenewedClaims,
     UnsupportedExchange,
     BlockedLoop,

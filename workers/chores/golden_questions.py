@@ -1,8 +1,7 @@
-"""Questions that this process asks itself: golden questions, and those of paired comparisons."""
+"""The chore that asks the golden questions, see `learning.golden`."""
 
 from collections.abc import Iterable
 
-from ragbandit.router.reporting.verdict_requests import request_of
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.workers.chores.chore import Chore
@@ -28,24 +27,3 @@ class GoldenQuestions(Chore):
 
         context = self.context
         ask_golden(context.settings, ledger=context.ledger, holder=self._holder, clock=context.deadlines.now)
-
-
-class BoughtVerdicts(Chore):
-    """Carries out requests for paired comparisons."""
-
-    title = "ask paired questions"
-    every_s = 3.0
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        failing = "cannot ask the questions of a paired comparison; trying again. Check the database"
-        self.outage = StoreOutage(action="decide", failing=failing, restored="paired comparisons go on")
-
-    def do(self) -> None:
-        context = self.context
-        with context.store.database.read() as connection:
-            if not request_of(connection, label=context.ledger.label).is_open:
-                return
-        from ragbandit.workers.pairs.requested import carry_out  # it takes 40 MB
-
-        carry_out(context.settings, ledger=context.ledger, ending=context.ending)

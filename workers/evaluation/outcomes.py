@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ragbandit.router.cli.console import errors
-from ragbandit.router.cli.outcome_tables import left_out as left_out_rows, outcome_table
+from ragbandit.router.cli.outcome_tables import left_out_rows, outcome_table
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of

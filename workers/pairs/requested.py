@@ -8,7 +8,7 @@ from typing import Any
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
-from ragbandit.router.reporting.verdict_requests import VerdictRequest, keep_request, note_wait, request_of
+from ragbandit.router.reporting.verdict_requests import VerdictRequest, keep_request, newest_request, note_wait
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.workers.pairs.bought_verdict import STOPPED, BoughtVerdict
@@ -37,7 +37,7 @@ def carry_out(settings: Settings, *, ledger: Ledger, ending: threading.Event) ->
 
 def _newest(ledger: Ledger) -> VerdictRequest:
     with ledger.database.read() as connection:
-        return request_of(connection, label=ledger.label)
+        return newest_request(connection, label=ledger.label)
 
 
 class _Order:

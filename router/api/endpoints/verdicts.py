@@ -15,7 +15,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.replies.values import filled
-from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, request_of
+from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, newest_request
 from ragbandit.shared.errors import InvalidInput, QueueError
 
 WEEK_S = 7 * 86_400.0
@@ -94,7 +94,7 @@ async def newest(request: Request) -> VerdictRequest:
 
     def read() -> VerdictRequest:
         with router.database.read() as connection:
-            return request_of(connection, label=router.ledger.label)
+            return newest_request(connection, label=router.ledger.label)
 
     return await reads_of(request).run(read)
 

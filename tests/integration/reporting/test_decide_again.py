@@ -10,7 +10,7 @@ import pytest
 from ragbandit.router.reporting import verdict_requests
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.report import report
-from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, request_of
+from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, newest_request
 from ragbandit.router.storage import label_queue
 from ragbandit.router.storage.begun_pairs import begun_pairs, keep_begun
 from ragbandit.router.storage.erasure import Selection, erase
@@ -32,7 +32,7 @@ REQUEST = VerdictRequest(since=1.0, until=2.0, budget=1.0, actor="ui:ann", charg
 
 def state(world) -> VerdictRequest:
     with world.database.read() as connection:
-        return request_of(connection, label="main")
+        return newest_request(connection, label="main")
 
 
 def at_once(work, names) -> dict:
@@ -74,7 +74,7 @@ def together(monkeypatch, module, name: str, *, before: bool) -> None:
 
 def test_one_of_two_requests_at_once_is_refused(world, monkeypatch):
     """Two gateways that ask at the same moment: one request is open, and the other is refused, not forgotten."""
-    together(monkeypatch, verdict_requests, "request_of", before=False)
+    together(monkeypatch, verdict_requests, "newest_request", before=False)
     results = at_once(
         lambda name: make_request(world.database, replace(REQUEST, actor=name), label="main"), ["ann", "bob"]
     )

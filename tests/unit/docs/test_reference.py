@@ -21,7 +21,7 @@ SCHEMAS = create_app(lambda: None).openapi()["components"]["schemas"]
     [
         (requests.RouteBody, exchange.AskOptions, "question"),
         (requests.FeedbackBody, exchange.Judgement, "decision_id"),
-        (requests.OutcomeBody, exchange.OutcomeFields, "decision_id"),
+        (requests.OutcomeBody, exchange.ReportedOutcome, "decision_id"),
     ],
 )
 def test_the_client_takes_the_fields_of_the_service(body, fields, first):

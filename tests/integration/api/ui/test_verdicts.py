@@ -10,7 +10,7 @@ import pytest
 from ragbandit.client import Client
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.reporting import verdict_requests
-from ragbandit.router.reporting.verdict_requests import request_of
+from ragbandit.router.reporting.verdict_requests import newest_request
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.reservations import reserve
 from ragbandit.router.storage.access.spending import Spender
@@ -155,7 +155,7 @@ def test_admins_press_the_button(asking, visit, with_keys):
     assert "can be asked have been asked" in page
     assert "Nothing was asked" in operator.page("/ui")
     with asking.router.database.read() as connection:
-        request = request_of(connection, label="main")
+        request = newest_request(connection, label="main")
     form = {"since": str(request.since), "until": str(request.until), "against": request.against, "time": "day"}
     browser.send("/ui/decide", on="/ui", budget="1", **form)
     spender = Spender("key", request.charged)

@@ -1,10 +1,10 @@
-"""Parts that a package of yours, or a folder of ragbandit/additions, may add to RagBandit, and their shapes.
+"""Parts that RagBandit takes from packages of yours and from the folders of ragbandit/additions, and their shapes.
 
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`
 - a policy: `Policy`, by a class path, an entry point of the group `ragbandit.policies`, or `Addition.policies`. Its
   contract: `ragbandit.testing.policies.POLICY_CHECKS`
-- a generator: `Generator` is the loaded model, `GeneratorKind` what is asked before it is loaded, by
+- a generator: `Generator` is the loaded model, and `GeneratorKind` knows facts about it before, by
   `Addition.generators`. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
 - a retriever: `Retriever`, by the path of a function that returns one, as `retriever.name`
 - a form of documents: `ReadDocument`, by `Addition.documents`

@@ -283,8 +283,8 @@ def stored_comparison(
 def counted_questions(
     database: Database, scope: ReportScope, pairing: Pairing, *, against: ArmName, reward: RewardSettings, secret: bytes
 ) -> ComparedQuestions:
-    """The questions by which a verdict is computed, by a run and by a report: those of the arms that were asked, also
-    if one of them cannot be run now. Raises StoreError.
+    """The questions by which a verdict is computed, by a run and by a report: a question counts if its arm was asked,
+    also if the arm cannot be run now. Raises StoreError.
     """
     which: dict[str, Any] = {"arms": [*pairing.versions], "by_model": pairing.by_model}
     return read_paired_questions(database, scope, against=against, reward=reward, secret=secret, **which)

@@ -38,6 +38,9 @@ def copy_without(name: str) -> Path:
             continue
         (copy / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(source, copy / file, follow_symlinks=False)
+    # The generated pages name what is installed.
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    subprocess.run([sys.executable, "-m", "docs.generate"], cwd=copy, env=environment, check=True, capture_output=True)
     return copy
 
 

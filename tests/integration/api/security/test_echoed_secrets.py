@@ -64,8 +64,8 @@ def test_no_secret_comes_back(tmp_path, caplog, secrets):
         generators = {
             "gpt": {"name": "openai", "model": "gpt", "openai": options},
         }
-        if ANTHROPIC is not None:
-            generators["claude"] = {"name": "anthropic", "model": "claude", "anthropic": options}
+        other = "anthropic" if ANTHROPIC is not None else "openai"
+        generators["claude"] = {"name": other, "model": "claude", other: options}
         settings = {
             "data_dir": str(tmp_path / "data"),
             "encoder": {"model": "hashing", "dimension": 8},

@@ -5,17 +5,18 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, get_args
+from functools import cache
+from typing import get_args
 
 import numpy as np
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import Json
 from ragbandit.strategies.answer_stream import AnswerReader, AnswerStream
-from ragbandit.strategies.arms.self_rag_trained import GATE, RELEVANCE, SUPPORT, UTILITY
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.parts import Attention, Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
+from ragbandit.strategies.registry import built_in_arms
 
 
 class HangingGenerator(ScriptedGenerator):
@@ -44,11 +45,6 @@ class LateGenerator(ScriptedGenerator):
         return replace(completion, finish="deadline") if len(self.requests) == self._calls else completion
 
 
-_TRAINED: Final = {
-    name: -1.0 - number for group in (GATE, RELEVANCE, SUPPORT, UTILITY) for number, name in enumerate(group)
-}
-
-
 def with_details(prompt: Prompt, *, text: str) -> Scripted:
     """The text with plausible details for every Need. Token probabilities are 0.95, 0.5 and 0.1 in turn."""
     pieces = re.findall(r"\s*\S+|\s+$", text)
@@ -60,9 +56,16 @@ def with_details(prompt: Prompt, *, text: str) -> Scripted:
         "entropy": tuple(-p for p in logprobs),
         "attention": Attention(weights=weights / weights.sum(axis=-1, keepdims=True), keys=keys),
         "hidden_states": np.full((5, 8), len(text), dtype=np.float32) + np.arange(8, dtype=np.float32),
-        "trained_tokens": (_TRAINED,) * len(pieces),
+        "trained_tokens": (_trained(),) * len(pieces),
     }
     return Scripted(text=text, details=details)
+
+
+@cache
+def _trained() -> Mapping[str, float]:
+    """Log-probability of each trained token that a built-in arm reads."""
+    groups = [group for kind in built_in_arms().values() for group in getattr(kind, "token_groups", ())]
+    return {name: -1.0 - number for group in groups for number, name in enumerate(group)}
 
 
 class RecordingReader:

@@ -11,7 +11,7 @@ from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.steps import Style, read
 from ragbandit.strategies.base import Completion, Need
-from ragbandit.strategies.prompting.prompts import ask, has_template, load_templates
+from ragbandit.strategies.prompting.prompts import PACKAGE, ask, load_templates, template_names
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
@@ -104,12 +104,15 @@ class PromptedArm(ParamsArm[Prompted]):
     prompts: ClassVar[Mapping[str, str]]
     #: as `prompts`, for the param `prompts: paper`; a style without a template there keeps the one of `prompts`
     paper_prompts: ClassVar[Mapping[str, str]] = {}
+    #: package whose folder `templates` has prompts of the arm, besides those that every arm may use
+    package: ClassVar[str] = PACKAGE
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
         names = self._template_names()
         field = f"arms.{self.name}.templates"
-        loaded = load_templates(list(names.values()), overrides=self._params.templates, field=field)
+        overrides = self._params.templates
+        loaded = load_templates(list(names.values()), overrides=overrides, field=field, package=self.package)
         self._templates = {use: loaded[template] for use, template in names.items()}
         self._passage_words: int = getattr(self._params, "passage_words", 350)
 
@@ -119,7 +122,7 @@ class PromptedArm(ParamsArm[Prompted]):
         names = {use: template.format_map(marks) for use, template in self.prompts.items()}
         if self._from_paper:
             paper = {use: template.format_map(marks) for use, template in self.paper_prompts.items()}
-            names |= {use: name for use, name in paper.items() if has_template(name)}
+            names |= {use: name for use, name in paper.items() if name in template_names(self.package)}
         return names
 
     def _marks(self) -> dict[str, Json]:

@@ -3,13 +3,13 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import read_text
@@ -27,7 +27,8 @@ _SECTION = re.compile(rf"^[^\S\n]*\[({'|'.join(_SECTIONS)})\][^\S\n]*$", re.MULT
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 _SHOWN = 200  #: maximum number of characters of a wrong path in an error
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file with several templates
-_PACKAGE = "ragbandit.strategies.prompting"
+#: the package whose templates every arm may use
+PACKAGE: Final = "ragbandit.strategies.prompting"
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields that `fit` fills; the arm gives all other values
 _PASSAGE_FIELDS = ("number", "title", "text")
 _EXAMPLE_FIELDS = ("passages", "question", "thoughts", "answer")
@@ -59,10 +60,11 @@ class FittedPrompt:
 
 
 def load_templates(
-    names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates", package: str = _PACKAGE
+    names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates", package: str = PACKAGE
 ) -> Mapping[str, Template]:
-    """Load the templates of these names from the package, or their replacements from `overrides`.
+    """Load the templates of these names, or their replacements from `overrides`.
 
+    package: its folder `templates` is searched besides the one that every arm may use.
     overrides: name -> text of a template (a string of at least two lines), or path (a Path, or a string of one line).
     A replacement must have the same fields: without {question} the model would not see the question.
     Raises ConfigError with the field `<field>.<name>`, also for an override that is not in `names`.
@@ -117,10 +119,10 @@ def _default(name: str, *, where: str, package: str) -> Template:
     return _parse(name, text=texts[name], where=where)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _shipped(package: str) -> Mapping[str, str]:
-    """Name -> text of the templates in the package's folder `templates`."""
-    texts: dict[str, str] = {}
+    """Name -> text of the templates in the package's folder `templates`, and of those that every arm may use."""
+    texts = {} if package == PACKAGE else dict(_shipped(PACKAGE))
     for file in (resources.files(package) / "templates").iterdir():
         if file.name.endswith(".txt"):
             _, *parts = _NAMED.split(f"=== {file.name.removesuffix('.txt')} ===\n" + file.read_text(encoding="utf-8"))
@@ -206,7 +208,7 @@ def _demonstration(example: Mapping[str, Any], *, form: str, passage: str) -> st
 @lru_cache(maxsize=1)
 def _shipped_examples() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """Name of a TOML file in the folder `templates` -> its examples: question, gold, others, thoughts, answer."""
-    files = (resources.files(_PACKAGE) / "templates").iterdir()
+    files = (resources.files(PACKAGE) / "templates").iterdir()
     return {
         file.name.removesuffix(".toml"): tomllib.loads(file.read_text(encoding="utf-8"))["demonstration"]
         for file in files
@@ -214,8 +216,9 @@ def _shipped_examples() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     }
 
 
-def has_template(name: str) -> bool:
-    return name in _shipped(_PACKAGE)
+def template_names(package: str = PACKAGE) -> Set[str]:
+    """Names of the templates that an arm of the package may use."""
+    return _shipped(package).keys()
 
 
 def fit(

@@ -28,6 +28,7 @@ from ragbandit.shared.types import DecisionId, Query
 from ragbandit.workers.cli import app
 from tests.support import command
 from tests.support.logs.log_rows import plain_rows, write_json
+from tests.support.pages import names_without
 
 from .test_base_install import ROOT
 
@@ -226,9 +227,10 @@ def reason_of(words):
 
 
 def runnable():
-    pages = defaultdict(list)
+    pages, missing = defaultdict(list), names_without()
     for page, words in commands():
-        if page != "README.md" and reason_of(words) is None:
+        named = {name for word in words for name in word.split(",")}
+        if page != "README.md" and reason_of(words) is None and not named & missing:
             pages[page].append(words)
     return dict(pages)
 

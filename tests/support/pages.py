@@ -1,10 +1,32 @@
-"""Code of the documentation, as modules that tests import."""
+"""What tests read from the documentation: code as modules, and the rows that stay."""
 
 import importlib
 import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
+#: rows of docs/rows.md: name, part, how users reach it, tests
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in (DOCS / "rows.md").read_text("utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith("| row |")
+]
+
+
+def parts_of(row):
+    """The folders in which a row lives."""
+    return re.findall(r"`([\w/]+)`", row[1])
+
+
+def without(row):
+    """Whether a row belongs to an addition that this tree lacks (`make without`)."""
+    additions = [part for part in parts_of(row) if part.startswith("ragbandit/additions/")]
+    return any(not (DOCS.parent / part).is_dir() for part in additions)
+
+
+def names_without():
+    """Names of the arms, policies and settings of the additions that this tree lacks."""
+    return {name for row in ROWS if without(row) for name in re.findall(r"`(\w+)`", row[2])}
 
 
 def module_of(page, name, *, folder):

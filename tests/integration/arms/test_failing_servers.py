@@ -88,7 +88,7 @@ def test_an_elasticsearch_that_fails_fails_every_arm_that_searches(reply, said, 
             server.__exit__()
         names = searching()
         found = outcomes(names, retriever=retriever)
-    assert len(names) >= 9
+    assert {"single_step", "multi_step"} <= set(names)
     assert not [each for each in caplog.records if each.name.startswith("elastic_transport")]
     for name, outcome in found.items():
         assert (outcome.status, outcome.stop_reason, outcome.cost.retriever_calls) == ("failed", "error", 1), name

@@ -17,6 +17,7 @@ from ragbandit.testing.doubles import STREAM_CHECKS
 from ragbandit.workers.setup import generator_kinds, generators
 from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
+from tests.support.arms.arm_runs import ARMS_HERE, made
 from tests.support.tiny_models import tiny_writer
 
 ARCHITECTURES = pytest.mark.parametrize("architecture", ["t5", "bart"])
@@ -28,6 +29,26 @@ def fresh(architecture):
 
 
 writer = functools.cache(fresh)
+
+
+def section():
+    """The settings of a tiny T5."""
+    return {"model": tiny_writer("t5"), "device": "cpu", "precision": "float32", "threads": 1}
+
+
+class Watching:
+    """An arm of a user that reads the attention of its model."""
+
+    needs = frozenset({"completion", "attention"})
+
+    def __init__(self, *, name):
+        self.name, self.params = name, {}
+
+    async def answer(self, question, *, run):
+        raise AssertionError("never reached")
+
+
+WATCHING = generators.WorkerArm(params={"class": f"{__name__}:Watching"})
 
 
 def together(generator, requests):
@@ -121,33 +142,35 @@ def test_sampling_follows_the_seed():
 
 
 def test_arms_that_look_inside_the_decoder_are_refused():
-    """`dragin` and `seakr` are refused by name: before the model is loaded if it is on this disk, otherwise when it is
-    loaded. `evaluate --strategy all` leaves them out with the reason.
+    """An arm that reads attention is refused by name: before the model is loaded if it is on this disk, otherwise when
+    it is loaded.
     """
     assert writer("t5").capabilities == {"completion", "stop", "logprobs", "entropy"}
-    settings = Settings(generator={"model": tiny_writer("t5"), "device": "cpu", "precision": "float32", "threads": 1})
     with pytest.raises(ConfigError, match="needs attention") as caught:
-        generators.make_strategies(settings, {"dragin": generators.WorkerArm(params={})})
-    assert (caught.value.field, "without an encoder" in caught.value.remedy) == ("arms.dragin", True)
-    arms, lacking = parse_arms(["all"], settings=settings)
-    assert {name: lacking[name] for name in ("dragin", "seakr")} == {
-        "dragin": "the generator lacks attention",
-        "seakr": "the generator lacks hidden_states",
-    }
-    assert {"flare", "multi_step", "adaptive_note"} <= set(arms)
+        generators.make_strategies(Settings(generator=section()), {"own": WATCHING})
+    assert (caught.value.field, "without an encoder" in caught.value.remedy) == ("arms.own", True)
+
+
+def test_all_leaves_out_the_arms_that_the_model_cannot_serve():
+    """`evaluate --strategy all` leaves out each arm with needs that the model does not meet, with the reason."""
+    able = writer("t5").capabilities
+    arms, lacking = parse_arms(["all"], settings=Settings(generator=section()))
+    needs = {name: made(name).needs for name in ARMS_HERE}
+    assert set(arms) & needs.keys() == {name for name, needed in needs.items() if needed <= able}
+    for name in needs.keys() - set(arms):
+        assert lacking[name] == f"the generator lacks {', '.join(sorted(needs[name] - able))}"
 
 
 def test_a_model_that_was_not_on_disk_is_checked_when_it_is_loaded(monkeypatch, tmp_path):
     """The loader compares the needs of every arm with what the loaded model offers."""
     build_index([Passage(id="a", title="A", text="one passage")], tmp_path / "index")
-    section = {"model": tiny_writer("t5"), "device": "cpu", "precision": "float32", "threads": 1}
-    settings = Settings(generator=section, retriever={"index": str(tmp_path / "index")})
+    settings = Settings(generator=section(), retriever={"index": str(tmp_path / "index")})
     monkeypatch.setattr(generator_kinds, "config_at_hand", lambda _model: {})
     loader = ArmLoader(settings)
-    assert set(loader.load({"flare": generators.WorkerArm(params={})})) == {"flare"}
-    with pytest.raises(ConfigError, match="needs hidden_states") as caught:
-        loader.load({"seakr": generators.WorkerArm(params={})})
-    assert caught.value.field == "arms.seakr"
+    assert set(loader.load({"multi_step": generators.WorkerArm(params={})})) == {"multi_step"}
+    with pytest.raises(ConfigError, match="needs attention") as caught:
+        loader.load({"own": WATCHING})
+    assert caught.value.field == "arms.own"
 
 
 @pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check.__name__)

@@ -9,23 +9,12 @@ import pytest
 
 from ragbandit.router.policies import built_in_policies
 from ragbandit.strategies.registry import built_in_arms
+from tests.support.pages import ROWS, parts_of, without
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "rows.md").read_text("utf-8")
-#: rows of the page: name, part, how users reach it, tests
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in PAGE.splitlines()
-    if line.startswith("| ") and not line.startswith("| row |")
-]
 #: A new row raises this number. It never falls, since no row leaves.
 FEWEST = 77
 _TEST = re.compile(r"`((?:unit|integration|acceptance|clients|additions)/[\w/-]+\.py)::(\w+)`")
-
-
-def is_deleted(part):
-    """Whether a part is an addition that this tree lacks (`make without`)."""
-    return part.startswith("ragbandit/additions/") and not (ROOT / part).is_dir()
 
 
 @cache
@@ -40,13 +29,12 @@ def marks_of_tests(path: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_a_row_has_its_part_and_its_test(row):
     """Each row names folders that exist and tests that exist, run in every run, and are not skipped everywhere."""
-    _, part, _, tests = row
-    parts = re.findall(r"`([\w/]+)`", part)
+    parts = parts_of(row)
     assert parts
-    if any(is_deleted(each) for each in parts):
+    if without(row):
         return
-    assert all((ROOT / each).is_dir() for each in parts), part
-    named = _TEST.findall(tests)
+    assert all((ROOT / each).is_dir() for each in parts), parts
+    named = _TEST.findall(row[3])
     assert named
     for file, name in named:
         marks = marks_of_tests(ROOT / "tests" / file)[name]

@@ -20,8 +20,8 @@ from tests.support.user_files import refusal
 READERS = {
     "configuration": (load, "config"),
     "prompt": (
-        lambda path: load_templates(["note_first"], overrides={"note_first": str(path)}),
-        "templates.note_first",
+        lambda path: load_templates(["read_direct"], overrides={"read_direct": str(path)}),
+        "templates.read_direct",
     ),
     "answers": (lambda path: Answers(path, resume=True), None),
 }

@@ -31,6 +31,10 @@ class NeedyArm(OwnArm):
     needs = frozenset({"completion", "entropy", "logprobs"})
 
 
+class TrainedArm(OwnArm):
+    needs = frozenset({"completion", "trained_tokens"})
+
+
 class StrangeArm(OwnArm):
     needs = frozenset({"telepathy"})
 
@@ -98,8 +102,8 @@ def test_one_of_our_arms_can_be_had_twice():
 @pytest.mark.parametrize(
     ("config", "field", "words"),
     [
-        ({}, "arms", ["known: adaptive_note, ", "multi_step, no_retrieval"]),
-        ({"singel": {}}, "arms.singel", ["'singel'", "known: adaptive_note"]),
+        ({}, "arms", ["known: ", "callable, ", "multi_step, no_retrieval"]),
+        ({"singel": {}}, "arms.singel", ["'singel'", "known: ", "single_step"]),
         ({"multi_step": {"round": 3}}, "arms.multi_step.round", ["unknown parameter", "known: max_tokens", "rounds"]),
         ({"multi_step": {"rounds": "3"}}, "arms.multi_step.rounds", ["a text cannot be used", "valid integer"]),
         ({"multi_step": {"rounds": True}}, "arms.multi_step.rounds", ["True", "valid integer"]),
@@ -162,4 +166,4 @@ def test_an_unmet_need_names_what_would_meet_it():
 def test_an_untrained_model_is_told_the_setting():
     """Tokens of a model that was trained for an arm are named in a setting, and the refusal names it."""
     with pytest.raises(ConfigError, match=r"trained_tokens: use .*generator\.trained_tokens"):
-        make_arms({"self_rag_trained": {}}, capabilities=EVERYTHING - {"trained_tokens"})
+        make_arms({"own": {"class": here("TrainedArm")}}, capabilities=EVERYTHING - {"trained_tokens"})

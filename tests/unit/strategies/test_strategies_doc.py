@@ -24,6 +24,7 @@ from ragbandit.testing.arms import ARM_CHECKS
 from ragbandit.workers.setup.generators import check_worker_arms, hints, worker_arms
 from ragbandit.workers.setup.loading import check_generators
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
+from tests.support.pages import names_without
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "strategies.md").read_text(encoding="utf-8")
@@ -31,32 +32,37 @@ GENERATORS = (DOCS / "generators.md").read_text(encoding="utf-8")
 OWN = (DOCS / "extend.md").read_text(encoding="utf-8").partition("\n## A policy of your own\n")[0]
 
 
+#: (arm, cells of its line) of the table, for the arms that this tree has
+TABLE = [
+    (name, line.split("|"))
+    for line in PAGE.splitlines()
+    if line.startswith("| `")
+    for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    if name not in names_without()
+]
+
+
 def test_every_arm_is_in_the_table():
-    """The table names every registered arm, and no other."""
-    rows = [line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `")]
-    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(built_in_arms())
+    """The table names every registered arm once, and no other."""
+    assert sorted(name for name, _ in TABLE) == sorted(built_in_arms())
 
 
 def test_needs_are_those_of_the_arms():
     """Beyond plain text, an arm needs what its line says."""
-    for line in PAGE.splitlines():
-        if not line.startswith("| `") or "`rq_rag`" in line or "`http`" in line or "`mcp`" in line:
-            continue
-        names, said = line.split("|")[1], line.split("|")[4]
-        for name in re.findall(r"`(\w+)`", names):
-            assert built_in_arms()[name].needs - {"completion", "stop"} == set(re.findall(r"`(\w+)`", said)), name
+    for name, cells in TABLE:
+        if "only for" not in cells[4]:
+            needs = getattr(built_in_arms()[name], "needs", frozenset())
+            assert needs - {"completion", "stop"} == set(re.findall(r"`(\w+)`", cells[4])), name
 
 
 def test_presets_are_those_of_the_arms():
     """The line of an arm names all of its presets except the defaults."""
-    rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `")]
-    for row in rows:
-        for name in re.findall(r"`(\w+)`", row[1]):
-            presets = getattr(built_in_arms()[name], "presets", {})
-            assert set(re.findall(r"`(\w+)`", row[5])) == set(presets), name
-            for preset in presets:
-                arms = make_arms({name: {"preset": preset}}, capabilities=frozenset(get_args(Need)))
-                assert arms[name].params["preset"] == preset
+    for name, cells in TABLE:
+        presets = getattr(built_in_arms()[name], "presets", {})
+        assert set(re.findall(r"`(\w+)`", cells[5])) == set(presets), name
+        for preset in presets:
+            arms = make_arms({name: {"preset": preset}}, capabilities=frozenset(get_args(Need)))
+            assert arms[name].params["preset"] == preset
 
 
 def test_the_recipes_are_configurations(monkeypatch):

@@ -31,6 +31,15 @@ class Graph:
         raise AssertionError("never reached")
 
 
+class Doubting(Graph):
+    """An arm of a user that reads the probabilities of its tokens."""
+
+    needs = frozenset({"completion", "logprobs"})
+
+    def __init__(self, *, name):
+        self.name, self.params = name, {}
+
+
 def loaded(**given):
     settings = Settings.model_validate(given)
     return ArmLoader(settings).load(worker_arms(settings))
@@ -88,14 +97,17 @@ def test_each_arm_is_checked_against_its_own_generator(caplog):
     server = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
     told = {**server, "openai": {**server["openai"], "logprobs": True}, "token_prices": {"input": 1.0, "output": 1.0}}
     given = {"generator": SCRIPTED, "generators": {"plain": server, "told": told}, "budget": {"dollars": 1.0}}
-    fits = Settings.model_validate({**given, "arms": {"f": {"class": "flare", "generator": "told"}}})
+    doubting = {"class": f"{__name__}:Doubting"}
+    fits = Settings.model_validate({**given, "arms": {"f": {**doubting, "generator": "told"}}})
     check_worker_arms(fits)
     assert hints(fits) == ()
-    lacks = Settings.model_validate({**given, "arms": {"f": {"class": "flare", "generator": "plain"}}})
+    lacks = Settings.model_validate({**given, "arms": {"f": {**doubting, "generator": "plain"}}})
     with pytest.raises(ConfigError, match=r"generators\.plain\.openai\.logprobs: true") as caught:
         check_worker_arms(lacks)
     assert caught.value.field == "arms.f"
-    (short, free) = hints(Settings.model_validate({**given, "arms": {"a": named("plain"), "b": {"class": "react"}}}))
+    (short, free) = hints(
+        Settings.model_validate({**given, "arms": {"a": named("plain"), "b": {"class": "multi_step"}}})
+    )
     assert short.startswith("arms: a answer")
     assert "where they ask generator, generators.plain, whose calls have no price; set generator.token_prices" in free
 
@@ -198,12 +210,12 @@ def test_parts_defined_in_place():
         assert caught.value.field == f"arms.both.first.{field}"
 
 
-@pytest.mark.parametrize(("first", "preset"), [("no_retrieval", None), ("react", "paper")])
+@pytest.mark.parametrize(("first", "preset"), [("model", None), ("multi_step", "flan")])
 def test_a_part_defined_in_place_needs_no_preset_of_its_own(first, preset):
     """`arms_preset` is the preset of a part that has it; a part without it is accepted if a configured arm has it."""
-    both = {"class": "cascade", "first": {"class": first}, "then": "react", "empty": True}
-    arms = {"react": {"run_by": "worker"}, "both": both}
-    settings = Settings.model_validate({"generator": SCRIPTED, "arms": arms, "arms_preset": "paper"})
+    both = {"class": "cascade", "first": {"class": first}, "then": "multi_step", "empty": True}
+    arms = {"multi_step": {"run_by": "worker"}, "both": both}
+    settings = Settings.model_validate({"generator": SCRIPTED, "arms": arms, "arms_preset": "flan"})
     check_worker_arms(settings)
     part, _ = make_strategies(settings, worker_arms(settings))["both.first"]
     assert part.params.get("preset") == preset

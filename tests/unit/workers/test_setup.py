@@ -27,6 +27,20 @@ from ragbandit.workers.setup.generators import (
 from ragbandit.workers.setup.loading import ArmLoader
 from ragbandit.workers.setup.retrievers import retriever_kind, search_once
 
+
+class Trained:
+    """An arm of a user that reads the tokens of a trained model."""
+
+    needs = frozenset({"completion", "trained_tokens"})
+
+    def __init__(self, *, name):
+        self.name, self.params = name, {}
+
+    async def answer(self, question, *, run):
+        raise AssertionError("never reached")
+
+
+TRAINED = {"class": f"{__name__}:Trained"}
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 
 
@@ -45,7 +59,7 @@ def test_a_bare_arm_check_loads_no_model():
     assert capabilities_of(settings.generator) == LocalGenerator.capabilities
     assert capabilities_of(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
     with pytest.raises(ConfigError, match=r"needs .*trained_tokens"):
-        check_worker_arms(settings.model_copy(update={"arms": {"self_rag_trained": {}}}))
+        check_worker_arms(settings.model_copy(update={"arms": {"own": TRAINED}}))
 
 
 def test_the_retriever_is_made_by_its_name(tmp_path):
@@ -149,13 +163,18 @@ def test_a_retriever_that_cannot_be_made(own_retriever, name):
 
 def test_one_preset_for_every_arm_that_has_it():
     """arms_preset applies to arms without their own preset; an arm class without this preset is not changed."""
-    arms = {"single_step": {"passages": 4}, "multi_step": {"preset": "gpt"}, "flare": {}, "mine": {"run_by": "caller"}}
+    arms = {
+        "single_step": {"passages": 4},
+        "multi_step": {"preset": "gpt"},
+        "own": TRAINED,
+        "mine": {"run_by": "caller"},
+    }
     arms["web"] = {"class": "http", "url": "http://h/x"}
     made = worker_arms(Settings(arms=arms, arms_preset="chat"))
     assert {name: arm.params for name, arm in made.items()} == {
         "single_step": {"preset": "chat", "passages": 4},
         "multi_step": {"preset": "gpt"},
-        "flare": {},
+        "own": TRAINED,
         "web": {"class": "http", "url": "http://h/x"},
     }
 

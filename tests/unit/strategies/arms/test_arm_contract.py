@@ -21,14 +21,10 @@ from tests.support.cases import every_case
 BY_THE_CLOCK = {check_heeds_the_cap_on_seconds, check_lets_cancellation_through}
 
 
-#: further params of arms that answer in two ways
-MODES = {"rq_rag": [{"depth": 2}], "seakr": [{"hops": "multi", "samples": 2, "delta": -6.0}]}
-
-
 def param_sets(name):
-    """The example of an arm, its defaults, its preset for chat models and its other modes."""
+    """The example of an arm, its defaults and its preset for chat models."""
     chat = [{"preset": "chat"}] if name in CHAT else []
-    return [example(name), {}, *chat, *MODES.get(name, [])]
+    return [example(name), {}, *chat]
 
 
 @pytest.mark.parametrize("name", ARMS_HERE)

@@ -10,14 +10,16 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Round
 from ragbandit.strategies.arms.basic import Model, MultiStep, NoRetrieval, SingleStep
 from ragbandit.strategies.arms.cascade import Cascade, CascadePart, same_answer
-from ragbandit.strategies.arms.self_rag import SelfRag
+from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.hybrid import MemoryRetriever, NoRetriever
+from ragbandit.strategies.run import Answer
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN
+from tests.unit.strategies.ended_arms import Own
 
 QUESTION = "Where is the maker of Jaws from?"
 
@@ -138,8 +140,13 @@ def test_the_log_probability_is_that_of_the_answer():
         text, logprob = ("yes", -0.01) if prompt.prefix == "Reply:" else ("Shelley", -3.0)
         return Scripted(text=text, details={"logprobs": (Token(text=text, logprob=logprob),)})
 
+    async def graded(run):
+        drafted = await run.complete(Prompt(instructions="", body=QUESTION), purpose="read", max_tokens=9)
+        grade = await run.complete(Prompt(instructions="", body="?", prefix="Reply:"), purpose="grade", max_tokens=1)
+        return Answer(text=drafted.text, stop_reason=grade.text)
+
     generator = ScriptedGenerator(said, capabilities={"completion", "stop", "logprobs"})
-    first = CascadePart(SelfRag(), generator, MemoryRetriever((JAWS,)))
+    first = CascadePart(Own(graded), generator, NoRetriever())
     assert reasons(outcome_of(cascade(first, logprob=-1.0))) == ["its mean log-probability is -3"]
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as some
 
+from ragbandit.additions.research_arms.seakr import Seakr, uncertainty
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import CallFailed
 from ragbandit.strategies.arm_parts.steps import together
-from ragbandit.strategies.arms.seakr import Seakr, uncertainty
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator

@@ -104,6 +104,7 @@ Ahead = TypeVar("Ahead", bound=LookaheadParams)
 class LookaheadArm(PromptedArm[Ahead]):
     """Base of the arms that write a text sentence by sentence until it contains "answer is"."""
 
+    package = __package__
     prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
     capped_by: ClassVar[str]  #: name of the param that limits the tokens of a call
     nothing_new: ClassVar[str]  #: stop reason if the model adds nothing to the text

@@ -72,6 +72,7 @@ class RqRag(PromptedArm[RqRagParams]):
 
     arm: ClassVar[str] = "rq_rag"
     kind = RqRagParams
+    package = __package__
     prompts: ClassVar = {
         "read": "read_{style}",
         "decide": "rq_rag_decide",

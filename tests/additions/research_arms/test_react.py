@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
+from ragbandit.additions.research_arms.react import Action, React, parsed_action
 from ragbandit.strategies.arms.basic import Model
-from ragbandit.strategies.arms.react import Action, React, parsed_action
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.arms import arm_runs

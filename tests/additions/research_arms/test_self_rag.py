@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.strategies.arms.self_rag import SelfRag
+from ragbandit.additions.research_arms.self_rag import SelfRag
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.arms.arm_runs import JAWS, branches, outcome_of, purposes, queries
 

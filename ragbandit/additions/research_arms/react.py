@@ -72,6 +72,7 @@ class React(PromptedArm[ReactParams]):
     arm: ClassVar[str] = "react"
     example: ClassVar = {"unfinished": "read"}  # the contract wants an answer, whatever the model writes
     kind = ReactParams
+    package = __package__
     prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:

@@ -55,6 +55,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
 
     arm: ClassVar[str] = "self_rag"
     kind = SelfRagParams
+    package = __package__
     prompts: ClassVar = {
         "read": "read_{style}",
         "relevant": "self_rag_relevant",

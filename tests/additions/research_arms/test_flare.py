@@ -6,8 +6,8 @@ import re
 import pytest
 from hypothesis import given, strategies as some
 
-from ragbandit.strategies.arm_parts.lookahead import LatestPool, tokens_between
-from ragbandit.strategies.arms.flare import Flare
+from ragbandit.additions.research_arms.flare import Flare
+from ragbandit.additions.research_arms.lookahead import LatestPool, tokens_between
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from ragbandit.strategies.arms.rq_rag import RqRag
+from ragbandit.additions.research_arms.rq_rag import RqRag
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator

@@ -51,6 +51,7 @@ class _TwoStages(PromptedArm[NoteParams]):
     """
 
     kind = NoteParams
+    package = __package__
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
@@ -167,6 +168,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     arm: ClassVar[str] = "adaptive_note"
     example: ClassVar = {"query_characters": 60}
     kind = AdaptiveNoteParams
+    package = __package__
     prompts: ClassVar = {
         "note_first": "note_first",
         "ask": "note_questions",

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.lookahead import LookaheadArm, LookaheadParams, sentence_tokens
+from ragbandit.additions.research_arms.lookahead import LookaheadArm, LookaheadParams, sentence_tokens
 from ragbandit.strategies.arm_parts.prompted import Count, Share, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need

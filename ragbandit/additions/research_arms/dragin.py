@@ -5,8 +5,15 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from ragbandit.additions.research_arms.lookahead import (
+    Floats,
+    LookaheadArm,
+    LookaheadParams,
+    Word,
+    detail_of,
+    merge_words,
+)
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arm_parts.lookahead import Floats, LookaheadArm, LookaheadParams, Word, detail_of, merge_words
 from ragbandit.strategies.arm_parts.prompted import Count, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need

@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import replace
 
-from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained
+from ragbandit.additions.research_arms.self_rag_trained import SelfRagTrained
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from tests.support.arms.arm_runs import MAN, branches, outcome_of, purposes, queries

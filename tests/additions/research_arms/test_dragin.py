@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from ragbandit.strategies.arm_parts.lookahead import merge_words
-from ragbandit.strategies.arms.dragin import Dragin, attention_received
+from ragbandit.additions.research_arms.dragin import Dragin, attention_received
+from ragbandit.additions.research_arms.lookahead import merge_words
 from ragbandit.strategies.generators.parts import Attention
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.prompting.passages import is_content

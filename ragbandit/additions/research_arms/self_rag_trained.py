@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.strategies.arm_parts.lookahead import detail_of
+from ragbandit.additions.research_arms.lookahead import detail_of
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Share, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage
@@ -69,7 +69,10 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     arm: ClassVar[str] = "self_rag_trained"
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
     kind = SelfRagTrainedParams
+    package = __package__
     prompts: ClassVar = {"gate": "self_rag_answer", "read": "self_rag_read"}
+    #: the trained tokens that the arm reads, by group
+    token_groups: ClassVar = (GATE, RELEVANCE, SUPPORT, UTILITY)
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         try:

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from ragbandit.additions.research_arms.lookahead import LatestPool, merge_words, sentence_tokens
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.answer_stream import Settle
-from ragbandit.strategies.arm_parts.lookahead import LatestPool, merge_words, sentence_tokens
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Whole, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
@@ -85,6 +85,7 @@ class Seakr(PromptedArm[SeakrParams]):
     example: ClassVar = {"delta": -5.0, "layer": 2}
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
     kind = SeakrParams
+    package = __package__
     prompts: ClassVar = {
         "answer": "recall_direct",
         "read": "read_direct",

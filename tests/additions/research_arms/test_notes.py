@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from ragbandit.strategies.arms.notes import AdaptiveNote, ChainOfNote, SelfRefine, SelfRerank
+from ragbandit.additions.research_arms.notes import AdaptiveNote, ChainOfNote, SelfRefine, SelfRerank
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.arms import arm_runs

@@ -1,7 +1,7 @@
 """`python -m tests.without NAME [arguments of pytest]`: the tests of a copy of the tree that lacks an addition.
 
 The copy lies in build/without/NAME. It lacks the folder, the tests and the page of the addition, and of all that need
-it.
+it. Its generated pages are written again.
 """
 
 import os

@@ -158,6 +158,14 @@ def serves_prices(policy: Policy) -> bool:
     return bool(getattr(policy, "serves_prices", False))
 
 
+def needs_every_arm(policy: TableTrained) -> bool:
+    """Whether its table must have had every configured arm (attribute `needs_every_arm`).
+
+    Not so if params name the arms that it chooses.
+    """
+    return bool(getattr(policy, "needs_every_arm", False))
+
+
 def held_out_rows(policy: TableTrained) -> Sequence[TableRow]:
     """The rows of the last `fit` that the policy did not learn (attribute `held_out`); () if it learned all."""
     rows: Sequence[TableRow] = getattr(policy, "held_out", ())

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ragbandit.router.config.settings import GeneratorSettings, PolicySettings, Settings
 from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
-from ragbandit.router.policies.algorithms.classifiers import TableClassifier
-from ragbandit.router.policies.base import WHERE, Policy, TableTrained, schema_of
+from ragbandit.router.policies.base import WHERE, Policy, TableTrained, needs_every_arm, schema_of
 from ragbandit.shared.errors import ConfigError, required_module
 
 log = logging.getLogger("ragbandit.policies")
@@ -126,7 +125,7 @@ def _check_training(policy: TableTrained, *, arms: Sequence[str], field: str) ->
         message = f"{policy.algorithm} is not trained, and does not learn from a log"
         raise ConfigError(message, field=field, remedy=f"{retrain}; then {setting}")
     unknown = [arm for arm in arms if arm not in policy.trained_arms]
-    if unknown and isinstance(policy, TableClassifier):  # the arms of `popularity` are params
+    if unknown and needs_every_arm(policy):
         fault = "it would choose at random" if len(unknown) == len(arms) else "it would never choose them"
         message = f"trained on {sorted(policy.trained_arms)}, and does not know the arms {unknown}: {fault}"
         remedy = f"give the arms the table's names, take those out, or train on a table that has them: {retrain}"

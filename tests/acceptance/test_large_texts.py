@@ -14,7 +14,7 @@ import pytest
 from benchmarks.service_process import served
 from ragbandit.shared.reading.budget import BODY
 from tests.support import dialects
-from tests.support.installed import ANTHROPIC
+from tests.support.additions import ANTHROPIC
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -27,6 +27,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import DecisionId, Query
 from ragbandit.workers.cli import app
 from tests.support import command
+from tests.support.additions import is_offered
 from tests.support.logs.log_rows import plain_rows, write_json
 from tests.support.pages import names_without
 
@@ -63,7 +64,7 @@ NOT_RUN = {
         ),
         "trains policies: tests/integration/test_papers.py runs the commands with tiny models",
     ),
-    "policy train": "trains a language model: tests/integration/policies",
+    "policy train": "trains a language model: tests/additions/classifiers",
     "policy restart single_step --label": "needs a service that begins the ledger: tests/integration/learning",
     "policy promote": "waits for evidence: tests/integration/cli/test_policy_cli.py",
     "policy rollback": "needs a promoted version: tests/integration/cli/test_policy_cli.py",
@@ -83,7 +84,7 @@ def commands():
         for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
             for line in (block[2] or block[3]).replace("\\\n", " ").splitlines():
                 shown = COMMAND.match(line.strip())
-                if shown is not None:
+                if shown is not None and is_offered(shown[1]):
                     found.append((page.relative_to(ROOT).as_posix(), words_of(shown[1])))
     return found
 
@@ -99,7 +100,8 @@ def in_text():
     """(file, words) for every command between backticks in a page."""
     for file in PAGES:
         for line in re.findall(r"`ragbandit ([a-z][^`\n]*)`", file.read_text(encoding="utf-8")):
-            yield file.relative_to(ROOT).as_posix(), line.split()
+            if is_offered(line):
+                yield file.relative_to(ROOT).as_posix(), line.split()
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
-"""The fine-tuned policies on tiny models, and tables of questions to train them on."""
+"""The fine-tuned policy of the core on a tiny model, and a row of a table."""
 
-import numpy as np
-
-from ragbandit.router.policies.algorithms.classifiers import AdaptiveRag, MultiLabel
 from ragbandit.router.policies.algorithms.mba_paper import MbaPaper
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query, TableRow
@@ -14,15 +11,6 @@ READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads"
 
 def mba(**params):
     return MbaPaper(**READING | params)
-
-
-def adaptive(**params):
-    return AdaptiveRag(**READING | {"epochs": 2, "batch": 4, "learning_rate": 1e-3} | params)
-
-
-def multi(**params):
-    fast = {"epochs": 2, "batch": 4, "learning_rate": 1e-3, "choice": "cheapest"}
-    return MultiLabel(**READING | fast | params)
 
 
 def output_of(policy, text="who wrote dracula ?", arms=ARMS):
@@ -38,14 +26,3 @@ def row(number, question, right, *, hops=None, steps=(0.0, 1.0, 4.5)):
         steps=dict(zip(ARMS, steps, strict=True)),
         hops=hops,
     )
-
-
-def rows_by_word(count=40):
-    """Questions where "who" needs no retrieval and "when" needs many steps; the rest is chance."""
-    random = np.random.default_rng(5)
-    found = []
-    for number in range(count):
-        rest = " ".join(random.choice(["dracula", "born", "city", "river", "film"], size=3))
-        easy = number % 2 == 0
-        found.append(row(number, f"{'who' if easy else 'when'} {rest} ?", ARMS if easy else ARMS[2:]))
-    return found

@@ -8,7 +8,7 @@ from tests.support.tiny_models import tiny_counts, tiny_encoder, tiny_threshold,
 
 POLICIES = built_in_policies()
 #: the policies that run a transformer of their own
-FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
+FINE_TUNED = tuple(name for name in ("adaptive_rag", "mba_paper", "multi_label") if name in POLICIES)
 #: policies that learn from the context, and a schema over what made_query sends and what is read off it
 WITH_CONTEXT = tuple(name for name, kind in POLICIES.items() if getattr(kind, "takes_context", False))
 SCHEMA: dict[str, dict[str, object]] = {

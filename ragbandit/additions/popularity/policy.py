@@ -114,6 +114,7 @@ class Popularity(PerQuestionPolicy):
     algorithm: ClassVar[str] = "popularity"
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
+    needs_every_arm: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Json]] = {"popular": "multi_step", "rare": "no_retrieval"}
 
     def __init__(self, **params: Json) -> None:

@@ -3,33 +3,26 @@
 Importing this module and the policies does not import torch. Making a policy imports it.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ragbandit.router.encoders.weights import file_sha256, resolve
+from ragbandit.router.encoders.weights import resolve
 from ragbandit.router.policies.finetuned.params import MODEL, ReadingParams
 from ragbandit.shared.errors import required_module
-from ragbandit.shared.files import cache_root
 from ragbandit.shared.torch_models import device_of
 
 if TYPE_CHECKING:
     from ragbandit.router.policies.finetuned.network import Reader
 
 
-def load_reader(reading: ReadingParams, *, folder: str | None = None) -> "Reader":
+def load_reader(reading: ReadingParams) -> "Reader":
     """Load the encoder, once per process and settings, because policies are made often.
 
-    folder: replaces `reading.model`, unless it is None. Raises ConfigError if weights, packages or device are missing.
+    Raises ConfigError if weights, packages or device are missing.
     """
     required_module("torch", extra="models", field=MODEL)
     from ragbandit.router.policies.finetuned.network import loaded_reader
 
     device = device_of(reading.device, field="policy.params.device")
-    weights = resolve(reading.model if folder is None else folder, setting=MODEL)
+    weights = resolve(reading.model, setting=MODEL)
     shared = ReadingParams(max_tokens=reading.max_tokens, precision=reading.precision, threads=reading.threads)
     return loaded_reader(weights.folder, sha256=weights.sha256, device=device, reading=shared)
-
-
-def sha256_of(file: Path) -> str:
-    """The sha256 of a file; cached on disk, because policies are made often and the encoder has 260 MB."""
-    return file_sha256(file, root=cache_root(None))

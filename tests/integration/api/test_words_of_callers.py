@@ -189,6 +189,7 @@ def stores(tmp_path_factory):
             counts = folder / "counts.json"
             counts.write_text(json.dumps({"format": 1, "mentions": {"dracula": 5000.0}}))
             params = {"counts": str(counts), "threshold": 100.0, "popular": "small", "rare": "large"}
+            policy = {"name": "popularity", "params": params} if "popularity" in additions() else {"name": "uniform"}
             generator = {"name": "openai", "supports": ["tools"], "openai": {"base_url": server.url}}
             settings = Settings.model_validate(
                 {
@@ -197,7 +198,7 @@ def stores(tmp_path_factory):
                     "generator": generator | {"model": "small"},
                     "generators": {"large": generator | {"model": "large"}},
                     "arms": {"small": {"class": "model"}, "large": {"class": "model", "generator": "large"}},
-                    "policy": {"name": "popularity", "params": params, "floor": 0.3},
+                    "policy": policy | {"floor": 0.3},
                     "learning": {"labels_per_day": 100_000, "snapshot_interval_s": 0.0},
                     "judge": {"generator": generator | {"model": "judge"}, "search": False},
                 }

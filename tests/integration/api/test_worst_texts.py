@@ -33,7 +33,7 @@ from ragbandit.strategies import base
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from tests.support import dialects
-from tests.support.installed import ANTHROPIC
+from tests.support.additions import ANTHROPIC
 from tests.support.servers.http_service import Service
 
 #: characters that are parsed or written as JSON, and characters that are copied, in about the time of a call

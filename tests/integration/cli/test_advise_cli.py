@@ -23,6 +23,7 @@ from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.evaluation.advise.applying import with_policy
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.logs.log_rows import write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -254,7 +255,12 @@ def test_a_table_of_dollars_with_gaps(folder):
         (("t.jsonl", "--log", "t.jsonl"), "", "QUESTIONS, --table and --log exclude each other"),
         (("--table", "t.jsonl", "--log", "t.jsonl"), "", "QUESTIONS, --table and --log exclude each other"),
         (("--table", "none.jsonl"), "", "none.jsonl"),
-        (("--table", "t.jsonl"), "policy: {name: multi_label}\n", "ragbandit policy train --policy multi_label"),
+        pytest.param(
+            ("--table", "t.jsonl"),
+            "policy: {name: multi_label}\n",
+            "ragbandit policy train --policy multi_label",
+            marks=needs("classifiers"),
+        ),
         (("--table", "t.jsonl"), "reward: {cost: {dollars: 1.0}}\n", "reward.cost"),
         (("--table", "t.jsonl", "--folds", "61"), "", "61 folds"),
         (("--log", "t.jsonl"), "", "t.jsonl"),

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.tiny_models import tiny_encoder
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -86,6 +87,7 @@ def test_rows_of_policies_arms_and_oracle(world, tmp_path):
         assert text in screen
 
 
+@needs("classifiers")
 def test_classifiers_are_trained_in_the_folds(world):
     """Classifiers and `mba_paper` are played on the texts; only `mba_paper` learns in a pass."""
     words = [*params("adaptive_rag", **FITTING), *params("mba_paper", **READING, reward="single", total=9)]
@@ -104,12 +106,18 @@ def test_classifiers_are_trained_in_the_folds(world):
 
 
 def test_another_table_is_learned(world, tmp_path):
-    """With --train the whole table is predicted by what another table taught; a trained folder is judged as it is."""
+    """With --train the whole table is predicted by what another table taught."""
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows(60)[36:])))
     learned = routers(world("--policy", "linucb", "--train", "train.jsonl", "--seeds", "1", "--json"))
     assert sum(row["questions"] for row in learned["linucb"]["labels"].values()) == 36
     same = world("--policy", "linucb", "--train", "table.jsonl", "--seeds", "1", "--json")
     assert any("36 questions of table.jsonl were learned too" in note for note in json.loads(same.stdout)["notes"])
+
+
+@needs("classifiers")
+def test_a_trained_folder_is_judged_as_it_is(world, tmp_path):
+    """`evaluate` trains a classifier with a trained folder no more, and plays it once."""
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows(60)[36:])))
     words = params("adaptive_rag", **FITTING)
     train = ("--policy", "adaptive_rag", "--table", "train.jsonl", "--out", "trained", "--measure", "f1", *words)
     assert json.loads(command.run("policy", "train", *train, "--json", code=0).stdout)["measure"] == "f1"
@@ -302,6 +310,7 @@ def test_a_long_table_has_the_rows_of_the_wide_one(world, tmp_path):
     assert any("question from Prompt" in note for note in json.loads(long.stdout)["notes"])
 
 
+@needs("classifiers")
 def test_columns_of_the_context_and_skipped_tasks(world, tmp_path):
     """--columns names columns, declared keys become context, and --skip-bad leaves out tasks without an arm's row."""
     answers_csv(tmp_path / "answers.csv")
@@ -336,30 +345,30 @@ def test_measures_of_online_routers(world, tmp_path):
     """Regret, lead and quality per dollar of a pass follow from the table and the drawn arms, on each surface."""
     table = [{**row, "dollars": {arm: 0.01 * steps for arm, steps in row["steps"].items()}} for row in rows()]
     (tmp_path / "table.jsonl").write_text("\n".join(map(json.dumps, table)))
-    options = ("--policy", "linucb,vw", "--folds", "3", "--seeds", "2")
+    options = ("--policy", "linucb,mba", "--folds", "3", "--seeds", "2")
     kept = ("--answers", "plays.jsonl", "--report", "page.html")
     found = {row["name"]: row for row in json.loads(world(*options, *kept, "--json").stdout)["online"]}
-    assert list(found)[:2] == ["linucb", "vw"]
-    assert {*found} == {"linucb", "vw", *ARMS}
+    assert list(found)[:2] == ["linucb", "mba"]
+    assert {*found} == {"linucb", "mba", *ARMS}
     right, steps = (np.array([[row[key][arm] for arm in ARMS] for row in table]) for key in ("exact_match", "steps"))
     reward = right - 0.05 * steps
     regret, best = reward.max(axis=1, keepdims=True) - reward, reward.mean(axis=0).argmax()
     plays = [json.loads(line) for line in (tmp_path / "plays.jsonl").read_text().splitlines()]
-    passes = [play["played"] for play in plays if play["task"]["policy"] == "vw"]
+    passes = [play["played"] for play in plays if play["task"]["policy"] == "mba"]
     places = [(np.array(one["order"]), np.array(one["drawn"])) for one in passes]
-    assert found["vw"]["questions"] == 24
-    assert found["vw"]["regret"] == pytest.approx(np.mean([regret[place].sum() for place in places]))
+    assert found["mba"]["questions"] == 24
+    assert found["mba"]["regret"] == pytest.approx(np.mean([regret[place].sum() for place in places]))
     ahead = [(reward[place] - reward[place[0], best]).sum() for place in places]
-    assert found["vw"]["above_best"] == pytest.approx(np.mean(ahead))
-    assert found["vw"]["regret_se"] > 0.0
-    assert found["vw"]["curve"]["regret"][-1] == pytest.approx(found["vw"]["regret"])
+    assert found["mba"]["above_best"] == pytest.approx(np.mean(ahead))
+    assert found["mba"]["regret_se"] > 0.0
+    assert found["mba"]["curve"]["regret"][-1] == pytest.approx(found["mba"]["regret"])
     assert found["multi_step"]["quality_per_dollar"] == pytest.approx(right[:, 2].sum() / (0.01 * steps[:, 2].sum()))
     assert found[ARMS[best]]["above_best"] == pytest.approx(0.0)
     page = (tmp_path / "page.html").read_text()
     for text in (
         "Reward per question so far",
         "routing, linucb",
-        "routing, vw",
+        "routing, mba",
         "Regret so far",
         f"always {ARMS[best]}",
     ):
@@ -383,5 +392,10 @@ def test_a_table_may_be_one_stream(world, tmp_path):
     assert "first pass: " in world("--policy", "linucb", "--folds", "1", "--seeds", "1").stdout
     again = ("--policy", "linucb", "--train", "table.jsonl", "--seeds", "2", "--answers", "plays.jsonl", "--resume")
     assert any(row["name"] == "linucb" for row in json.loads(world(*again, "--json").stdout)["routers"])
+
+
+@needs("classifiers")
+def test_a_classifier_makes_no_pass_over_a_stream(world):
+    """With --folds 1 a policy that is trained on a table is refused by name."""
     refused = world("--policy", "linucb,adaptive_rag", "--folds", "1", *params("adaptive_rag", **FITTING), code=2)
     assert "adaptive_rag makes none" in refused.stderr

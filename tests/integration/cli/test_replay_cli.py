@@ -21,6 +21,7 @@ from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.shared.types import DecisionId, Query
 from tests.conftest import World
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 from tests.support.logs.replay_logs import close
 
@@ -245,7 +246,11 @@ def test_bad_rows(run, tmp_path):
         (("--policy", "best"), ("'best' is not a candidate", "linucb")),
         (("--policy", "uniform", "--since", "soon"), ("since", "7d")),
         (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use current, logged, or one of uniform")),
-        (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),
+        pytest.param(
+            ("--policy", "multi_label"),
+            ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)"),
+            marks=needs("classifiers"),
+        ),
         (("--policy", "linucb", "--param", "linucb.beta=3"), ("unknown parameter",)),
         (("--policy", "uniform", "--param", "linucb.alpha=1"), ("'linucb' is not among", "use one of uniform")),
         (

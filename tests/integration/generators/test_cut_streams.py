@@ -9,7 +9,7 @@ from ragbandit.shared.model_servers.openai_options import AnthropicOptions, Open
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
-from tests.support.installed import ANTHROPIC
+from tests.support.additions import ANTHROPIC
 from tests.support.servers.cut_server import CALLS, CHAT, DOCUMENT, MESSAGE, MESSAGES, CutServer
 from tests.support.servers.openai_calls import CAPITAL
 

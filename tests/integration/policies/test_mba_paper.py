@@ -1,6 +1,7 @@
 """The policy mba_paper against the libraries that the paper used, on a DistilBERT of two layers."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -176,3 +177,14 @@ def test_the_reward_of_a_table(failure, right, value):
     printed = policy.table_reward(row(1, "who ?", right), arm=ARMS[1], reward=reward)
     assert (printed.value, printed.has_parts) == (pytest.approx(value), True)
     assert mba().table_reward(row(1, "who ?", right), arm=ARMS[1], reward=reward) == reward
+
+
+def test_model_that_changed_on_disk_is_read_anew(tmp_path):
+    """A folder that was written again under the same name gives the new weights, not those loaded before."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_encoder(), folder)
+    first = output_of(mba(model=str(folder)))
+    assert first == output_of(mba())
+    shutil.rmtree(folder)
+    shutil.copytree(tiny_encoder(9), folder, copy_function=shutil.copyfile)
+    assert output_of(mba(model=str(folder))) == output_of(mba(model=tiny_encoder(9))) != first

@@ -24,7 +24,11 @@ FILE = ROOT / "docs" / "policies.md"
 PAGES = [FILE, *(FILE.with_name(f"{name}.md") for name in ("training", "policy-settings"))]
 OWN = FILE.with_name("extend.md").read_text(encoding="utf-8").partition("\n## A policy of your own\n")[2]
 DOC = "\n".join([*(page.read_text(encoding="utf-8") for page in PAGES), OWN])
-SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOC, flags=re.S)
+SNIPPETS = [
+    text
+    for text in re.findall(r"```yaml\n(.*?)```", DOC, flags=re.S)
+    if yaml.safe_load(text).get("policy", {}).get("name", "mba") in POLICIES  # a tree may lack additions
+]
 PYTHON = re.findall(r"```python\n(.*?)```", DOC, flags=re.S)
 NEEDED = "needed"
 
@@ -62,11 +66,13 @@ def setting(tmp_path, monkeypatch):
     The fine-tuned policies read with a model of two layers.
     """
 
-    def small(reading, *, folder=None):
-        return load_reader(replace(reading, max_tokens=16, device="cpu"), folder=folder or tiny_encoder())
+    def small(reading):
+        model = reading.model if Path(reading.model).is_dir() else tiny_encoder()
+        return load_reader(replace(reading, model=model, max_tokens=16, device="cpu"))
 
-    for module in ("mba_paper", "classifiers"):
-        monkeypatch.setattr(f"ragbandit.router.policies.algorithms.{module}.load_reader", small)
+    for kind in POLICIES.values():
+        if hasattr(sys.modules[kind.__module__], "load_reader"):
+            monkeypatch.setattr(f"{kind.__module__}.load_reader", small)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "adaptive").symlink_to(tiny_trained("adaptive_rag"))

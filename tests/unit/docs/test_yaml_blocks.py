@@ -8,7 +8,7 @@ import yaml
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from tests.support.installed import ANTHROPIC
+from tests.support.additions import ANTHROPIC
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -6,8 +6,8 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.additions import ANTHROPIC
 from tests.support.anthropic_events import events_of, joined, sse_of
-from tests.support.installed import ANTHROPIC
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 

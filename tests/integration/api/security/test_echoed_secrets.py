@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from tests.support.installed import ANTHROPIC
+from tests.support.additions import ANTHROPIC
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 

@@ -12,6 +12,7 @@ from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import MAX_ARMS
+from tests.support.additions import needs
 from tests.support.cases import every_case
 
 SHIPPED = Path(__file__).parents[4] / "config.yaml"
@@ -211,7 +212,7 @@ def test_default_reward_must_be_within_the_bounds(written, value):
         ({"name": "oracle"}, "policy.name"),
         ({"params": {"learning_rate": 0.1}}, "policy.params.learning_rate"),
         ({"name": "fixed", "params": {"arm": "oracle"}}, "policy.params.arm"),
-        ({"name": "adaptive_rag"}, "policy.params.trained"),
+        pytest.param({"name": "adaptive_rag"}, "policy.params.trained", marks=needs("classifiers")),
     ],
 )
 def test_policy_that_cannot_decide_is_refused(policy, field):

@@ -13,6 +13,7 @@ from ragbandit.router.policies.posterior import inverse_of
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates, sha_of, taught
+from tests.support.additions import needs
 from tests.support.policies import context_maker, maker
 from tests.support.posteriors import averaged, separate
 
@@ -81,7 +82,7 @@ def test_posterior_is_the_ridge_solution(ridge, bias_ridge, size, weights):
     assert heads._models["question"].noise.rows == pytest.approx(total)
 
 
-@pytest.mark.parametrize("policy", ["linucb", "mba", "vw"])
+@pytest.mark.parametrize("policy", ["linucb", "mba", pytest.param("vw", marks=needs("vw"))])
 @pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf"), 1e7])
 def test_a_weight_that_is_none_is_refused(policy, weight):
     """A row that counts as less than none, or as more than a million, is a PolicyFault, and leaves no trace."""

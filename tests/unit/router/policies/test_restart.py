@@ -19,6 +19,7 @@ from ragbandit.testing.policies import (
     taught,
     through_files,
 )
+from tests.support.additions import needs
 from tests.support.cases import every_case
 
 NO, ONE, MULTI = ARMS
@@ -79,7 +80,7 @@ def test_a_row_begins_arms_anew():
     assert sha_of(one) == sha_of(other) != sha_of(taught(lambda: make_policy("mba", params={}), made_updates(51)))
 
 
-@pytest.mark.parametrize("inside", ["mba", "vw", "linucb"])
+@pytest.mark.parametrize("inside", ["mba", pytest.param("vw", marks=needs("vw")), "linucb"])
 def test_an_incumbent_begins_anew(inside):
     """After the restart of an incumbent no other arm is tried until it has outcomes; losses are kept."""
     if inside == "vw":

@@ -6,6 +6,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay.candidates import check_candidate
 from ragbandit.router.offline.replay.plan import parse_candidates
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.settings_check import check_arms, check_policy
 from ragbandit.shared.errors import ConfigError
 
@@ -58,3 +59,28 @@ def test_replay_refuses_a_mistyped_arm(name, params, field):
     with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
         check_candidate(candidate, arms=ARMS)
     assert caught.value.field == f"{name}.{field}"
+
+
+class Trained(Uniform):
+    """A policy that was trained on a table with two of the arms."""
+
+    trained_arms = ARMS[:2]
+
+    def fit(self, rows, *, progress):
+        raise NotImplementedError
+
+    def save(self, folder):
+        raise NotImplementedError
+
+
+class Choosy(Trained):
+    needs_every_arm = True
+
+
+def test_a_policy_that_chooses_among_the_arms_of_its_table_needs_every_arm():
+    """An arm that the table lacked is refused with `needs_every_arm`, and allowed if the params name the arms."""
+    check_arms(Trained(), arms=ARMS, where="policy.params")
+    check_arms(Choosy(), arms=ARMS[:2], where="policy.params")
+    with pytest.raises(ConfigError, match=r"does not know the arms \['multi_step'\]: it would never choose") as caught:
+        check_arms(Choosy(), arms=ARMS, where="policy.params")
+    assert caught.value.field == "policy.params.trained"

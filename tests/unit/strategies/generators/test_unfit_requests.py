@@ -9,7 +9,7 @@ from ragbandit.shared.types import Conversation, Cost
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.failures import RequestRefused
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
-from tests.support.installed import ANTHROPIC
+from tests.support.additions import ANTHROPIC
 
 CHAT = {"messages": [{"role": "user", "content": "q"}]}
 

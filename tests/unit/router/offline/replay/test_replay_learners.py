@@ -9,7 +9,7 @@ import pytest
 
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.estimation.bandit_log import folds_of
-from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
+from ragbandit.router.offline.replay import memory_log, replay
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
@@ -117,14 +117,3 @@ def test_refused_rows_are_counted(spy, monkeypatch):
     (judgements,) = judged(rows, "spy").candidates
     slow = sum(row.decision.arm == "slow" for row in rows)
     assert judgements.notes == (f"the policy would not learn {slow} rows",)
-
-
-@pytest.mark.parametrize(("name", "params"), [("adaptive_rag", {}), ("multi_label", {})])
-def test_untrained_policies_are_refused(name, params):
-    """A classifier that nobody trained learns nothing from a log: it is refused, not judged as uniform."""
-    asked = parse_candidates([name], params={name: params})
-    with pytest.raises(ConfigError, match="is not trained, and does not learn from a log") as caught:
-        replay(memory_log(lived_rows(10)), candidates=asked)
-    assert caught.value.field == (f"{name}.params.trained" if name == "budget" else f"{name}.trained")
-    assert "ragbandit policy train" in caught.value.remedy
-    assert f"--param {caught.value.field}=FOLDER" in caught.value.remedy

@@ -54,3 +54,14 @@ def test_policies_trained_on_other_arms_are_refused():
     asked = parse_candidates(["multi_label"], params={"multi_label": params})
     with pytest.raises(ConfigError, match="does not know the arms"):
         replay(memory_log(lived_rows(10)), candidates=asked)
+
+
+@pytest.mark.parametrize(("name", "params"), [("adaptive_rag", {}), ("multi_label", {})])
+def test_untrained_policies_are_refused(name, params):
+    """A classifier that nobody trained learns nothing from a log: it is refused, not judged as uniform."""
+    asked = parse_candidates([name], params={name: params})
+    with pytest.raises(ConfigError, match="is not trained, and does not learn from a log") as caught:
+        replay(memory_log(lived_rows(10)), candidates=asked)
+    assert caught.value.field == (f"{name}.params.trained" if name == "budget" else f"{name}.trained")
+    assert "ragbandit policy train" in caught.value.remedy
+    assert f"--param {caught.value.field}=FOLDER" in caught.value.remedy

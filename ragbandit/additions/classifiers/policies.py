@@ -21,7 +21,7 @@ import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
@@ -30,6 +30,7 @@ import numpy.typing as npt
 from pydantic import Field
 from safetensors.numpy import load_file, save
 
+from ragbandit.router.encoders.weights import file_sha256
 from ragbandit.router.policies.base import (
     MULTI_STEP,
     SINGLE_STEP,
@@ -47,9 +48,9 @@ from ragbandit.router.policies.base import (
     read_params,
 )
 from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
-from ragbandit.router.policies.finetuned.reading import load_reader, sha256_of
+from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import free_folder, read_text, whole_folder
+from ragbandit.shared.files import cache_root, free_folder, read_text, whole_folder
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class TableClassifier(PerQuestionPolicy, ABC):
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"text"})
     deterministic: ClassVar[bool] = True
+    #: it would never choose an arm that its table lacks
+    needs_every_arm: ClassVar[bool] = True
     #: True to keep the epoch with the smallest loss on held-out rows, False to keep the one with the highest accuracy
     least_loss: ClassVar[bool]
 
@@ -242,7 +245,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
                 (work / "layers.safetensors").write_bytes(save(layers))
                 shutil.copyfile(reader.folder / "config.json", work / "config.json")
                 (work / "tokenizer.json").write_text(reader.tokens.tokenizer.to_str(), encoding="utf-8")
-                described["sha256"] = {file.name: sha256_of(file) for file in work.iterdir()}
+                described["sha256"] = {file.name: _sha256_of(file) for file in work.iterdir()}
                 text = json.dumps(described, indent=1, sort_keys=True)
                 (work / _FACTS).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
@@ -257,7 +260,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
             text = read_text(path / _FACTS)
             described = json.loads(text)
             for name, sha256 in described["sha256"].items():
-                if sha256_of(path / name) != sha256:
+                if _sha256_of(path / name) != sha256:
                     raise fault(f"{path / name} is damaged: its sha256 does not match")
             kind = described["algorithm"], described["format"]
             if kind != (self.algorithm, FORMAT):
@@ -265,7 +268,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
                 raise fault(f"{path} has {kind[0]!r} in format {kind[1]!r}, {expected}")
             arms = tuple(ArmName(arm) for arm in described["arms"])
             self._costs, self.report = tuple(float(cost) for cost in described["costs"]), described["report"]
-            layers, reader = load_file(path / "layers.safetensors"), load_reader(self.fitting, folder=str(path))
+            layers, reader = load_file(path / "layers.safetensors"), load_reader(replace(self.fitting, model=str(path)))
             pairs = zip(arms, self._costs, layers["heads"], strict=True)
             arrays = {"pre": layers["pre"][None]} | {HEAD + arm: head[None] for arm, _, head in pairs}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -273,6 +276,11 @@ class TableClassifier(PerQuestionPolicy, ABC):
         self.trained_arms, self._identity = arms, hashlib.sha256(text.strip().encode()).hexdigest()
         self._network = reader.network(seed=self.fitting.seed)
         self._network.fill(arrays)
+
+
+def _sha256_of(file: Path) -> str:
+    """The sha256 of a file; cached on disk, because policies are made often and the encoder has 260 MB."""
+    return file_sha256(file, root=cache_root(None))
 
 
 def _right(row: TableRow) -> list[ArmName]:

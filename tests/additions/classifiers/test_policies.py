@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.algorithms.classifiers import MultiLabel
+from ragbandit.additions.classifiers.policies import MultiLabel
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
 from ragbandit.testing.policies import ARMS, made_query
-from tests.support.finetuned import READING, adaptive, multi, output_of, row, rows_by_word
+from tests.additions.classifiers.examples import adaptive, multi, rows_by_word
+from tests.support.finetuned import READING, output_of, row
 from tests.support.tiny_models import tiny_trained
 
 

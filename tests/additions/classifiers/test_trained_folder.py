@@ -7,8 +7,9 @@ import pytest
 
 from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.testing.policies import made_query
-from tests.support.finetuned import adaptive, mba, multi, output_of, rows_by_word
-from tests.support.tiny_models import tiny_encoder, tiny_trained
+from tests.additions.classifiers.examples import adaptive, multi, rows_by_word
+from tests.support.finetuned import output_of
+from tests.support.tiny_models import tiny_trained
 
 
 @pytest.mark.parametrize("make", [adaptive, multi], ids=["adaptive_rag", "multi_label"])
@@ -95,14 +96,3 @@ def test_folder_in_use_is_left_alone(tmp_path):
     plain = tmp_path / "plain"
     plain.touch()
     assert {path.stat().st_mode for path in (tmp_path / "empty").iterdir()} == {plain.stat().st_mode}
-
-
-def test_model_that_changed_on_disk_is_read_anew(tmp_path):
-    """A folder that was written again under the same name gives the new weights, not those loaded before."""
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_encoder(), folder)
-    first = output_of(mba(model=str(folder)))
-    assert first == output_of(mba())
-    shutil.rmtree(folder)
-    shutil.copytree(tiny_encoder(9), folder, copy_function=shutil.copyfile)
-    assert output_of(mba(model=str(folder))) == output_of(mba(model=tiny_encoder(9))) != first

@@ -1,0 +1,16 @@
+"""`make demo POLICY=popularity` counts the names of its corpus."""
+
+from pathlib import Path
+
+from ragbandit.examples.handbook.policies import PARAMS
+from ragbandit.router.config.loading import load
+from tests.support.demo import run
+
+
+def test_names_of_the_corpus_are_counted(tmp_path):
+    """`index counts` is called for `popularity` with the demo's corpus and the file that the params name."""
+    asked = []
+    policy = load(environ=run("popularity", tmp_path, ragbandit=asked.extend)).settings.policy
+    assert asked[:3] == ["index", "counts", "--corpus"]
+    assert Path(asked[3]).name == "corpus.jsonl"
+    assert policy.params == PARAMS["popularity"] | {"counts": asked[5]}

@@ -8,10 +8,13 @@
   `Addition.generators`. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
 - a retriever: `Retriever`, by the path of a function that returns one, as `retriever.name`
 - a form of documents: `ReadDocument`, by `Addition.documents`
+- an interface over HTTP: an `Endpoints` of router/api/routes.py, by `Addition.endpoints`
+- a verb of the command: a function with typer's options, by `Addition.verbs`
 
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
-finds it by `ragbandit.shared.additions`, and imports a class of it when it is needed. A class of others that cannot be
-imported is a ConfigError with its name. docs/extend.md has an example of each, which a test runs.
+finds it by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A class that
+cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy and a form of documents as
+examples, which a test runs; an example of a retriever is in docs/generators.md.
 """
 
 from pathlib import Path

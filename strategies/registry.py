@@ -1,10 +1,9 @@
 import inspect
 from collections.abc import Mapping, Set
 from functools import cache
-from types import MappingProxyType
 from typing import Any, cast, get_args
 
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import with_additions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
@@ -34,9 +33,7 @@ def built_in_arms() -> Mapping[str, type[Any]]:
     """Name -> class, for the arms of RagBandit's additions, and the classes in the package `arms` that declare a name:
     `arm: ClassVar[str] = "model"`.
     """
-    return MappingProxyType(
-        dict(sorted({**declared("ragbandit.strategies.arms", attribute="arm"), **loaded("arms")}.items()))
-    )
+    return with_additions(declared("ragbandit.strategies.arms", attribute="arm"), hook="arms")
 
 
 def registered_name(kind: type) -> str:

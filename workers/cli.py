@@ -96,12 +96,15 @@ def _with_additions(panels: Mapping[str, Verbs]) -> Mapping[str, Verbs]:
     for name, place in offered("verbs").items():
         heading, _, verb = name.rpartition(": ")
         group, _, nested = verb.partition(" ")
-        for shown, verbs in whole.items():
-            known = verbs.get(group)
-            if nested and isinstance(known, VerbGroup):
-                verbs[group] = known._replace(verbs={**known.verbs, nested: place})
-            elif not nested and shown == heading:
-                verbs[verb] = place
+        fitting = [verbs for shown, verbs in whole.items() if (group in verbs if nested else shown == heading)]
+        if not fitting:
+            raise ValueError(f"the verb {name!r} of an addition has no group or heading in this table")
+        (verbs,) = fitting
+        known = verbs.get(group)
+        if isinstance(known, VerbGroup):
+            verbs[group] = known._replace(verbs={**known.verbs, nested: place})
+        else:
+            verbs[verb] = place
     return whole
 
 

@@ -12,6 +12,8 @@ from pkgutil import iter_modules, resolve_name
 from types import MappingProxyType
 from typing import Any, Final
 
+from ragbandit.shared.errors import ConfigError
+
 #: the package whose folders are additions
 PACKAGE: Final = "ragbandit.additions"
 
@@ -73,5 +75,26 @@ def offered(hook: str) -> Mapping[str, str]:
 
 @cache
 def loaded(hook: str) -> Mapping[str, Any]:
-    """Name -> class or function of all that additions offer for a hook."""
-    return MappingProxyType({name: resolve_name(place) for name, place in offered(hook).items()})
+    """Name -> class or function of all that additions offer for a hook. Imports the modules that have them.
+
+    Raises ConfigError with the place of one that cannot be imported.
+    """
+    return MappingProxyType({name: _imported(name, place=place) for name, place in offered(hook).items()})
+
+
+def with_additions(ours: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:
+    """The core's own classes and those that additions offer for a hook, in the order of their names.
+
+    Raises ValueError if an addition offers a name of the core.
+    """
+    for name in sorted(ours.keys() & offered(hook).keys()):
+        raise ValueError(f"{name!r} in {hook} is a name of the core, and {offered(hook)[name]} has it too")
+    return MappingProxyType(dict(sorted({**ours, **loaded(hook)}.items())))
+
+
+def _imported(name: str, *, place: str) -> Any:
+    try:
+        return resolve_name(place)
+    except Exception as error:  # a module may raise anything when it is imported
+        message = f"{name!r} of RagBandit's additions cannot be imported from {place}: {type(error).__name__}: {error}"
+        raise ConfigError(message, remedy="install RagBandit again, or delete the folder of that addition") from error

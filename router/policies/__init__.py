@@ -13,7 +13,7 @@ from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies.base import WHERE, Policy
 from ragbandit.router.policies.context import PARAM
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import with_additions
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
@@ -35,7 +35,7 @@ MAX_NAME: Final = 40
 def built_in_policies() -> Mapping[str, type[Any]]:
     """Name -> class, for the policies of the core and of RagBandit's additions."""
     ours = declared("ragbandit.router.policies.algorithms", attribute="algorithm")
-    return MappingProxyType(dict(sorted({**ours, **loaded("policies")}.items())))
+    return with_additions(ours, hook="policies")
 
 
 def known_policies() -> tuple[str, ...]:

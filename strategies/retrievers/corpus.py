@@ -454,7 +454,7 @@ _OURS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
 
 def _readers() -> Mapping[str, Callable[[Path], tuple[str, str]]]:
     """As `_OURS`, with the forms of documents that additions read."""
-    return {**_OURS, **dict.fromkeys(offered("documents"), _by_addition)}
+    return {**_OURS, **{suffix: _by_addition for suffix in offered("documents") if suffix not in _OURS}}
 
 
 def passage_line(passage: Passage) -> bytes:

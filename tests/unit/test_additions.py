@@ -6,21 +6,32 @@ from pathlib import Path
 import pytest
 
 from ragbandit.shared import additions as module
-from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, loaded, offered
+from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, loaded, offered, with_additions
+from ragbandit.shared.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "ragbandit" / "additions"
 
 
 def imports_of(file):
-    """The modules that a file imports, also inside functions, and those that it names in texts."""
+    """The modules that a file imports, also inside functions, and the names that it imports from them."""
     nodes = [*ast.walk(ast.parse(file.read_text("utf-8")))]
-    names = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = {node.module or "" for node in froms} | {
+        f"{node.module}.{one.name}" for node in froms for one in node.names
+    }
     return names | {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
 
 
 def additions_in(names):
+    """The additions among the names of modules."""
     return {name.split(".")[2] for name in names if name.startswith(f"{PACKAGE}.")}
+
+
+def additions_named(file):
+    """The additions whose modules a file names in texts, as in "ragbandit.additions.vw.policy:VowpalWabbit"."""
+    texts = [node.value for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Constant)]
+    return additions_in(text for text in texts if isinstance(text, str))
 
 
 @pytest.mark.parametrize("name", additions())
@@ -29,17 +40,18 @@ def test_an_addition_is_a_folder_with_its_tests(name):
     files = [*(FOLDER / name).rglob("*.py"), *(ROOT / "tests" / "additions" / name).rglob("*.py")]
     assert (ROOT / "tests" / "additions" / name).is_dir()
     assert additions_in(set().union(*map(imports_of, files))) <= {name, *additions()[name].needs}
-    assert imports_of(FOLDER / name / "__init__.py") == {"ragbandit.shared.additions"}
+    own = {"ragbandit.shared.additions", "ragbandit.shared.additions.Addition"}
+    assert imports_of(FOLDER / name / "__init__.py") == own
     assert any(getattr(additions()[name], hook) for hook in HOOKS)
 
 
 def test_the_core_imports_no_addition():
-    """No file of the core or of its tests imports an addition, also not inside a function."""
+    """No file of the core or of its tests imports an addition, not even inside a function, or names a module of one."""
     parts = ("router", "strategies", "workers", "ragbandit", "examples", "benchmarks", "tests")
     files = {file for part in parts for file in (ROOT / part).rglob("*.py")}
     core = {file for file in files if "additions" not in file.relative_to(ROOT).parts}
     assert len(core) > 500
-    assert {file.name for file in core if additions_in(imports_of(file))} == set()
+    assert {file.name for file in core if additions_in(imports_of(file)) | additions_named(file)} == set()
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -57,3 +69,22 @@ def test_a_name_belongs_to_one_addition(monkeypatch):
     with pytest.raises(ValueError, match=r"two additions offer 'curt' in arms: ragbandit.additions.first.arm:Curt"):
         offered("arms")
     offered.cache_clear()
+
+
+def test_a_name_of_the_core_is_not_replaced(monkeypatch):
+    """An addition that offers a name of the core is an error that names both."""
+    monkeypatch.setattr(module, "offered", lambda hook: {"mba": f"{PACKAGE}.first.policy:Mba"})
+    with pytest.raises(ValueError, match=r"'mba' in policies is a name of the core, and ragbandit.additions.first"):
+        with_additions({"mba": object}, hook="policies")
+
+
+def test_an_addition_that_cannot_be_imported_is_named(monkeypatch):
+    """A class that cannot be imported is a ConfigError with its place and a remedy."""
+    monkeypatch.setattr(module, "offered", lambda hook: {"curt": f"{PACKAGE}.gone.arm:Curt"})
+    loaded.cache_clear()
+    with pytest.raises(
+        ConfigError, match=r"'curt' .* ragbandit\.additions\.gone\.arm:Curt: ModuleNotFoundError"
+    ) as caught:
+        loaded("arms")
+    assert caught.value.remedy
+    loaded.cache_clear()

@@ -14,7 +14,7 @@ from ragbandit.router.config.sections import GENERATORS
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.encoders.weights import at_hand, config_at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import with_additions
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.shared.processes.this_process import end_with_parent
 from ragbandit.strategies.base import Generator, Need
@@ -30,9 +30,10 @@ UNLIMITED_CONCURRENCY: Final = 8
 class GeneratorKind(ABC):
     """A configured generator that is not loaded. section: name of its settings in errors."""
 
-    #: packages that it imports, and the extra of RagBandit that installs them
+    #: packages that it imports
     packages: ClassVar[tuple[str, ...]] = ()
-    extra: ClassVar[str] = "openai"
+    #: the extra of RagBandit that installs them
+    extra: ClassVar[str] = ""
     #: whether its model shares the cores and the memory of this process
     is_local: ClassVar[bool] = False
 
@@ -90,6 +91,7 @@ class ScriptedKind(GeneratorKind):
 class ServerKind(GeneratorKind):
     """A model behind a server of chat completions. A subclass names the generator of another form of requests."""
 
+    extra = "openai"
     generator: ClassVar[type[OpenAiGenerator]] = ChatGenerator
 
     def __init__(self, settings: GeneratorSettings, *, section: str = "generator") -> None:
@@ -174,5 +176,5 @@ KINDS: Final[Mapping[str, type[GeneratorKind]]] = MappingProxyType(
 
 def generator_kind(settings: GeneratorSettings, *, section: str = "generator") -> GeneratorKind:
     """The kind of a configured generator. The settings have checked its name."""
-    kind: type[GeneratorKind] = KINDS.get(settings.name) or loaded("generators")[settings.name]
+    kind: type[GeneratorKind] = with_additions(KINDS, hook="generators")[settings.name]
     return kind(settings, section=section)

@@ -50,11 +50,7 @@ HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in ("n
 @cache
 def additions() -> Mapping[str, Addition]:
     """Name of each folder of ragbandit/additions -> what it adds, in the order of the names."""
-    try:
-        folders = import_module(PACKAGE).__path__
-    except ModuleNotFoundError:  # a build without additions
-        return MappingProxyType({})
-    names = sorted(module.name for module in iter_modules(folders) if module.ispkg)
+    names = sorted(module.name for module in iter_modules(import_module(PACKAGE).__path__) if module.ispkg)
     return MappingProxyType({name: import_module(f"{PACKAGE}.{name}").ADDITION for name in names})
 
 

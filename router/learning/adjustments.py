@@ -7,6 +7,7 @@
    only a decision that is learned begins a version of its arm.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -53,18 +54,18 @@ class Basis:
     width: int | None = None
 
 
-class Adjustment:
+class Adjustment(ABC):
     """One step of the list: it changes a decision, rejects it, or lets it wait. A subclass has `adjust`."""
 
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027 - most steps read nothing
         """Read what the step needs for all decisions, in `Learner.drain` and `Learner.catch_up`. Raises StoreError."""
 
-    def look_up(self, page: Sequence[JoinedDecision]) -> None:
+    def look_up(self, page: Sequence[JoinedDecision]) -> None:  # noqa: B027 - as `refresh`
         """Read what the step needs for these decisions, before they are adjusted. Raises StoreError."""
 
+    @abstractmethod
     def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision | None:
         """Returns the decision as changed, its closure with the reason, or None if it must wait."""
-        raise NotImplementedError
 
 
 class Adjustments:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from ragbandit.router.config.sections import GENERATORS
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.encoders.weights import at_hand, config_at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
@@ -170,7 +169,7 @@ def _begin_fetching() -> None:
 
 #: `generator.name` -> kind, of the core; additions have more
 KINDS: Final[Mapping[str, type[GeneratorKind]]] = MappingProxyType(
-    dict(zip(GENERATORS, (LocalKind, ServerKind, ScriptedKind), strict=True))
+    {"local": LocalKind, "openai": ServerKind, "scripted": ScriptedKind}
 )
 
 

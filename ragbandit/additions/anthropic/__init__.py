@@ -2,4 +2,4 @@
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(generators={"anthropic": "kind:AnthropicKind"})
+ADDITION = Addition(generators={"anthropic": "generator:AnthropicKind"})

@@ -16,6 +16,7 @@ from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.chat_generator import ChatGenerator, chat_body, not_passed
 from ragbandit.strategies.generators.openai_generator import PromptCall, prompt_body, with_options
 from ragbandit.strategies.generators.partial_reply import Piece
+from ragbandit.workers.setup.generator_kinds import ServerKind
 
 _URL: Final = "https://api.anthropic.com"
 _HEADERS: Final = {"anthropic-version": "2023-06-01", "accept-encoding": "identity"}
@@ -43,7 +44,7 @@ class AnthropicGenerator(ChatGenerator):
     def chat_fields(
         self, request: Request, *, sent: Conversation, streams: bool
     ) -> tuple[dict[str, Any], list[str], Fitted]:
-        """As of ChatGenerator."""
+        """See `ChatGenerator.chat_fields`."""
         options, fitted = self._options, Fitted()
         ignored = not_passed(sent, options=options)
         if sent.dialect == DIALECT:
@@ -101,3 +102,9 @@ class AnthropicGenerator(ChatGenerator):
             times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}
             self._server = ModelServer(f"{base}/v1/messages{mark}{query}", headers=headers, **times)
         return self._server
+
+
+class AnthropicKind(ServerKind):
+    """The generator "anthropic" before it is loaded."""
+
+    generator = AnthropicGenerator

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ragbandit.router.config.sections import GENERATORS
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
@@ -16,6 +17,7 @@ from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.processes.consumers import Signals
+from ragbandit.workers.setup.generator_kinds import KINDS
 from ragbandit.workers.setup.generators import (
     capabilities_of,
     check_worker_arms,
@@ -220,3 +222,8 @@ def test_a_cap_on_dollars_without_prices_is_hinted_at(generator):
     (hint,) = hints(Settings(generator=generator, arms_preset="chat", budget={"dollars": 0.1}))
     assert hint.startswith("budget.dollars: ")
     assert "set generator.token_prices, or cap budget.tokens" in hint
+
+
+def test_each_generator_of_the_core_has_a_kind():
+    """The names that the settings take for the core's generators are those of its kinds."""
+    assert KINDS.keys() == set(GENERATORS)

@@ -9,6 +9,8 @@
 - a retriever: `Retriever`, by the path of a function that returns one, as `retriever.name`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - an interface over HTTP: an `Endpoints` of router/api/routes.py, by `Addition.endpoints`
+- settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
+  code reads them by `settings.of(Class)`
 - a verb of the command: a function with typer's options, by `Addition.verbs`
 
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
@@ -20,13 +22,14 @@ examples, which a test runs; an example of a retriever is in docs/generators.md.
 from pathlib import Path
 from typing import Protocol
 
+from ragbandit.router.config.section import Section
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.additions import Addition
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy as Arm
 from ragbandit.workers.setup.generator_kinds import GeneratorKind
 
-__all__ = ["Addition", "Arm", "Generator", "GeneratorKind", "Policy", "ReadDocument", "Retriever"]
+__all__ = ["Addition", "Arm", "Generator", "GeneratorKind", "Policy", "ReadDocument", "Retriever", "Section"]
 
 
 class ReadDocument(Protocol):

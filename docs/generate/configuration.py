@@ -16,8 +16,8 @@ from ragbandit.router.config.settings import Settings
 
 _HEAD: Final = """# Configuration
 
-<!-- Written by `make docs` from router/config/ and ragbandit/shared/model_servers/openai_options.py. Change the fields
-and their comments there. -->
+<!-- Written by `make docs` from router/config/, ragbandit/shared/model_servers/openai_options.py and the sections of
+ragbandit/additions/. Change the fields and their comments there. -->
 
 Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one
 that `RAGBANDIT_CONFIG` or `--config` names. The file is read strictly: an unknown key or a value of the wrong type or
@@ -109,12 +109,19 @@ def _table(model: type[Any], *, value: object, schema: Mapping[str, Any]) -> str
 
 
 def comments(model: type[Any]) -> dict[str, str]:
-    """Field -> the comment above it, its lines that begin with `#:`; also for fields of a base class in its module."""
-    lines = inspect.getsource(sys.modules[model.__module__]).splitlines()
+    """Field -> the comment above it, its lines that begin with `#:`; also for fields of its base classes."""
+    meanings: dict[str, str] = {}
+    for one in model.__mro__[::-1]:
+        if one.__module__.startswith("ragbandit."):
+            meanings |= _comments_in(one.__name__, module=one.__module__)
+    return meanings
+
+
+def _comments_in(name: str, *, module: str) -> dict[str, str]:
+    lines = inspect.getsource(sys.modules[module]).splitlines()
     tree = ast.parse("\n".join(lines))
-    (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == model.__name__)
-    base: Any = model.__base__
-    meanings = comments(base) if base.__module__ == model.__module__ else {}
+    (definition,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    meanings = {}
     for node in definition.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             at, above = node.lineno - 2, list[str]()

@@ -37,14 +37,17 @@ class Addition:
     endpoints: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading
     verbs: Mapping[str, str] = field(default_factory=dict)
+    #: dotted key of a section of the settings, "" for the top level -> a class that follows `ragbandit.hooks.Section`;
+    #: its keys stand in that section, and code reads them by `settings.of(Class)`
+    sections: Mapping[str, str] = field(default_factory=dict)
     #: names of the other additions that the addition imports
     needs: frozenset[str] = frozenset()
     #: the file in docs/ that is deleted with the addition; "" if it has no page of its own
     page: str = ""
 
 
-#: the names of the hooks
-HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in ("needs", "page"))
+#: the names of the hooks under which a name is offered once
+HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in ("sections", "needs", "page"))
 
 
 @cache
@@ -76,6 +79,15 @@ def loaded(hook: str) -> Mapping[str, Any]:
     Raises ConfigError with the place of one that cannot be imported.
     """
     return MappingProxyType({name: _imported(name, place=place) for name, place in offered(hook).items()})
+
+
+def section_parts(section: str) -> tuple[type[Any], ...]:
+    """The classes with settings that additions declare for a section of the settings, in the order of the additions.
+
+    Raises ConfigError with the place of one that cannot be imported.
+    """
+    places = [(name, what.sections.get(section)) for name, what in additions().items()]
+    return tuple(_imported(name, place=f"{PACKAGE}.{name}.{place}") for name, place in places if place)
 
 
 def with_additions(ours: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, field_validator
 
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey, ContextSchema, is_number
-from ragbandit.router.config.sections import Section
+from ragbandit.router.config.section import Section
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Query

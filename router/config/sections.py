@@ -3,31 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from ragbandit.router.config.section import Count, Seconds, Section, extended, one_of
 from ragbandit.shared.additions import offered
-from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
-from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query
-
-
-class Section(BaseModel):
-    """Base of all sections. Refuses unknown keys, wrong types, and numbers that are not finite."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-def one_of(known: Sequence[str]) -> AfterValidator:
-    def check(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"unknown name {text!r}; {known_choices(known, given=text)}")
-        return text
-
-    return AfterValidator(check)
-
-
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
 
 
 class EncoderSettings(Section):
@@ -107,6 +88,7 @@ class RerankSettings(Section):
 OwnRetriever = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 
 
+@extended("retriever")
 class RetrieverSettings(Section):
     """The retriever that finds passages."""
 
@@ -172,6 +154,7 @@ GeneratorName = Annotated[str, one_of(_GENERATORS), Field(json_schema_extra={"en
 Ability = Literal["tools", "json", "images", "files", "audio", "logprobs"]
 
 
+@extended("generator")
 class GeneratorSettings(Section):
     """The generator: the language model that writes answers."""
 
@@ -206,7 +189,6 @@ class GeneratorSettings(Section):
     #: needs something else is not offered this arm
     supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))
     openai: OpenAiOptions = OpenAiOptions()
-    anthropic: AnthropicOptions = AnthropicOptions()
 
     @property
     def server(self) -> OpenAiOptions | None:
@@ -384,6 +366,7 @@ class RatingsSettings(Section):
     every_s: Annotated[float, Field(ge=1)] = 60.0
 
 
+@extended("learning")
 class LearningSettings(Section):
     """When decisions are learned, how much their feedback counts, and how often routers get a new snapshot."""
 

@@ -9,10 +9,10 @@ from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.grids import FACTS, check_facts, expand_grids
 from ragbandit.router.config.named_sections import DEFAULT, Name, SectionName, with_named_sections
 from ragbandit.router.config.rules import MOST_RULES, Rule, RuleBook, check_rules
+from ragbandit.router.config.section import Count, Seconds, Section, extended
 from ragbandit.router.config.sections import (
     ConversationSettings,
     CostWeight,
-    Count,
     EncoderSettings,
     GeneratorSettings,
     LearningSettings,
@@ -20,8 +20,6 @@ from ragbandit.router.config.sections import (
     RetrieverSettings,
     RewardSettings,
     RolloutSettings,
-    Seconds,
-    Section,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
@@ -155,6 +153,7 @@ class PickSettings(Section):
         return generator
 
 
+@extended("policy")
 class PolicySettings(Section):
     """The policy that chooses the arm, and the ledger that it learns from."""
 
@@ -266,6 +265,7 @@ JUDGE_LINE: Final = (
 _NO_TENANT: Final = TenantSettings()
 
 
+@extended("")
 class Settings(Section):
     """All settings."""
 

@@ -42,7 +42,7 @@ def test_an_addition_is_a_folder_with_its_tests(name):
     assert additions_in(set().union(*map(imports_of, files))) <= {name, *additions()[name].needs}
     own = {"ragbandit.shared.additions", "ragbandit.shared.additions.Addition"}
     assert imports_of(FOLDER / name / "__init__.py") == own
-    assert any(getattr(additions()[name], hook) for hook in HOOKS)
+    assert any(getattr(additions()[name], hook) for hook in (*HOOKS, "sections"))
 
 
 def test_the_core_imports_no_addition():

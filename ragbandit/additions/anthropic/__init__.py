@@ -2,4 +2,6 @@
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(generators={"anthropic": "generator:AnthropicKind"})
+ADDITION = Addition(
+    generators={"anthropic": "generator:AnthropicKind"}, sections={"generator": "settings:AnthropicSection"}
+)

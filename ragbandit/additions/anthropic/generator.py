@@ -1,6 +1,7 @@
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
+from ragbandit.additions.anthropic.settings import AnthropicOptions
 from ragbandit.shared.dialects.messages.replies import ChatChunks
 from ragbandit.shared.dialects.messages.requests import CONVERTED, DIALECT, messages_of
 from ragbandit.shared.dialects.thoughts import without_thoughts
@@ -9,7 +10,7 @@ from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
-from ragbandit.shared.model_servers.openai_options import AnthropicOptions, base_url_of
+from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.reading.fields import object_in
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request

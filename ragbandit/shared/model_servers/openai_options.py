@@ -1,4 +1,4 @@
-"""Options of the generators "openai" and "anthropic"."""
+"""Options of generators that call servers."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -99,27 +99,6 @@ class OpenAiOptions:
     def path(self) -> str:
         """Path of the requests, behind the address of the server."""
         return "/completions" if self.api == "completions" else "/chat/completions"
-
-
-@with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnthropicOptions(OpenAiOptions):
-    """Options of the generator "anthropic" for its server of Anthropic's Messages."""
-
-    provider: ClassVar[str] = "anthropic"
-    vendor: ClassVar[str] = "Anthropic"
-    packages: ClassVar[tuple[str, ...]] = ("aiohttp",)
-    key_headers: ClassVar[tuple[str, ...]] = ("authorization", "x-api-key")
-    base_url_env: ClassVar[str] = "ANTHROPIC_BASE_URL"
-
-    #: endpoint of the server, /v1/messages
-    api: Literal["chat"] = "chat"
-    #: kind of the server, which decides how a request is fitted to it; null is "anthropic"
-    kind: Literal["anthropic"] | None = None
-    #: environment variable with the API key. If the variable is not set, your own server gets the key "none"
-    api_key_env: Annotated[str, Field(min_length=1)] = "ANTHROPIC_API_KEY"
-    #: limit of an answer's tokens if a request has none, since Anthropic requires a limit
-    max_tokens: Annotated[int, Field(strict=True, ge=1)] = 8192
 
 
 def base_url_of(options: OpenAiOptions) -> str:

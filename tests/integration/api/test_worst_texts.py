@@ -26,7 +26,7 @@ from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
 from ragbandit.router.replies import values
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers import openai_client
-from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts import json_values
 from ragbandit.shared.types import Conversation, Cost, Outcome, Query
 from ragbandit.strategies import base
@@ -161,7 +161,7 @@ GENERATORS = {
     "openai": ChatGenerator("m", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY")),
 }
 if ANTHROPIC is not None:
-    OPTIONS = AnthropicOptions(base_url="http://127.0.0.1:9", api_key_env="NO_KEY")
+    OPTIONS = ANTHROPIC.options_type(base_url="http://127.0.0.1:9", api_key_env="NO_KEY")
     GENERATORS["anthropic"] = ANTHROPIC("m", options=OPTIONS)
 PROMPT = base.Prompt(instructions="", body="q")
 

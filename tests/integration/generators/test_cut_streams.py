@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
@@ -35,7 +35,7 @@ async def cut_everywhere(name: str, *, is_counted: bool):
     body, kind, streams, conversation = REPLIES[name]
     server = CutServer(body, is_counted=is_counted)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    options = OpenAiOptions if kind is ChatGenerator else AnthropicOptions
+    options = OpenAiOptions if kind is ChatGenerator else ANTHROPIC.options_type
     base_url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
     generator = kind("m", options=options(base_url=base_url, retries=0, stream=streams, token_prices=PRICES))
     results = []

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ragbandit.shared.model_servers.openai_options import AnthropicOptions, OpenAiOptions
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Conversation, Cost
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.failures import RequestRefused
@@ -14,7 +14,7 @@ from tests.support.additions import ANTHROPIC
 CHAT = {"messages": [{"role": "user", "content": "q"}]}
 
 
-KINDS = [(ChatGenerator, OpenAiOptions), *([(ANTHROPIC, AnthropicOptions)] if ANTHROPIC else [])]
+KINDS = [(ChatGenerator, OpenAiOptions), *([(ANTHROPIC, ANTHROPIC.options_type)] if ANTHROPIC else [])]
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)

@@ -1,0 +1,63 @@
+"""The base of all sections of the settings, and sections to which additions add settings of their own."""
+
+from collections.abc import Callable, Sequence
+from types import new_class
+from typing import Annotated, TypeVar, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ragbandit.shared.additions import section_parts
+from ragbandit.shared.texts.formats import known_choices
+
+_Part = TypeVar("_Part", bound="Section")
+_Extended = TypeVar("_Extended", bound="Section")
+
+
+class Section(BaseModel):
+    """Base of all sections. Refuses unknown keys, wrong types, and numbers that are not finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def of(self, part: type[_Part], /) -> _Part:
+        """This section with the settings that the class `part` of an addition declares."""
+        if not isinstance(self, part):
+            raise TypeError(f"{part.__name__} is not declared in Addition.sections for {type(self).__name__}")
+        return self
+
+
+def extended(section: str) -> Callable[[type[_Extended]], type[_Extended]]:
+    """Add the settings that additions declare for a section. section: its dotted key, "" for the top level.
+
+    The keys follow the own keys of the section, with their defaults, ranges and comments. The core reads its own keys as
+    attributes; an addition reads its keys by `settings.of(Part)`. Raises ValueError for a key that exists already.
+    """
+
+    def extend(core: type[_Extended]) -> type[_Extended]:
+        parts = section_parts(section)
+        known = dict.fromkeys(core.model_fields, core.__name__)
+        for part in parts:
+            for name in part.model_fields:
+                if name in known or hasattr(core, name):
+                    first = known.get(name, core.__name__)
+                    raise ValueError(f"{part.__module__}.{part.__name__}: {first} has a setting {name!r} already")
+                known[name] = part.__name__
+        if not parts:
+            return core
+        same = {"__module__": core.__module__, "__qualname__": core.__qualname__, "__doc__": core.__doc__}
+        bases = *parts[::-1], core  # pydantic collects their fields from the last to the first
+        return cast(type[_Extended], new_class(core.__name__, bases, exec_body=lambda names: names.update(same)))
+
+    return extend
+
+
+def one_of(known: Sequence[str]) -> AfterValidator:
+    def check(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"unknown name {text!r}; {known_choices(known, given=text)}")
+        return text
+
+    return AfterValidator(check)
+
+
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]

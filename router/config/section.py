@@ -28,8 +28,8 @@ class Section(BaseModel):
 def extended(section: str) -> Callable[[type[_Extended]], type[_Extended]]:
     """Add the settings that additions declare for a section. section: its dotted key, "" for the top level.
 
-    The keys follow the own keys of the section, with their defaults, ranges and comments. The core reads its own keys as
-    attributes; an addition reads its keys by `settings.of(Part)`. Raises ValueError for a key that exists already.
+    The keys follow the own keys of the section, with their defaults, ranges and comments. The core reads its own as
+    attributes; an addition reads its own by `settings.of(Part)`. Raises ValueError for a key that exists already.
     """
 
     def extend(core: type[_Extended]) -> type[_Extended]:

@@ -11,12 +11,18 @@
 - an interface over HTTP: an `Endpoints` of router/api/routes.py, by `Addition.endpoints`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
   code reads them by `settings.of(Class)`
+- a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class
+  which chores it should do (`of`), and calls `do` again and again until it ends, then `end` once. An error of `do` is
+  logged once for each outage, and `do` is called again; an error of `of` or of the constructor ends the process at its
+  start. Chores of one process share its database connections: a chore that takes long holds up no other, but its reads
+  and writes do, and several processes do it at once unless it holds a lease. Its contract:
+  `ragbandit.testing.chores.check_chore`
 - a verb of the command: a function with typer's options, by `Addition.verbs`
 
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
 finds it by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A class that
-cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy and a form of documents as
-examples, which a test runs; an example of a retriever is in docs/generators.md.
+cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy, a form of documents and a
+chore as examples, which a test runs; an example of a retriever is in docs/generators.md.
 """
 
 from pathlib import Path
@@ -27,9 +33,20 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.shared.additions import Addition
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy as Arm
+from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.setup.generator_kinds import GeneratorKind
 
-__all__ = ["Addition", "Arm", "Generator", "GeneratorKind", "Policy", "ReadDocument", "Retriever", "Section"]
+__all__ = [
+    "Addition",
+    "Arm",
+    "Chore",
+    "Generator",
+    "GeneratorKind",
+    "Policy",
+    "ReadDocument",
+    "Retriever",
+    "Section",
+]
 
 
 class ReadDocument(Protocol):

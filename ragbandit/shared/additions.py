@@ -35,6 +35,8 @@ class Addition:
     documents: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `Endpoints` (router/api/routes.py)
     endpoints: Mapping[str, str] = field(default_factory=dict)
+    #: name -> a subclass of `ragbandit.hooks.Chore`
+    chores: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading
     verbs: Mapping[str, str] = field(default_factory=dict)
     #: dotted key of a section of the settings, "" for the top level -> a class that follows `ragbandit.hooks.Section`;

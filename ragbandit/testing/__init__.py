@@ -1,1 +1,1 @@
-"""Tests of the contracts of policies, arms and generators; test doubles; a scripted OpenAI-compatible server."""
+"""Contracts of policies, arms, generators and chores; test doubles; a scripted OpenAI-compatible server."""

@@ -15,9 +15,23 @@ PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 CHANGED = ("strategies", "router", "ragbandit", "docs")
 
 
+def blocks_of(section: str) -> list[str]:
+    """The Python blocks from a section of the page on."""
+    return re.findall(r"```python\n(.*?)```", PAGE.partition(f"## {section}\n")[2], re.DOTALL)
+
+
 def code_of(section: str) -> str:
     """The first Python block of a section of the page."""
-    return re.findall(r"```python\n(.*?)```", PAGE.partition(f"## {section}\n")[2], re.DOTALL)[0]
+    return blocks_of(section)[0]
+
+
+def add_addition(copy: Path, name: str, *, section: str, module: str) -> None:
+    """Add the addition of a section of the page: its first Python block is a module, its second the `__init__`."""
+    folder = copy / "ragbandit/additions" / name
+    folder.mkdir()
+    code, addition = blocks_of(section)[:2]
+    (folder / module).write_text(code)
+    (folder / "__init__.py").write_text(addition)
 
 
 def declared(code: str, *, line: str, above: str) -> str:
@@ -27,7 +41,7 @@ def declared(code: str, *, line: str, above: str) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of the tree with the arm, the policy and the guard of the page."""
+    """A copy of the tree with the arm, the policy, the guard and the additions of the page."""
     copy = tmp_path_factory.mktemp("tree")
     for entry in ROOT.iterdir():
         if entry.name in CHANGED:
@@ -41,12 +55,8 @@ def tree(tmp_path_factory):
     steps = copy / "router/serving/deciding/steps"
     (steps / "hurry.py").write_text(code_of("A guard of your own"))
     listed = (steps / "__init__.py").read_text().replace("    Tasks,", "    Tasks,\n    Hurry,", 1)
-    reader, addition = re.findall(
-        r"```python\n(.*?)```", PAGE.partition("## A form of documents of your own\n")[2], re.DOTALL
-    )[:2]
-    (copy / "ragbandit/additions/subtitles").mkdir()
-    (copy / "ragbandit/additions/subtitles/reader.py").write_text(reader)
-    (copy / "ragbandit/additions/subtitles/__init__.py").write_text(addition)
+    add_addition(copy, "subtitles", section="A form of documents of your own", module="reader.py")
+    add_addition(copy, "backlog", section="A chore of your own", module="chore.py")
     imported = "from ragbandit.router.serving.deciding.steps.hurry import Hurry\n"
     (steps / "__init__.py").write_text(listed.replace("from ragbandit", f"{imported}from ragbandit", 1))
     return copy
@@ -99,3 +109,22 @@ from ragbandit.strategies.retrievers.corpus import read_corpus
 print([passage.text for passage in read_corpus(Path("films"))])
 """
     assert run(tree, "-c", program) == "['A shark comes.']\n"
+
+
+def test_a_chore_in_an_addition_is_done(tree):
+    """A folder of ragbandit/additions/ with a chore makes every process that learns do it."""
+    program = """
+import logging, sys
+from ragbandit.shared.additions import loaded
+from ragbandit.testing.chores import check_chore, learning_process
+from ragbandit.workers.chores import start_chores
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(name)s: %(message)s")
+logging.getLogger("ragbandit").disabled = True
+check_chore(loaded("chores")["backlog"])
+with learning_process({}) as context:
+    routines = start_chores(context)
+    for routine in routines:
+        routine.close()
+"""
+    lines = run(tree, "-c", program).splitlines()
+    assert lines.count("backlog: the ledger has 0 rows") == 2

@@ -1,8 +1,9 @@
-"""Chores of a process: one class for each, in the order of CHORES."""
+"""Chores of a process: one class for each, in the order of CHORES, and after them those of additions."""
 
 from typing import Final
 
 from ragbandit.router.telemetry.routines import Routine
+from ragbandit.shared.additions import loaded
 from ragbandit.workers.chores.blocked_loop import BlockedLoop
 from ragbandit.workers.chores.bought_verdicts import BoughtVerdicts
 from ragbandit.workers.chores.chore import Chore
@@ -16,7 +17,7 @@ from ragbandit.workers.chores.store_upkeep import HourlyTotals, OldDecisions
 from ragbandit.workers.chores.version_learning import VersionLearning
 from ragbandit.workers.running.context import Context
 
-#: A chore of your own is one class, and one line here
+#: The core's own. A chore of your own is one class, in a folder of ragbandit/additions
 CHORES: Final[tuple[type[Chore], ...]] = (
     CancelledRuns,  # the first five: in every process that runs arms, scores answers or learns
     RenewedClaims,
@@ -37,6 +38,8 @@ CHORES: Final[tuple[type[Chore], ...]] = (
 
 def start_chores(context: Context) -> list[Routine]:
     """Start the chores of this process. Close the returned threads before `context`. Raises ConfigError."""
-    kinds = [kind for kind in CHORES if context.learner is not None or not kind.of_learner]
+    kinds = [
+        kind for kind in (*CHORES, *loaded("chores").values()) if context.learner is not None or not kind.of_learner
+    ]
     chores = [chore for kind in kinds for chore in kind.of(context)]  # made before the first one starts
     return [chore.start() for chore in chores]

@@ -1,5 +1,7 @@
 """`python -m tests.without NAME [arguments of pytest]`: the tests of a copy of the tree that lacks an addition.
 
+NAME is an addition, or "turn": the addition whose turn it is with the present commit.
+
 The copy lies in build/without/NAME. It lacks the folder, the tests and the page of the addition, and of all that need
 it. Its generated pages are written again.
 """
@@ -13,6 +15,13 @@ from pathlib import Path
 from ragbandit.shared.additions import additions
 
 ROOT = Path(__file__).parents[1]
+
+
+def whose_turn() -> str:
+    """The addition whose turn it is: each commit leaves out one. The first one outside a clone."""
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = sorted(additions())
+    return names[int(asked.stdout.strip() or "0", 16) % len(names)]
 
 
 def gone_with(name: str) -> set[str]:
@@ -46,11 +55,12 @@ def copy_without(name: str) -> Path:
 
 def main() -> int:
     name, *options = sys.argv[1:] or [""]
+    name = whose_turn() if name == "turn" else name
     if name not in additions():
         print(f"there is no addition {name!r}; known: {', '.join(additions())}")
         return 2
     copy = copy_without(name)
-    print(f"without {', '.join(sorted(gone_with(name)))}: {copy}")
+    print(f"without {', '.join(sorted(gone_with(name)))}: {copy}", flush=True)
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, "-m", "pytest", *(options or ["tests"])]
     return subprocess.run(command, cwd=copy, env=environment, check=False).returncode

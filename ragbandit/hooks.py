@@ -8,7 +8,7 @@
   `Addition.generators`. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
 - a retriever: `Retriever`, by the path of a function that returns one, as `retriever.name`
 - a form of documents: `ReadDocument`, by `Addition.documents`
-- an interface over HTTP: an `Endpoints` of router/api/routes.py, by `Addition.endpoints`
+- an interface over HTTP: a `Door` of router/api/door.py, by `Addition.doors`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
   code reads them by `settings.of(Class)`
 - a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class

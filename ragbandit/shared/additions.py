@@ -33,8 +33,8 @@ class Addition:
     generators: Mapping[str, str] = field(default_factory=dict)
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
-    #: name of an interface over HTTP -> an object `Endpoints` (router/api/routes.py)
-    endpoints: Mapping[str, str] = field(default_factory=dict)
+    #: name of an interface over HTTP -> an object `ragbandit.router.api.door.Door`
+    doors: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Chore`
     chores: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading

@@ -18,7 +18,7 @@ from swagger_ui_bundle import swagger_ui_path
 from ragbandit.router.api.dependencies import Reads, SharedRead
 from ragbandit.router.api.doors import DOORS
 from ragbandit.router.api.edge import Edge, cors, plain_paths
-from ragbandit.router.api.endpoints import decisions, feedback, labels, operations, policies, sessions, verdicts
+from ragbandit.router.api.endpoints import feedback, operations
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.api.routes import Endpoint, Endpoints, table_of_port
@@ -39,7 +39,6 @@ from ragbandit.router.serving.setup.bootstrap import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.router.telemetry.tracing import Tracing
-from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import NotReady
 
 _DESCRIPTION = """\
@@ -50,12 +49,9 @@ Either your own pipelines answer: `POST /v1/route`, run the arm, `POST /v1/outco
 `code`, the `field` and a `remedy`.
 """
 _TAGS: Final[list[dict[str, Any]]] = [
-    {"name": "Decisions", "description": "Choose an arm for a question, or have the question answered."},
-    *({"name": door.endpoints.tag, "description": door.description} for door in DOORS),
-    {"name": "Feedback", "description": "Judge decisions; the policy learns from it."},
-    {"name": "Policies", "description": "Roll versions of the policy out by evidence, back, or stop them."},
-    {"name": "Operations", "description": "Probes, status and metrics for operators."},
+    {"name": door.endpoints[0].tag, "description": door.description} for door in DOORS.values() if door.description
 ]
+_SCHEMAS: Final = tuple(module for door in DOORS.values() for module in door.schemas)
 
 #: blocking reads run on READ_THREADS threads; if MAX_READS reads run or wait already, another one is refused
 READ_THREADS, MAX_READS = 8, 256
@@ -84,7 +80,7 @@ class Service(FastAPI):
         return self._edge(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        api = describe(super().openapi())
+        api = describe(super().openapi(), further=_SCHEMAS)
         router = getattr(self.state, "router", None)
         if router is None:
             return api
@@ -155,9 +151,12 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.metrics.limiters.append(state.rate_limiter)
     options = router.settings.embeddings
     state.embeddings = None if options is None else EmbeddingsServer(options)
+    state.opened = {name: door.open(router) for name, door in DOORS.items() if door.open is not None}
     try:
         yield
     finally:
+        for opened in filter(None, state.opened.values()):
+            await opened.close()
         if state.embeddings is not None:
             await state.embeddings.close()
         await state.rate_limiter.close()
@@ -224,14 +223,7 @@ async def _docs() -> Response:
 
 #: all endpoints, in the order of /docs
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *decisions.endpoints.routes,
-    *(route for door in DOORS for route in door.endpoints.routes),
-    *(
-        route
-        for module in (feedback, labels, sessions, policies, operations, verdicts)
-        for route in module.endpoints.routes
-    ),
-    *(route for endpoints in loaded("endpoints").values() for route in endpoints.routes),
+    *(route for door in DOORS.values() for endpoints in door.endpoints for route in endpoints.routes),
     *DASHBOARD,
     *_pages.routes,
 )

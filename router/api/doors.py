@@ -1,61 +1,72 @@
-"""The doors for clients of other vendors: the endpoints of each interface, and the shapes that its callers expect."""
+"""The list of doors: all interfaces over HTTP, of the core and of additions."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from starlette.types import Scope
 
 from ragbandit.router.api.anthropic import endpoints as anthropic
-from ragbandit.router.api.anthropic.errors import anthropic_error, speaks_anthropic
+from ragbandit.router.api.anthropic.errors import anthropic_error, request_id_header, speaks_anthropic
 from ragbandit.router.api.anthropic.models import anthropic_models
+from ragbandit.router.api.door import Door
+from ragbandit.router.api.endpoints import decisions, feedback, labels, operations, policies, sessions, verdicts
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.openai.errors import openai_error, speaks_openai
-from ragbandit.router.api.openai.replies import ListedModel, ModelList
-from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.responses import Shape
+from ragbandit.shared.additions import with_additions
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Door:
-    endpoints: Endpoints
-    #: text in /docs
-    description: str
-    #: whether the caller of a request expects this interface's shapes
-    speaks: Callable[[Scope], bool]
-    #: the shape of its errors
-    error: Shape
-    #: the shape of its models; None for OpenAI's
-    models: Callable[[ListedModel | ModelList], Mapping[str, Any]] | None = None
-    #: path that clients have in their base URL
-    base: str = ""
-    #: further header with the id of the request
-    id_header: bytes | None = None
-
-
-#: in the order of /docs
-DOORS: Final = (
-    Door(
-        endpoints=openai.endpoints,
+_OURS: Final[Mapping[str, Door]] = {
+    "decisions": Door(
+        place=10,
+        endpoints=(decisions.endpoints,),
+        description="Choose an arm for a question, or have the question answered.",
+    ),
+    "openai": Door(
+        place=20,
+        endpoints=(openai.endpoints,),
         description="For clients of OpenAI's interface: models, chat completions and responses.",
+        schemas=("ragbandit.router.api.openai.embeddings", "ragbandit.router.api.openai.responses"),
         speaks=speaks_openai,
         error=openai_error,
         base="/v1",
     ),
-    Door(
-        endpoints=anthropic.endpoints,
+    "anthropic": Door(
+        place=50,
+        endpoints=(anthropic.endpoints,),
         description="For clients of Anthropic's Messages, such as Claude Code.",
+        schemas=("ragbandit.router.api.anthropic.endpoints",),
         speaks=speaks_anthropic,
         error=anthropic_error,
         models=anthropic_models,
-        id_header=b"request-id",
+        base="",
+        headers=request_id_header,
     ),
-)
+    "feedback": Door(
+        place=60,
+        endpoints=(feedback.endpoints, labels.endpoints, sessions.endpoints),
+        description="Judge decisions; the policy learns from it.",
+    ),
+    "policies": Door(
+        place=70,
+        endpoints=(policies.endpoints,),
+        description="Roll versions of the policy out by evidence, back, or stop them.",
+    ),
+    "operations": Door(
+        place=80,
+        endpoints=(operations.endpoints, verdicts.endpoints),
+        description="Probes, status and metrics for operators.",
+    ),
+}
+_BY_NAME: Final[Mapping[str, Door]] = with_additions(_OURS, hook="doors")
+#: name -> door, in the order of /docs
+DOORS: Final[Mapping[str, Door]] = {
+    name: _BY_NAME[name] for name in sorted(_BY_NAME, key=lambda name: _BY_NAME[name].place)
+}
+_LAST_FIRST: Final = tuple(door for door in [*DOORS.values()][::-1] if door.error is not None)
 
 
 def door_of(scope: Scope) -> Door | None:
     """The door whose shapes the caller of a request expects; None for RagBandit's own."""
-    for door in DOORS[::-1]:
+    for door in _LAST_FIRST:
         if door.speaks(scope):
             return door
     return None

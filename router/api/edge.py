@@ -30,10 +30,10 @@ from ragbandit.router.api.openai.errors import openai_error
 from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpack_body
 from ragbandit.router.api.routes import Endpoint, RouteTable
 from ragbandit.router.api.schemas.question_headers import PREVIEW, asks_preview, read_headers
-from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, mcp_error, refusal_reply
+from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, refusal_reply
 from ragbandit.router.api.security.gate import PEER, Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
-from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH, AccessRule, is_page
+from ragbandit.router.api.security.rules import ANY_ROLE, AccessRule, is_page
 from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
@@ -228,12 +228,9 @@ class _Exchange(Request):
         door = door_of(scope)
         if door is not None:
             scope[SHAPE], scope[MODELS] = door.error, door.models
-            if door.id_header is not None:
-                self.reply_headers.append((door.id_header, self.reply_headers[0][1]))
+            self.reply_headers += door.headers(scope)
         elif found is None and instead_of(path):
             scope[SHAPE] = openai_error
-        elif path == MCP_PATH:
-            scope[SHAPE] = mcp_error
         elif is_page(path) and routes.has_pages:
             scope[SHAPE] = page_error
             self.reply_headers += page_headers(path)
@@ -360,7 +357,7 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     lost, unserved = "/docs lists the endpoints", instead_of(path)
     if unserved is not None:
         lost = f"it is not served here: {unserved}"
-    elif (door := door_of(scope)) is not None:
+    elif (door := door_of(scope)) is not None and door.base is not None:
         base = str(Request(scope).base_url).rstrip("/")
         lost = f"the base URL of clients is {base}{door.base}; {lost}"
     rule: AccessRule = getattr(scope.get("route"), "rule", ANY_ROLE)

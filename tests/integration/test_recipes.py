@@ -57,6 +57,7 @@ def tree(tmp_path_factory):
     listed = (steps / "__init__.py").read_text().replace("    Tasks,", "    Tasks,\n    Hurry,", 1)
     add_addition(copy, "subtitles", section="A form of documents of your own", module="reader.py")
     add_addition(copy, "backlog", section="A chore of your own", module="chore.py")
+    add_addition(copy, "arm_list", section="An interface of your own", module="endpoints.py")
     imported = "from ragbandit.router.serving.deciding.steps.hurry import Hurry\n"
     (steps / "__init__.py").write_text(listed.replace("from ragbandit", f"{imported}from ragbandit", 1))
     return copy
@@ -128,3 +129,16 @@ with learning_process({}) as context:
 """
     lines = run(tree, "-c", program).splitlines()
     assert lines.count("backlog: the ledger has 0 rows") == 2
+
+
+def test_an_interface_in_an_addition_is_served(tree):
+    """A folder of ragbandit/additions/ with a door adds its endpoints and their text to the service."""
+    program = """
+from ragbandit.router.api.app import ENDPOINTS, create_app
+
+api = create_app(lambda: None).openapi()
+print(*[tag["name"] for tag in api["tags"]], api["paths"]["/v1/arms"]["get"]["summary"])
+print(*[endpoint.rule.roles for endpoint in ENDPOINTS if endpoint.path == "/v1/arms"][0] - {"admin"})
+"""
+    printed = run(tree, "-c", program)
+    assert re.fullmatch(r"Decisions .*Operations Arms List the arms\napp\n", printed)

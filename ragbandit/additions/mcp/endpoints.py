@@ -10,12 +10,14 @@ import httpx
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ragbandit.additions.mcp.errors import MCP_PATH, mcp_error, speaks_mcp
 from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
 from ragbandit.client.transport import AnswerReader
 from ragbandit.router.api.dependencies import PART, router_of
+from ragbandit.router.api.door import Door
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.gate import PEER
-from ragbandit.router.api.security.rules import ANY_ROLE, MCP_PATH
+from ragbandit.router.api.security.rules import ANY_ROLE
 from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 
@@ -128,3 +130,6 @@ class _Progress:
                 self._count += 1
                 text = event.data.get("text") or f"the arm {event.data.get('arm')} was chosen"
                 await self._context.session.report_progress(float(self._count), message=text)
+
+
+DOOR: Final = Door(place=90, endpoints=(endpoints,), speaks=speaks_mcp, error=mcp_error)

@@ -13,10 +13,10 @@ from mcp.server.stdio import stdio_server
 from mcp.types.version import LATEST_MODERN_VERSION
 from pydantic import TypeAdapter
 
+from ragbandit.additions.mcp.errors import MCP_PATH
 from ragbandit.client.exchange import Call, Connection, away
 from ragbandit.client.replies.decisions import PreviewReply
 from ragbandit.router.api.schemas.responses import error_json
-from ragbandit.router.api.security.rules import MCP_PATH
 from ragbandit.shared.errors import RagBanditError, root_cause
 from ragbandit.shared.texts.formats import did_you_mean
 from ragbandit.shared.version import __version__

@@ -35,6 +35,10 @@ def speaks_anthropic(scope: Scope) -> bool:
     return match is not None and (match["shared"] is None or VERSION in Headers(scope=scope))
 
 
+def request_id_header(scope: Scope) -> list[tuple[bytes, bytes]]:
+    return [(b"request-id", scope[SCOPE_ID].encode("latin-1"))]
+
+
 def anthropic_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     """The reply to an error on a path of Anthropic. It asks clients not to repeat a request that failed with 500."""
     status, body = as_openai_error(status, error)

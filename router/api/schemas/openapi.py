@@ -35,9 +35,6 @@ _MODULES: Final = (
     "ragbandit.router.api.openai.errors",
     "ragbandit.router.api.openai.replies",
     "ragbandit.router.api.openai.requests",
-    "ragbandit.router.api.openai.embeddings",
-    "ragbandit.router.api.anthropic.endpoints",
-    "ragbandit.router.api.openai.responses",
     "ragbandit.router.replies.decisions",
     "ragbandit.router.replies.status",
     "ragbandit.router.api.schemas.requests",
@@ -48,15 +45,15 @@ _MODULES: Final = (
 
 
 @cache
-def _classes() -> Mapping[str, object]:
-    return {name: value for module in map(import_module, _MODULES) for name, value in vars(module).items()}
+def _classes(modules: tuple[str, ...]) -> Mapping[str, object]:
+    return {name: value for module in map(import_module, modules) for name, value in vars(module).items()}
 
 
 @cache
-def field_texts() -> Mapping[str, Mapping[str, str]]:
+def field_texts(modules: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
     """Returns class name -> field -> text below the field. Fields of base classes are included."""
     texts: dict[str, dict[str, str]] = {}
-    for module in map(import_module, _MODULES):
+    for module in map(import_module, modules):
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 bases = [texts.get(base.id, {}) for base in node.bases if isinstance(base, ast.Name)]
@@ -73,15 +70,19 @@ def _texts(node: ast.ClassDef) -> dict[str, str]:
     }
 
 
-def describe(api: dict[str, Any]) -> dict[str, Any]:
-    """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes."""
+def describe(api: dict[str, Any], *, further: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes.
+
+    further: modules with more requests and replies.
+    """
+    modules = (*_MODULES, *further)
     for name, schema in api["components"]["schemas"].items():
-        for field, text in field_texts().get(name, {}).items():
+        for field, text in field_texts(modules).get(name, {}).items():
             shape = schema["properties"][field]
             if "$ref" in shape:  # OpenAPI 3.0 ignores other keys next to a reference
                 shape["allOf"] = [{"$ref": shape.pop("$ref")}]
             shape["description"] = text
-        if is_dataclass(_classes().get(name)):  # the service sends all fields, even those that have defaults
+        if is_dataclass(_classes(modules).get(name)):  # the service sends all fields, even those that have defaults
             schema["required"] = list(schema["properties"])
             for shape in schema["properties"].values():
                 shape.pop("default", None)

@@ -57,12 +57,6 @@ def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping
     return JsonReply(body, status, headers) if shape is None else shape(scope, status, body["error"], headers)
 
 
-def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
-    shape = {"code": -32050, "message": message, "data": error}  # a JSON-RPC code that MCP itself does not use
-    return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
-
-
 def error_json(error: RagBanditError) -> ErrorReply:
     return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
 

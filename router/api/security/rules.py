@@ -10,8 +10,6 @@ from ragbandit.router.serving.process import Queue
 from ragbandit.router.storage.access.api_keys import OPERATORS
 from ragbandit.shared.types import Role
 
-MCP_PATH: Final = "/mcp"
-
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:

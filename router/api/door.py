@@ -1,0 +1,57 @@
+"""A door: an interface over HTTP, with its endpoints and the shapes that its callers expect.
+
+`Addition.doors` offers doors, and `doors.py` lists them all. A module with a door must not import that list.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.types import Scope
+
+from ragbandit.router.api.openai.replies import ListedModel, ModelList
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.schemas.responses import Shape
+from ragbandit.router.serving.router import Router
+
+
+class Opened(Protocol):
+    """What a door keeps open on an event loop, as a pool of connections."""
+
+    async def close(self) -> None:
+        """Called once, on the same loop, before the service ends."""
+
+
+def _nobody(_scope: Scope) -> bool:
+    return False
+
+
+def _none(_scope: Scope) -> Sequence[tuple[bytes, bytes]]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Door:
+    """An interface. Endpoints alone are enough: their errors have RagBandit's form then."""
+
+    #: place of the endpoints in /docs and in docs/endpoints.md; the list of doors.py shows which places are taken
+    place: int
+    endpoints: tuple[Endpoints, ...]
+    #: text in /docs about the tag of the endpoints; "" if they have no tag, or the tag of another door
+    description: str = ""
+    #: modules whose classes describe requests and replies; the texts below their fields stand in /docs
+    schemas: tuple[str, ...] = ()
+    #: whether the caller of a request expects this interface's shapes. Called for every request; of several doors, the
+    #: last one in the order of the places counts
+    speaks: Callable[[Scope], bool] = _nobody
+    #: the shape of errors for these callers; None for RagBandit's
+    error: Shape | None = None
+    #: the shape of models for these callers; None for OpenAI's
+    models: Callable[[ListedModel | ModelList], Mapping[str, Any]] | None = None
+    #: path that these callers have in their base URL; None if they have no base URL
+    base: str | None = None
+    #: further headers of all replies to these callers
+    headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = _none
+    #: opens what the endpoints need on each event loop, once per loop; `opened_of` of dependencies.py returns it, or
+    #: None if nothing is to be opened. Raises ConfigError, which ends the start
+    open: Callable[[Router], Opened | None] | None = None

@@ -1,0 +1,38 @@
+"""Doors: interfaces over HTTP, of the core and of additions."""
+
+from ragbandit.router.api.door import Door
+from ragbandit.router.api.doors import DOORS
+
+
+class Line:
+    """Something that is kept open."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def test_what_a_door_opens_is_closed_with_its_loop(serve, monkeypatch):
+    """Each of two ports opens what a door needs, and closes it once; a door may open nothing."""
+    lines = []
+
+    def opened(router):
+        lines.append(Line())
+        return lines[-1] if router.settings.server.admin_port is not None else None
+
+    monkeypatch.setitem(DOORS, "lines", Door(place=200, endpoints=(), open=opened))
+    service = serve(server={"admin_port": 0})
+    assert service.http.get("/docs").status_code == 200
+    assert [line.closed for line in lines] == [0, 0]
+    service.close()
+    assert [line.closed for line in lines] == [1, 1]
+    serve().close()
+    assert [line.closed for line in lines] == [1, 1, 0]
+
+
+def test_places_differ():
+    """No two doors stand at one place, and the list has the order of the places."""
+    places = [door.place for door in DOORS.values()]
+    assert places == sorted(set(places))

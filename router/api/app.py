@@ -20,7 +20,6 @@ from ragbandit.router.api.doors import DOORS
 from ragbandit.router.api.edge import Edge, cors, plain_paths
 from ragbandit.router.api.endpoints import feedback, operations
 from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.openai.embeddings import EmbeddingsServer
 from ragbandit.router.api.routes import Endpoint, Endpoints, table_of_port
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
@@ -149,16 +148,12 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
     state.budgets = Budgets(router, reads=state.reads)
     state.metrics.limiters.append(state.rate_limiter)
-    options = router.settings.embeddings
-    state.embeddings = None if options is None else EmbeddingsServer(options)
     state.opened = {name: door.open(router) for name, door in DOORS.items() if door.open is not None}
     try:
         yield
     finally:
         for opened in filter(None, state.opened.values()):
             await opened.close()
-        if state.embeddings is not None:
-            await state.embeddings.close()
         await state.rate_limiter.close()
         state.gate.ring.close()
         state.reads.close()

@@ -55,11 +55,6 @@ def router_of(request: Request) -> Router:
     return router
 
 
-def opened_of(request: Request, door: str) -> Any:
-    """What a door keeps open on this event loop (`Door.open`); None if it keeps nothing open."""
-    return request.scope["app"].state.opened.get(door)
-
-
 def tracing_of(request: Request) -> Tracing:
     tracing: Tracing = getattr(request.scope["app"].state, "tracing", OFF)
     return tracing

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fastapi import Request
 from starlette.types import Scope
 
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
@@ -52,6 +53,11 @@ class Door:
     base: str | None = None
     #: further headers of all replies to these callers
     headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = _none
-    #: opens what the endpoints need on each event loop, once per loop; `opened_of` of dependencies.py returns it, or
+    #: opens what the endpoints need on each event loop, once per loop; `opened_of` returns it, or
     #: None if nothing is to be opened. Raises ConfigError, which ends the start
     open: Callable[[Router], Opened | None] | None = None
+
+
+def opened_of(request: Request, door: str) -> Any:
+    """What a door keeps open on this event loop (`Door.open`); None if it keeps nothing open."""
+    return request.scope["app"].state.opened.get(door)

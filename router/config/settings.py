@@ -22,7 +22,6 @@ from ragbandit.router.config.sections import (
     RolloutSettings,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
-from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_ARMS
@@ -307,9 +306,6 @@ class Settings(Section):
     generator: GeneratorSettings = GeneratorSettings()
     #: name -> additional generator, a section like `generator`; arms choose it by `generator: NAME`
     generators: dict[SectionName, GeneratorSettings] = Field(default_factory=dict, max_length=20)
-    #: server that replies to /v1/embeddings, with options like `generator.openai`; None: there is none. If token_prices
-    #: are set, models without a price are refused (404)
-    embeddings: OpenAiOptions | None = None
     #: user action -> the quality it implies, from 0 to 1; null: the action is stored and counted, but not learned
     feedback_events: dict[Name, Share | None] = Field(default_factory=dict, max_length=64)
     #: name -> list of ratings to fetch, as {url: ..., key_env: ..., scale: -1-1}

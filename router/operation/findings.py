@@ -164,7 +164,7 @@ def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Findi
         "judge": settings.judge.generator is not None,
         "rewrite": rewrite.by != "off" and (rewrite.generator or settings.generator).name == "openai",
         "pick": settings.policy.name == "llm",
-        "embeddings": settings.embeddings is not None,
+        "embeddings": getattr(settings, "embeddings", None) is not None,
     }
     configured = ", ".join(model for model, is_on in models.items() if is_on)
     if rule.models is None and configured:

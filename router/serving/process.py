@@ -13,14 +13,7 @@ from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
 from ragbandit.router.serving.batching import MicroBatcher, QueueState, writes
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
-from ragbandit.router.serving.health.readiness import (
-    OK,
-    REDIS,
-    Readiness,
-    RouterState,
-    TrialWrites,
-    percentiles,
-)
+from ragbandit.router.serving.health.readiness import OK, REDIS, Readiness, RouterState, TrialWrites, percentiles
 from ragbandit.router.serving.loading.snapshots import SnapshotLoader
 from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.overview import Savings, earned

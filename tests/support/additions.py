@@ -19,6 +19,11 @@ def needs(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"this tree has no addition {', '.join(missing)}")
 
 
+def only_with(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """These values, as settings of an addition; {} in a tree without it."""
+    return values if name in additions() else {}
+
+
 def is_offered(command: str) -> bool:
     """Whether this tree has the addition that a documented command needs, if it needs one."""
     return all(name in additions() or not command.startswith(words) for words, name in COMMANDS.items())

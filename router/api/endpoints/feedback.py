@@ -7,14 +7,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies.decisions import BatchReply, ReceiptReply
-from ragbandit.router.api.dependencies import (
-    BatchKey,
-    IdempotencyKey,
-    await_all,
-    caller_of,
-    check_count,
-    router_of,
-)
+from ragbandit.router.api.dependencies import BatchKey, IdempotencyKey, await_all, caller_of, check_count, router_of
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity, item_ids

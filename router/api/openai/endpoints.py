@@ -8,14 +8,13 @@ from fastapi.responses import Response
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, reads_of, router_of
 from ragbandit.router.api.openai import errors, replies, requests
 from ragbandit.router.api.openai.chat_exchange import EVENTS, ChatExchange
-from ragbandit.router.api.openai.embeddings import EmbeddingsBody, forward_embeddings
 from ragbandit.router.api.openai.response_stream import ResponseStream, undecided_failure
 from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
 from ragbandit.router.api.openai.stored_responses import response_question, response_record, stored_response
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText
-from ragbandit.router.api.schemas.responses import MODELS, JsonReply, an_object, decision_headers, reply_description
+from ragbandit.router.api.schemas.responses import MODELS, JsonReply, decision_headers, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.router.serving.abilities import ContextExceeded
 from ragbandit.shared.errors import NotFound
@@ -84,17 +83,6 @@ def _by_open_webui(request: Request) -> bool:
         if name.startswith(b"x-openwebui-"):
             return True
     return False
-
-
-@endpoints.post(
-    "/v1/embeddings",
-    rule=TEXTS,
-    summary="Pass embeddings on",
-    responses={200: an_object("The reply of the configured server.")},
-)
-async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
-    """Pass a request for embeddings on to the server of the setting `embeddings`. Its cost counts in the budgets."""
-    return await forward_embeddings(request, body)
 
 
 @endpoints.post("/v1/completions", rule=TEXTS, include_in_schema=False)

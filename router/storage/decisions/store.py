@@ -19,17 +19,9 @@ from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, stored_decisions
 from ragbandit.router.storage.decisions.outcome_writes import OutcomeWrites, Scoring
 from ragbandit.router.storage.jobs.scores import JudgeSample
-from ragbandit.router.storage.rows.conversion import (
-    Row,
-    decision_value,
-    feedback_value,
-    readable,
-    reward_value,
-)
+from ragbandit.router.storage.rows.conversion import Row, decision_value, feedback_value, readable, reward_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
-from ragbandit.router.storage.rows.waiting import (
-    with_open_turn,
-)
+from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome

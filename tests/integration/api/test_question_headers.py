@@ -13,6 +13,7 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.shared.additions import additions
 from ragbandit.shared.types import TaskTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.additions import needs, only_with
 from tests.support.servers.http_service import Service
 
 MCP = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
@@ -45,7 +46,10 @@ if "mcp" in additions():
     DOORS |= {"mcp route": ("/mcp", tool("route")), "mcp answer": ("/mcp", tool("answer"))}
 #: doors at which texts come, but nothing is decided
 OTHERS = {
-    "embeddings": ("/v1/embeddings", lambda question: {"model": "small", "input": question}),
+    **only_with(
+        "embeddings",
+        {"embeddings": ("/v1/embeddings", lambda question: {"model": "small", "input": question})},
+    ),
     "completions": ("/v1/completions", lambda question: {"model": "auto", "prompt": question}),
     "tokens": ("/v1/messages/count_tokens", chat),
 }
@@ -108,7 +112,7 @@ def settings(tmp_path, models, **more):
         "generators": {name: generator | {"model": name} for name in ("eu", "us")},
         "generator": generator | {"model": "us"},
         "arms": {name: {"class": "model", "generator": name} for name in ("eu", "us")},
-        "embeddings": {"base_url": models.url},
+        **only_with("embeddings", {"embeddings": {"base_url": models.url}}),
         "context": {
             "region": {"type": "category", "values": ["eu", "us"], "header": "X-Region", "proxy": True},
             "plan": {"type": "category", "hashed": 4, "header": "X-Plan", "map": {"gold,1": "gold"}},
@@ -253,7 +257,7 @@ def test_an_idempotency_key_at_every_door(world, door):
         ("/v1/outcomes", {"decision_id": "one", "steps": 1}),
         ("/v1/feedback", {"decision_id": "one", "rating": True}),
         ("/v1/sessions/s/end", {}),
-        ("/v1/embeddings", {"model": "small", "input": "x"}),
+        pytest.param("/v1/embeddings", {"model": "small", "input": "x"}, marks=needs("embeddings")),
     ],
 )
 def test_what_has_no_preview_does_nothing_in_one(world, path, body):

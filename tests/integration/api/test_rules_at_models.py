@@ -8,6 +8,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.failover import other_arms
 from ragbandit.shared.types import NO_CONVERSATION, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.additions import needs, only_with
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 from tests.support.waiting import until
@@ -76,7 +77,8 @@ def service(tmp_path_factory, models, vectors):
             "models": ["rewrite", "pick", "embeddings"],
         },
     ]
-    more = {"policy": {**picking, "pick": pick}, "rules": rules, "embeddings": {"base_url": f"{vectors.url}/v1"}}
+    more = {"policy": {**picking, "pick": pick}, "rules": rules}
+    more |= only_with("embeddings", {"embeddings": {"base_url": f"{vectors.url}/v1"}})
     running = Service(settings(tmp_path_factory.mktemp("rules"), models, **more), inline=True)
     yield running
     running.close()
@@ -120,6 +122,7 @@ def test_a_preview_asks_no_auxiliary_model(service, models, door):
     assert {entry["arm"] for entry in preview["arms"]} == {"eu", "us"}
 
 
+@needs("embeddings")
 def test_texts_for_embeddings_obey_the_rules(service, vectors):
     """The server of embeddings gets no text under a rule that does not name it: 403, with the rule's name."""
 

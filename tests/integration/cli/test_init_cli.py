@@ -9,6 +9,7 @@ import yaml
 from rich.prompt import InvalidResponse
 
 from ragbandit.router.config.loading import load
+from ragbandit.shared.additions import additions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.verbs import model_lists as servers
@@ -16,6 +17,7 @@ from ragbandit.workers.verbs.draft import pick
 from ragbandit.workers.verbs.init import _PricePrompt
 from ragbandit.workers.verbs.model_lists import Model, ModelServer
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.cases import every_case
 
 PIPELINES = """
@@ -134,7 +136,8 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
         assert [request.path for request in server.requests] == ["/v1/models", *descriptions]  # nothing costs money
         assert server.requests[0].headers["authorization"] == "Bearer sk-proj-very-secret-4711"
         assert tree["generator"]["openai"] == {"base_url": server.url, "bytes_per_token": 3.0, "api_key_env": "OWN_KEY"}
-        assert tree["embeddings"] == {"base_url": server.url, "api_key_env": "OWN_KEY"}
+        if "embeddings" in additions():
+            assert tree["embeddings"] == {"base_url": server.url, "api_key_env": "OWN_KEY"}
     assert (tree["generator"]["model"], tree["generator"]["context_tokens"]) == ("qwen2.5-7b", 16384)
     assert (tree["arms_preset"], list(tree["arms"])) == ("chat", ["no_retrieval", "single_step", "multi_step"])
     text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
@@ -163,6 +166,7 @@ def test_what_models_read_is_written(run, tmp_path):
         assert supports == shown
 
 
+@needs("embeddings")
 def test_embeddings_of_the_server_are_passed_on(run):
     """If the server lists models for embeddings, requests for embeddings go to it, at its prices if all have one."""
     free = {"prompt": "1e-6", "completion": "0"}

@@ -12,18 +12,23 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from ragbandit.additions.embeddings.settings import EmbeddingsSection
 from ragbandit.router.api.dependencies import caller_of, router_of
+from ragbandit.router.api.door import Door, opened_of
 from ragbandit.router.api.endpoints.decisions import paced
 from ragbandit.router.api.openai.chats import storable_value
-from ragbandit.router.api.openai.errors import ModelNotFound, ServerFault
+from ragbandit.router.api.openai.errors import ERRORS, ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
 from ragbandit.router.api.packed_bodies import Malformed
 from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
-from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.api.schemas.responses import JsonReply, an_object
+from ragbandit.router.api.security.rules import TEXTS
 from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.operation.budgets import Budgets
 from ragbandit.router.serving.deciding.steps.rules import Rules
+from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.reservations import Reservation, settle
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import raise_error
@@ -119,11 +124,25 @@ class EmbeddingsServer:
         await self._server.close()
 
 
+endpoints = Endpoints("OpenAI", errors=ERRORS, any_parameter=True)
+
+
+@endpoints.post(
+    "/v1/embeddings",
+    rule=TEXTS,
+    summary="Pass embeddings on",
+    responses={200: an_object("The reply of the configured server.")},
+)
+async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
+    """Pass a request for embeddings on to the server of the setting `embeddings`. Its cost counts in the budgets."""
+    return await forward_embeddings(request, body)
+
+
 async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response:
     """Pass a request on. Raises NotFound without a server or a price, BudgetSpent, TooManyRequests, and ServerFault if
     the server fails.
     """
-    server: EmbeddingsServer | None = request.app.state.embeddings
+    server: EmbeddingsServer | None = opened_of(request, "embeddings")
     budgets: Budgets = request.app.state.budgets
     router, caller = router_of(request), caller_of(request)
     if headers_of(request).is_preview:
@@ -208,3 +227,11 @@ def input_tokens(given: Any) -> int:
             text = value if isinstance(value, str) else json.dumps(value)
             size += estimated_tokens(text)
     return max(1, size)
+
+
+def _server_of(router: Router) -> EmbeddingsServer | None:
+    options = router.settings.of(EmbeddingsSection).embeddings
+    return None if options is None else EmbeddingsServer(options)
+
+
+DOOR: Final = Door(place=30, endpoints=(endpoints,), schemas=(__name__,), open=_server_of)

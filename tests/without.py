@@ -2,7 +2,7 @@
 
 NAME is an addition, or "turn": the addition whose turn it is with the present commit.
 
-The copy lies in build/without/NAME. It lacks the folder, the tests and the page of the addition, and of all that need
+The copy lies in build/without/NAME. It lacks the folder, the tests and the pages of the addition, and of all that need
 it. Its generated pages are written again.
 """
 
@@ -39,7 +39,7 @@ def copy_without(name: str) -> Path:
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     left_out = tuple(f"{part}/{one}/" for one in gone_with(name) for part in ("ragbandit/additions", "tests/additions"))
-    pages = {f"docs/{additions()[one].page}" for one in gone_with(name)}
+    pages = {f"docs/{page}" for one in gone_with(name) for page in additions()[one].pages}
     written = "ragbandit/client/client.py"  # git ignores it
     for file in filter(None, [*files, written]):
         source = ROOT / file

@@ -64,7 +64,6 @@ _OURS: Final[Mapping[str, Verbs]] = {
             },
         ),
         "replay": f"{_ROUTER}.replay:replay_verb",
-        "evaluate": "ragbandit.workers.evaluation.evaluate.command:evaluate",
     },
     "Data and access": {
         "data": VerbGroup(

@@ -18,8 +18,7 @@ from ragbandit.examples.handbook.learning_curve import prefixes, worst_prefix
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import table_query
-from ragbandit.router.offline.routers.passes import break_even
-from ragbandit.router.offline.routers.rows import mean_and_error
+from ragbandit.router.offline.passes import break_even, mean_and_error
 from ragbandit.router.policies.context import ContextColumns
 from ragbandit.shared.types import Matrix, Vector
 

@@ -14,7 +14,7 @@ from ragbandit.router.learning.adjustments import AdjustedRow, Basis
 from ragbandit.router.learning.examples import Joining
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, table_query
-from ragbandit.router.offline.routers.passes import (
+from ragbandit.router.offline.passes import (
     Learning,
     Places,
     Played,

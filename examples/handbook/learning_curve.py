@@ -33,7 +33,7 @@ from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
-from ragbandit.router.offline.routers.passes import Learning, Places, Played, break_even, table_rows
+from ragbandit.router.offline.passes import Learning, Places, Played, break_even, table_rows
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.processes.this_process import cores

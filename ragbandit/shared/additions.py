@@ -44,12 +44,12 @@ class Addition:
     sections: Mapping[str, str] = field(default_factory=dict)
     #: names of the other additions that the addition imports
     needs: frozenset[str] = frozenset()
-    #: the file in docs/ that is deleted with the addition; "" if it has no page of its own
-    page: str = ""
+    #: the files in docs/ that are deleted with the addition
+    pages: tuple[str, ...] = ()
 
 
 #: the names of the hooks under which a name is offered once
-HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in ("sections", "needs", "page"))
+HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in ("sections", "needs", "pages"))
 
 
 @cache

@@ -17,11 +17,11 @@ from ragbandit.router.comparison.intervals import PARTS, paired
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.labels import Confusion, confusion_of, labels_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.engine import replay_pmfs
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.report import comparisons
-from ragbandit.router.offline.routers.labels import Confusion, confusion_of, labels_of
 from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.router.serving.explanations.policy_map import question_kinds
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE

@@ -15,7 +15,7 @@ from ragbandit.router.cli.tables import show
 from ragbandit.router.comparison.terminal import print_table
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_unlabelled, with_hops, with_measure
-from ragbandit.router.offline.routers.training import train, trainable
+from ragbandit.router.offline.training import train, trainable
 from ragbandit.shared.texts.formats import percent
 
 

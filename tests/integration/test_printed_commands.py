@@ -25,6 +25,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
 from ragbandit.workers.cli import VERBS
 from tests.support import command
+from tests.support.additions import is_offered
 from tests.support.logs.log_rows import write_json
 
 from .test_base_install import ROOT
@@ -90,7 +91,7 @@ NOT_RUN = {
     "policy rollback": "needs a promoted version: tests/integration/cli/test_policy_cli.py",
     "index build --retriever elasticsearch": "needs its server: tests/integration/retrievers",
     "data reprice": "needs answers with a wrong price: tests/integration/learning/test_repricing.py",
-    "evaluate --questions": "asks models: tests/integration/cli/test_evaluate_cli.py",
+    "evaluate --questions": "asks models: tests/additions/evaluation/test_evaluate_cli.py",
 }
 CODES = {"advise": {0, 3, 4}, "status": {0, 1}}
 
@@ -137,7 +138,8 @@ def sources():
 
 
 def commands_in(text):
-    return [found[1] for found in COMMAND.finditer(text)]
+    """The commands between backticks, without those of additions that this tree lacks."""
+    return [found[1] for found in COMMAND.finditer(text) if is_offered(found[1])]
 
 
 def filled(line):
@@ -189,7 +191,9 @@ def test_commands_of_messages_run(made, tmp_path, monkeypatch):  # noqa: F811 - 
 def test_every_reason_is_needed():
     """Each reason not to run a command belongs to a command of a message."""
     lines = {line for _, text in sources() for line in commands_in(text)}
-    unused = {start for start in NOT_RUN if not any(f"{line} ".startswith(f"{start} ") for line in lines)}
+    unused = {
+        start for start in filter(is_offered, NOT_RUN) if not any(f"{line} ".startswith(f"{start} ") for line in lines)
+    }
     assert unused == set()
 
 
@@ -242,7 +246,12 @@ def world(request, tmp_path, monkeypatch):
     write_json(tmp_path / "log.jsonl", QUESTIONS)
     write_json(tmp_path / "questions.jsonl", QUESTIONS)
     pages = list(live(questions=questions, rated=rated)) if questions else []
-    printed = [line for words in ASKED for line in command.run(*words, "--config", "other.yaml").output.splitlines()]
+    printed = [
+        line
+        for words in ASKED
+        if is_offered(words[0])
+        for line in command.run(*words, "--config", "other.yaml").output.splitlines()
+    ]
     return SimpleNamespace(name=request.param, pages=pages, printed=printed)
 
 

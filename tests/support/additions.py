@@ -10,7 +10,7 @@ from ragbandit.shared.additions import additions, loaded
 ANTHROPIC: Any = getattr(loaded("generators").get("anthropic"), "generator", None)
 
 #: beginning of commands on pages of the core -> the addition that they need
-COMMANDS = {"index counts": "popularity"}
+COMMANDS = {"evaluate": "evaluation", "index counts": "popularity"}
 
 
 def needs(*names: str) -> pytest.MarkDecorator:

@@ -2,4 +2,4 @@
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(doors={"mcp": "endpoints:DOOR"}, verbs={"Run: mcp": "verb:mcp"}, page="mcp.md")
+ADDITION = Addition(doors={"mcp": "endpoints:DOOR"}, verbs={"Run: mcp": "verb:mcp"}, pages=("mcp.md",))

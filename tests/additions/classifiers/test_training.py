@@ -8,7 +8,7 @@ import yaml
 
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
-from ragbandit.router.offline.routers.training import trainable
+from ragbandit.router.offline.training import trainable
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query

@@ -4,8 +4,11 @@ import pytest
 
 from ragbandit.additions.research_arms import ADDITION
 from ragbandit.additions.research_arms.notes import AdaptiveNoteParams
+from tests.support.additions import needs
 from tests.support.arms.evaluated_arms import check_answer, evaluated
 from tests.support.tiny_models import tiny_writer
+
+pytestmark = needs("evaluation")
 
 #: words that a model trained for Self-RAG writes (`self_rag_trained`)
 REFLECTIONS = (

@@ -17,6 +17,7 @@ from ragbandit.testing.doubles import STREAM_CHECKS
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup import generators
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.logs.log_rows import write_json
 from tests.support.servers.openai_calls import CAPITAL, ask, sent
 from tests.support.servers.openai_settings import settings
@@ -139,6 +140,7 @@ def test_chats_are_not_passed_on():
     assert "generator.openai.api" in caught.value.remedy
 
 
+@needs("evaluation")
 def test_from_a_configuration_to_answers(tmp_path):
     """`evaluate` answers with an instruct model: the papers' three arms, from config.yaml, with their dollars."""
     write_json(tmp_path / "corpus.jsonl", [{"id": "a", "title": "Jaws", "text": "Jaws was made by Spielberg in 1975."}])

@@ -8,7 +8,7 @@ import pytest
 from ragbandit.examples.handbook.learning_curve import played
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.offline.routers.passes import Learning, decision_id, table_rows
+from ragbandit.router.offline.passes import Learning, decision_id, table_rows
 from ragbandit.router.serving.checks.reports import made_outcome
 from tests.support.examples import made_table
 

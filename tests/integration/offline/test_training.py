@@ -1,6 +1,6 @@
 """Which policies `ragbandit policy train` takes, and the fine-tuned policy of the core in the live loop."""
 
-from ragbandit.router.offline.routers.training import trainable
+from ragbandit.router.offline.training import trainable
 from tests.support.finetuned import READING
 from tests.support.policies import POLICIES
 

@@ -4,8 +4,11 @@ import pytest
 
 from ragbandit.shared.additions import offered
 from ragbandit.strategies.registry import built_in_arms
+from tests.support.additions import needs
 from tests.support.arms.evaluated_arms import check_answer, evaluated
 from tests.support.tiny_models import tiny_writer
+
+pytestmark = needs("evaluation")
 
 #: arms that call a server or a function; docs/rows.md names their tests
 ELSEWHERE = ("callable", "http", "model")

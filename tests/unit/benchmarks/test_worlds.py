@@ -13,7 +13,7 @@ from benchmarks.worlds.passes import COLD, Conditions, Judged, Task, World, cut,
 from benchmarks.worlds.report import print_board, upper_bound
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.routers.passes import Learning
+from ragbandit.router.offline.passes import Learning
 
 
 def world(name="needle", *, rows=300, weight=0.05):

@@ -13,7 +13,7 @@ from ragbandit.examples.handbook.learning_curve import (
     sentence,
 )
 from ragbandit.router.config.loading import load
-from ragbandit.router.offline.routers.passes import Played
+from ragbandit.router.offline.passes import Played
 from tests.support.examples import made_table
 
 ARMS = ("no_retrieval", "single_step", "multi_step")

@@ -8,7 +8,7 @@ import pytest
 from ragbandit.examples.handbook.learning_curve import play
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.routers.passes import Played, break_even, table_rows
+from ragbandit.router.offline.passes import Played, break_even, table_rows
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from tests.support.examples import made_table
 

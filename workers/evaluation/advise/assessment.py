@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.gains import CONFIDENCE, ROUTING
-from ragbandit.router.offline.routers.labels import confusion_table
+from ragbandit.router.offline.labels import confusion_table
 from ragbandit.router.offline.warm import WarmRows
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent
 

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.labels import labels_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, charged_costs
-from ragbandit.router.offline.routers.labels import labels_of
-from ragbandit.router.offline.routers.passes import Places
+from ragbandit.router.offline.passes import Places
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, Matrix, Vector
 

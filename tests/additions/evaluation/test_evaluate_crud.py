@@ -7,7 +7,7 @@ import jieba
 import pytest
 import yaml
 
-from tests.integration.cli.test_evaluate_cli import index_corpus, report
+from tests.additions.evaluation.test_evaluate_cli import index_corpus, report
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 

@@ -17,12 +17,12 @@ from typing import Annotated, Any, Final
 import numpy as np
 from pydantic import BaseModel, Field
 
+from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import table_query
-from ragbandit.router.offline.routers.passes import Learning, Places, greedy_shares
-from ragbandit.router.offline.routers.routing_table import RoutingTable
+from ragbandit.router.offline.passes import Learning, Places, greedy_shares
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.settings_check import check_arms

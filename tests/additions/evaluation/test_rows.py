@@ -5,13 +5,18 @@ import math
 import numpy as np
 import pytest
 
+from ragbandit.additions.evaluation.routers.play import PolicyPlay
+from ragbandit.additions.evaluation.routers.routing_table import (
+    RoutingTable,
+    check_priced,
+    mixture_shares,
+    question_totals,
+)
+from ragbandit.additions.evaluation.routers.rows import Shares, baseline_rows, row_of, rows_of_policy
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.labels import NONE_RIGHT
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
-from ragbandit.router.offline.routers.labels import NONE_RIGHT
-from ragbandit.router.offline.routers.passes import table_rows
-from ragbandit.router.offline.routers.play import PolicyPlay
-from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, mixture_shares, question_totals
-from ragbandit.router.offline.routers.rows import Shares, baseline_rows, row_of, rows_of_policy
+from ragbandit.router.offline.passes import table_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
 

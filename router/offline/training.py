@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ragbandit.router.comparison.assessment import NumberTable
+from ragbandit.router.offline.labels import Confusion, confusion_of, confusion_table, labels_of
 from ragbandit.router.offline.logs.tables import table_query
-from ragbandit.router.offline.routers.labels import Confusion, confusion_of, confusion_table, labels_of
-from ragbandit.router.offline.routers.passes import greedy_shares
+from ragbandit.router.offline.passes import greedy_shares
 from ragbandit.router.policies import built_in_policies, make_policy
 from ragbandit.router.policies.base import TableTrained, held_out_rows
 from ragbandit.shared.errors import ConfigError, InvalidInput

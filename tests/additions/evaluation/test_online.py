@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ragbandit.additions.evaluation.routers.online import online_rows
+from ragbandit.additions.evaluation.routers.play import PolicyPlay
+from ragbandit.additions.evaluation.routers.report import routers_assessment
+from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
+from ragbandit.additions.evaluation.routers.rows import Estimate, baseline_rows
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import LabelledTable
-from ragbandit.router.offline.routers.online import online_rows
-from ragbandit.router.offline.routers.passes import table_rows
-from ragbandit.router.offline.routers.play import PolicyPlay
-from ragbandit.router.offline.routers.report import routers_assessment
-from ragbandit.router.offline.routers.routing_table import RoutingTable
-from ragbandit.router.offline.routers.rows import Estimate, baseline_rows
+from ragbandit.router.offline.passes import table_rows
 from ragbandit.shared.types import TableRow
 
 ARMS = ("small", "large")

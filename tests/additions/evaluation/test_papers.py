@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.integration.test_base_install import ROOT
 from tests.integration.test_documented_commands import commands
 from tests.support import command
 from tests.support.additions import needs
 from tests.support.logs.log_rows import write_json
 from tests.support.tiny_models import tiny_encoder
-
-from .test_base_install import ROOT
 
 pytestmark = needs("classifiers", "popularity", "vw")
 

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.offline.routers.labels import Confusion, confusion_of
-from ragbandit.router.offline.routers.passes import Places
-from ragbandit.router.offline.routers.play import PolicyPlay
-from ragbandit.router.offline.routers.routing_table import RoutingTable, mixture_shares
+from ragbandit.additions.evaluation.routers.play import PolicyPlay
+from ragbandit.additions.evaluation.routers.routing_table import RoutingTable, mixture_shares
+from ragbandit.router.offline.labels import Confusion, confusion_of
+from ragbandit.router.offline.passes import Places, mean_and_error
 from ragbandit.shared.types import ArmName, Matrix
 
 #: name of a mean -> its value. Qualities in [0, 1]; "time" is seconds / seconds of the arm `RoutingTable.time_one`
@@ -235,14 +235,6 @@ def _arm_seconds(chosen: Shares, *, outcomes: RoutingTable) -> dict[ArmName, flo
 
 def _estimates(means: Sequence[Means]) -> dict[str, Estimate]:
     return {name: estimate([one[name] for one in means]) for name in means[0]}
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Returns (mean, its standard error; None for one value)."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ragbandit.additions.evaluation.routers.play import PolicyPlay
+from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
+from ragbandit.additions.evaluation.routers.rows import Estimate, estimate
 from ragbandit.router.comparison.assessment import CURVE_POINTS
-from ragbandit.router.offline.routers.passes import Played as Pass, break_even
-from ragbandit.router.offline.routers.play import PolicyPlay
-from ragbandit.router.offline.routers.routing_table import RoutingTable
-from ragbandit.router.offline.routers.rows import Estimate, estimate
+from ragbandit.router.offline.passes import Played as Pass, break_even
 from ragbandit.shared.types import Matrix, Vector
 
 

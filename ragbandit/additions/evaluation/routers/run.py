@@ -7,6 +7,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ragbandit.additions.evaluation.routers.online import OnlineRow, online_rows
+from ragbandit.additions.evaluation.routers.picks import TablePicks, ask_for_picks
+from ragbandit.additions.evaluation.routers.play import (
+    PlayTask,
+    PolicyPlay,
+    Setup,
+    check_folds,
+    check_policies,
+    check_stream,
+    play_all,
+    tasks_of,
+)
+from ragbandit.additions.evaluation.routers.play_file import PlayFile, check_unused
+from ragbandit.additions.evaluation.routers.report import routers_assessment
+from ragbandit.additions.evaluation.routers.routing_table import (
+    RoutingTable,
+    check_priced,
+    question_totals,
+    time_one_of,
+)
+from ragbandit.additions.evaluation.routers.rows import (
+    MIXTURE,
+    ORACLE,
+    UNIFORM,
+    RouterRow,
+    baseline_rows,
+    rows_of_policy,
+)
 from ragbandit.router.cli.console import console, errors, interruptible, print_json
 from ragbandit.router.cli.outcome_tables import outcome_table
 from ragbandit.router.cli.store import parse_amounts, parse_policies, split_commas
@@ -20,21 +48,7 @@ from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, with_hops, with_measure
-from ragbandit.router.offline.routers.online import OnlineRow, online_rows
-from ragbandit.router.offline.routers.passes import table_rows
-from ragbandit.router.offline.routers.play import (
-    PlayTask,
-    PolicyPlay,
-    Setup,
-    check_folds,
-    check_policies,
-    check_stream,
-    play_all,
-    tasks_of,
-)
-from ragbandit.router.offline.routers.report import routers_assessment
-from ragbandit.router.offline.routers.routing_table import RoutingTable, check_priced, question_totals, time_one_of
-from ragbandit.router.offline.routers.rows import MIXTURE, ORACLE, UNIFORM, RouterRow, baseline_rows, rows_of_policy
+from ragbandit.router.offline.passes import table_rows
 from ragbandit.router.policies import with_settings
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.finetuned.params import RIGHT
@@ -43,8 +57,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName
-from ragbandit.workers.evaluation.routers.picks import TablePicks, ask_for_picks
-from ragbandit.workers.evaluation.routers.play_file import PlayFile, check_unused
 from ragbandit.workers.setup.generators import make_generator
 
 #: names after --policy of baselines, which are printed always

@@ -8,16 +8,16 @@ from typing import Any
 
 import typer
 
+from ragbandit.additions.evaluation import results
+from ragbandit.additions.evaluation.quizzes import Quizzes
+from ragbandit.additions.evaluation.routers.routing_table import time_one_of
 from ragbandit.router.cli.assessments import show_assessment
 from ragbandit.router.cli.console import errors, interruptible
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.jsonl import write_records
-from ragbandit.router.offline.routers.routing_table import time_one_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.asking.question_run import QuestionRun
-from ragbandit.workers.evaluation.evaluate import results
-from ragbandit.workers.evaluation.evaluate.quizzes import Quizzes
 from ragbandit.workers.evaluation.file_questions import FileQuestions
 from ragbandit.workers.evaluation.kept_answers import Answers, StoredAnswer
 from ragbandit.workers.evaluation.labelled_questions import CRUD, LabelledQuestion, distinct, read_questions

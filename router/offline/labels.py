@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.comparison.assessment import NumberTable
-from ragbandit.router.offline.routers.passes import Places
+from ragbandit.router.offline.passes import Places
 from ragbandit.router.policies.finetuned.params import RIGHT
 from ragbandit.shared.texts.formats import decimal
 from ragbandit.shared.types import ArmName, Matrix

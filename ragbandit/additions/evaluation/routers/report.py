@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
+from ragbandit.additions.evaluation.routers.online import OnlineRow
+from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
+from ragbandit.additions.evaluation.routers.rows import ORACLE, Estimate, RouterRow
 from ragbandit.router.comparison.assessment import (
     Assessment,
     FrontierPoint,
@@ -11,11 +14,8 @@ from ragbandit.router.comparison.assessment import (
     NumberTable,
     Plane,
 )
+from ragbandit.router.offline.labels import confusion_table
 from ragbandit.router.offline.logs.table_columns import MEASURES
-from ragbandit.router.offline.routers.labels import confusion_table
-from ragbandit.router.offline.routers.online import OnlineRow
-from ragbandit.router.offline.routers.routing_table import RoutingTable
-from ragbandit.router.offline.routers.rows import ORACLE, Estimate, RouterRow
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal
 from ragbandit.shared.types import ArmName
 

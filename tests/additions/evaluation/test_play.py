@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ragbandit.additions.evaluation.routers import play as plays
+from ragbandit.additions.evaluation.routers.play import PlayTask, Setup, check_policies, play, tasks_of
+from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.routers import play as plays
-from ragbandit.router.offline.routers.passes import table_rows
-from ragbandit.router.offline.routers.play import PlayTask, Setup, check_policies, play, tasks_of
-from ragbandit.router.offline.routers.routing_table import RoutingTable
+from ragbandit.router.offline.passes import table_rows
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.shared.errors import ConfigError

@@ -4,6 +4,7 @@ The functions of the live service decide and learn (`made_decisions`, `made_upda
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -185,3 +186,11 @@ def break_even(passes: Sequence[Played], *, fixed: Vector) -> tuple[int | None, 
             even.append(first)
     middle = (len(passes) + 1) // 2  # the lower median
     return (sorted(even)[middle - 1] if len(even) >= middle else None), len(even) / len(passes)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Returns (mean, its standard error; None for one value)."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, None
+    return mean, float(np.std(values, ddof=1)) / math.sqrt(len(values))

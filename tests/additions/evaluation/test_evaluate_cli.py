@@ -299,7 +299,7 @@ def test_a_kept_reply_with_wrong_seconds_is_named(tmp_path, seconds):
 
 def test_all_names_what_cannot_be_run(run, tmp_path):
     """The word "all" runs every strategy that the generator can serve, and one line says why others are left out."""
-    needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
+    needy = {"class": "tests.additions.evaluation.test_evaluate_cli:Needy"}
     write_config(tmp_path, arms={"single_step": {}, "needy": needy, "gone": {"class": "nowhere:Arm"}})
     done = run("--json", strategy="all")
     assert {"no_retrieval", "single_step", "multi_step"} <= set(report(done))
@@ -330,7 +330,7 @@ def test_what_cannot_be_evaluated_is_named(run, tmp_path, words, named):
     """An arm that is unknown or lacks something, a table of one arm, a contradiction, an unknown family and a file that
     cannot be read end with exit code 2, before anything is run, and with no word of logs.
     """
-    needy = {"class": "tests.integration.cli.test_evaluate_cli:Needy"}
+    needy = {"class": "tests.additions.evaluation.test_evaluate_cli:Needy"}
     write_config(tmp_path, arms={"single_step": {}, "no_retrieval": {}, "needy": needy, "theirs": {"run_by": "caller"}})
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "latin.jsonl").write_bytes(json.dumps(QUESTIONS[0]).encode() + b'\n{"question": "caf\xe9?"}\n')

@@ -1,1 +1,0 @@
-"""Evaluation: strategies on labelled questions, their rows and the table of their outcomes."""

@@ -1,1 +1,0 @@
-"""Rows of routers: policies on a table with the outcome of every arm."""

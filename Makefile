@@ -96,7 +96,7 @@ test-faults: install ## databases, networks, clocks and disks that fail under lo
 	$(BIN)/python -m pytest tests/acceptance/test_faults.py -m faults
 
 test-browser: install ## the dashboard in a real Chromium (apt-get install chromium)
-	$(BIN)/python -m pytest -q -m browser tests/integration/api/ui
+	$(BIN)/python -m pytest -q -m browser tests/additions/dashboard
 
 REQUESTS ?= 10000
 api-fuzz: install ## REQUESTS random requests from the OpenAPI document; `make test` sends a few hundred fixed ones

@@ -25,10 +25,9 @@ from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
+from ragbandit.router.api.security.page_headers import HEADERS
 from ragbandit.router.api.security.rate_limiter import RateLimiter
-from ragbandit.router.api.security.rules import DOCUMENTATION, AccessRule
-from ragbandit.router.api.ui import DASHBOARD
-from ragbandit.router.api.ui.rendering import HEADERS
+from ragbandit.router.api.security.rules import DOCUMENTATION, PAGES, AccessRule
 from ragbandit.router.operation.budgets import Budgets
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.queue.redis_server import redis_url
@@ -181,7 +180,7 @@ _SWAGGER: Final = StaticFiles(directory=swagger_ui_path)
 
 @_pages.get("/", rule=AccessRule(None, on_both_ports=True))
 async def _root(request: Request) -> Response:
-    pages = "/ui" if request.app.state.routes.has_pages else "/docs"
+    pages = PAGES if request.app.state.routes.has_pages else "/docs"
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(pages, status_code=307)
     return JsonReply({"service": "ragbandit", "pages": pages, "docs": "/docs", "openapi": "/openapi.json"})
@@ -219,6 +218,5 @@ async def _docs() -> Response:
 #: all endpoints, in the order of /docs
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *(route for door in DOORS.values() for endpoints in door.endpoints for route in endpoints.routes),
-    *DASHBOARD,
     *_pages.routes,
 )

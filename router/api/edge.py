@@ -4,7 +4,7 @@
    too long, or if it announces too large a body.
 2. The gate finds the caller by the key, and checks the role. The rate limiter counts the request for this key.
 3. The endpoint reads the request and replies. Every exception becomes an error reply in the format of the path
-   (RagBandit's, a door's, MCP's or a page), and every reply is counted.
+   (RagBandit's or a door's), and every reply is counted.
 """
 
 import asyncio
@@ -33,8 +33,7 @@ from ragbandit.router.api.schemas.question_headers import PREVIEW, asks_preview,
 from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, refusal_reply
 from ragbandit.router.api.security.gate import PEER, Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
-from ragbandit.router.api.security.rules import ANY_ROLE, AccessRule, is_page
-from ragbandit.router.api.ui.rendering import page_error, page_headers
+from ragbandit.router.api.security.rules import ANY_ROLE, PAGES, AccessRule
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
@@ -48,7 +47,7 @@ log = logging.getLogger("ragbandit.api")
 #: proxy has sent the body, the reply is lost and the proxy replies 502
 DRAINED_BYTES: Final = 64 * 1024 * 1024
 DRAIN_S: Final = 5.0
-_UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
+_UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", PAGES)
 
 
 class NoUpgrade(Malformed, code="UPGRADE"):
@@ -231,9 +230,6 @@ class _Exchange(Request):
             self.reply_headers += door.headers(scope)
         elif found is None and instead_of(path):
             scope[SHAPE] = openai_error
-        elif is_page(path) and routes.has_pages:
-            scope[SHAPE] = page_error
-            self.reply_headers += page_headers(path)
 
     @property
     def endpoint(self) -> Endpoint:

@@ -22,6 +22,7 @@ from ragbandit.router.config import loading
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
+from ragbandit.shared.additions import additions
 from ragbandit.shared.types import Query
 from ragbandit.workers.cli import VERBS
 from tests.support import command
@@ -233,6 +234,7 @@ ASKED = (
     ["explain", "nobody"],
 )
 PAGES = ("/ui", "/ui/arms", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/labels", "/ui/queues")
+PAGES = PAGES if "dashboard" in additions() else ()
 
 
 @pytest.fixture(params=WORLDS)

@@ -58,5 +58,9 @@ LABEL: Final = AccessRule(roles("rater", "operator"))
 PERSON: Final = AccessRule(roles("reader", "rater", "operator"))
 
 
+#: pages for people, who sign in by their browser, have this path or one below it
+PAGES: Final = "/ui"
+
+
 def is_page(path: str) -> bool:
-    return path == "/ui" or path.startswith("/ui/")
+    return path == PAGES or path.startswith(f"{PAGES}/")

@@ -4,6 +4,9 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from tests.support.servers.http_service import Service
+from tests.support.servers.visitors import visit, with_keys
+
+__all__ = ["visit", "with_keys"]
 
 
 @pytest.fixture

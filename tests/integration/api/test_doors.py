@@ -32,6 +32,18 @@ def test_what_a_door_opens_is_closed_with_its_loop(serve, monkeypatch):
     assert [line.closed for line in lines] == [1, 1, 0]
 
 
+def test_the_first_page(serve):
+    """`/` leads to the dashboard, and to /docs in a tree or a service without it."""
+    for is_on in (True, False):
+        http = serve(server={"dashboard": is_on}).http
+        pages = "/ui" if is_on and "dashboard" in DOORS else "/docs"
+        assert http.get("/").json()["pages"] == pages
+        assert http.get("/", headers={"accept": "text/html"}).headers["location"] == pages
+        assert http.get("/docs").status_code == 200
+        missing = http.get("/ui/nothing")
+        assert (missing.status_code, "<html" in missing.text) == (404, pages == "/ui")
+
+
 def test_places_differ():
     """No two doors stand at one place, and the list has the order of the places."""
     places = [door.place for door in DOORS.values()]

@@ -16,7 +16,9 @@ from ragbandit.router.api.app import ENDPOINTS
 from ragbandit.router.api.routes import Endpoints, RouteTable, table_of_port
 from ragbandit.router.api.schemas.requests import RouteBody
 from ragbandit.router.api.security.rules import APP, PROBE, READ_ALL, is_page
+from ragbandit.shared.additions import additions
 from ragbandit.shared.errors import InvalidInput
+from tests.support.additions import needs
 
 QUESTION = "Who wrote Dracula?"
 JSON = "application/json"
@@ -231,6 +233,7 @@ def test_each_port_has_its_own_endpoints():
             assert ports == {"public"}, path
 
 
+@needs("dashboard")
 def test_pages_can_be_turned_off():
     """Without server.dashboard no port serves a page."""
     table = table_of_port(ENDPOINTS, port="all", dashboard=False)
@@ -243,5 +246,5 @@ def test_pages_can_be_turned_off():
 def test_only_probes_and_files_of_pages_need_no_key():
     """Everybody may call the probes, the first page, and the files of pages."""
     free = {f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.rule.roles is None}
-    pages = {"GET /", "GET /ui/static/{path:path}"}
+    pages = {"GET /"} | ({"GET /ui/static/{path:path}"} if "dashboard" in additions() else set())
     assert free == {"GET /health", "GET /ready"} | pages

@@ -4,7 +4,7 @@ import re
 import time
 
 from ragbandit.router.storage.access.api_keys import KeyStore
-from tests.integration.api.ui.conftest import answered
+from tests.support.servers.visitors import answered
 
 PAGES = ("/ui", "/ui/arms", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/labels", "/ui/queues")
 

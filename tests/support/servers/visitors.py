@@ -1,4 +1,4 @@
-"""Fixtures of the tests of pages: a service with traffic, one with keys, and a browser without scripts."""
+"""A browser without scripts that visits a service, keys of its store, and decisions with an outcome."""
 
 import time
 

@@ -18,8 +18,9 @@ from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import Conflict
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.pairs.requested import carry_out
-from tests.integration.api.ui.conftest import answered
+from tests.support.additions import needs
 from tests.support.servers.http_service import refused
+from tests.support.servers.visitors import answered
 
 SCORES = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
 ARMS = {"no_retrieval": {}, "direct": {"class": "no_retrieval"}}
@@ -84,6 +85,7 @@ def later(monkeypatch):
     return move
 
 
+@needs("dashboard")
 def test_a_request_that_nobody_carries_out_names_the_process_and_ends(asking, visit, later):
     """If only the service runs, the reply and the page say that a learner is missing and how to start one. After ten
     minutes the request has ended: no later learner spends its dollars, and it can be made again.
@@ -135,6 +137,7 @@ def test_an_arm_that_no_learner_runs_is_refused_at_once(serve, arm, reason):
     assert service.http.get("/v1/report/decide").json()["state"] == "none"
 
 
+@needs("dashboard")
 def test_admins_press_the_button(asking, visit, with_keys):
     """An administrator sees the plan, gives a budget and reads how it ended; an operator only reads. The dollars are
     booked on the key, and a spent budget of the key ends the run.

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final, get_args
 from fastapi import Query as QueryParameter, Request
 from starlette.responses import Response
 
+from ragbandit.additions.dashboard.rendering import form_fields, onward, page
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints import decisions, feedback, labels
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody, body_of
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.security.rules import LABEL, PERSON, READ, AccessRule, roles
-from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER

@@ -7,14 +7,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
-from ragbandit.router.api.ui.rendering import STATIC
+from ragbandit.additions.dashboard.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.totals import Extender
-from tests.integration.api.ui.conftest import answered
 from tests.support.rollouts import add, do
 from tests.support.servers.http_service import routed
+from tests.support.servers.visitors import answered
 
 TEMPLATES = STATIC.parent / "templates"
 PAGES = ("/ui", "/ui/arms", "/ui/decisions", "/ui/policies", "/ui/feedback", "/ui/labels", "/ui/queues")
@@ -117,7 +117,7 @@ def test_charts_of_the_first_hour_have_a_point_a_minute(service, visit, monkeypa
     """Before the second hour the charts count minutes; reward, quality and shares are those of the rows."""
     browser = visit(service)
     now = time.time() // 3600 * 3600 - 1800.0  # half past an hour, so that all decisions are in the same hour
-    monkeypatch.setattr("ragbandit.router.api.ui.operation.time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr("ragbandit.additions.dashboard.operation.time", SimpleNamespace(time=lambda: now))
     for minute in (9, 4, 4, 1):
         service.router.service.clock = lambda at=now - 60.0 * minute: at
         answered(service, rating=1.0 if minute == 9 else 0.5)

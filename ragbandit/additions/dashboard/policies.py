@@ -5,12 +5,12 @@ from typing import Any, Final, cast
 from fastapi import Request
 from starlette.responses import Response
 
+from ragbandit.additions.dashboard.rendering import form_fields, onward, page
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.endpoints import policies
 from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import COMMAND, READ_ALL
-from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.comparison.words import difference
 from ragbandit.router.rollouts.overview import detail, list_versions, settings_of

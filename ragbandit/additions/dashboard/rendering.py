@@ -18,6 +18,7 @@ from starlette.types import Scope
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.routes import RouteTable
+from ragbandit.router.api.security.page_headers import HEADERS
 from ragbandit.router.api.security.sites import check_form, signs_in
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
@@ -73,7 +74,7 @@ _KINDS: Final = (
 @cache
 def environment() -> Environment:
     """The Jinja environment of all pages. An undefined name is an error, not an empty text."""
-    jinja = assessments.page_environment("ragbandit.router.api.ui")
+    jinja = assessments.page_environment("ragbandit.additions.dashboard")
     filters = (duration, age, state_sign, json_ready)
     jinja.filters |= {function.__name__: function for function in filters} | {"moment": time_element, "query": _query}
     jinja.tests["blank"] = is_blank
@@ -107,20 +108,9 @@ def may_see(caller: Caller, path: str, *, routes: RouteTable) -> bool:
     return caller.tenant is None or not endpoint.rule.all_tenants
 
 
-HEADERS: Final = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-
-
-def page_headers(path: str) -> list[tuple[bytes, bytes]]:
+def page_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     """HEADERS and cache-control. Browsers check static files for changes, and do not store pages."""
-    cache_control = "no-cache" if path.startswith("/ui/static/") else "no-store"
+    cache_control = "no-cache" if scope["path"].startswith("/ui/static/") else "no-store"
     return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": cache_control}).items()]
 
 

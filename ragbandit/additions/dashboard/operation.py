@@ -6,13 +6,13 @@ from typing import Any, Final, NamedTuple
 from fastapi import Request
 from starlette.responses import Response
 
+from ragbandit.additions.dashboard.rendering import form_fields, onward, page
 from ragbandit.router.api.dependencies import caller_of, reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints import verdicts
 from ragbandit.router.api.endpoints.operations import current_state, read_or_none
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import body_of
 from ragbandit.router.api.security.rules import ADMIN, READ_ALL
-from ragbandit.router.api.ui.rendering import form_fields, onward, page
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines

@@ -9,9 +9,10 @@ from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import LabelRequest
-from tests.integration.api.ui.conftest import answered
+from tests.support.additions import needs
 from tests.support.examples import made_paired_answer
 from tests.support.servers.http_service import refused
+from tests.support.servers.visitors import answered
 
 ARMS = {"no_retrieval": {}, "direct": {"class": "no_retrieval"}}
 HOSTILE = "<script>alert(1)</script>"
@@ -55,6 +56,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
+@needs("dashboard")
 def test_no_text_changes_the_page(asking):
     """A question and an answer add no tag, hide nothing and change no direction; a blank answer is named."""
 
@@ -79,6 +81,7 @@ def test_nothing_waits_by_default(service):
     assert LabelRequest.key not in service.http.get(f"/v1/decisions/{key}").json()["facts"]
 
 
+@needs("dashboard")
 def test_the_page(asking, visit):
     """Right, wrong and skip: two answers are labelled, one is passed over; texts of others are only text."""
     keys = [answered(asking, f"question {number}? {HOSTILE}", answer=f"answer {HOSTILE}") for number in range(3)]
@@ -104,6 +107,7 @@ def test_the_page(asking, visit):
         assert sent.status_code == 422
 
 
+@needs("dashboard")
 def test_a_rater_sees_this_page_alone(asking, visit, with_keys):
     """A rater logs in and labels; the other pages are not for it, and not in its menu. A reader labels nothing."""
     keys = [answered(asking, f"question {number}?") for number in range(2)]
@@ -138,6 +142,7 @@ def test_the_first_label_stays_whoever_gives_the_second(asking, with_keys):
     assert (kept.source, kept.value) == ("label", 1.0)
 
 
+@needs("dashboard")
 def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
     """A button puts as many answers of the compared arm on the page as the verdict lacks ratings, also twice."""
     monkeypatch.setattr("ragbandit.router.reporting.report._to_rate", lambda *_, **__: 2)
@@ -159,6 +164,7 @@ def test_answers_that_a_verdict_lacks(serve, visit, monkeypatch):
     assert [arm(key) for key in waiting(service)] == ["direct", "direct"]
 
 
+@needs("dashboard")
 def test_answers_of_a_verdict_come_first_in_the_one_queue(asking, visit, with_keys):
     """The answers of both ways come first, without their arms, over HTTP, in the client and on the page. The same label
     again is a duplicate. Another tenant's key sees none of them.

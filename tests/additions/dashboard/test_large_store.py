@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import insert
 
-from ragbandit.router.api.ui import operation
+from ragbandit.additions.dashboard import operation
 from ragbandit.router.serving import overview
 from ragbandit.router.serving.explanations import policy_map
 from ragbandit.router.storage.decisions import search as decision_search
 from ragbandit.router.storage.sql.tables import closures, counters
-from tests.integration.api.ui.conftest import answered
 from tests.support.large_store import grow, rows_counted, steps_counted
+from tests.support.servers.visitors import answered
 
 #: threads that read for pages; the loops of a service read at the same time
 READERS = ("ragbandit-reads", "ragbandit-state")

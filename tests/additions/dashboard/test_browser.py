@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
 ]
 
-AXE = gzip.decompress((Path(__file__).parents[3] / "data" / "axe" / "axe.min.js.gz").read_bytes()).decode()
+AXE = gzip.decompress((Path(__file__).parents[2] / "data" / "axe" / "axe.min.js.gz").read_bytes()).decode()
 PAGES = (
     *("/ui/arms", "/ui", "/ui/decisions", "decision", "/ui/policies", "/ui/policies/v1", "/ui/feedback", "/ui/labels"),
     *("/ui/queues", "/ui/none", "page"),

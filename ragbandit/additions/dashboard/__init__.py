@@ -1,0 +1,5 @@
+"""The dashboard: pages for people in a browser, at /ui."""
+
+from ragbandit.shared.additions import Addition
+
+ADDITION = Addition(doors={"dashboard": "endpoints:DOOR"}, pages=("dashboard.md",))

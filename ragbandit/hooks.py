@@ -17,6 +17,8 @@
   start. Chores of one process share its database connections: a chore that takes long holds up no other, but its reads
   and writes do, and several processes do it at once unless it holds a lease. Its contract:
   `ragbandit.testing.chores.check_chore`
+- a check of the settings: `CheckSettings`, by `Addition.checks`
+- a form of other tools' logs: `LogForm`, by `Addition.logs`
 - a verb of the command: a function with typer's options, by `Addition.verbs`
 
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
@@ -25,10 +27,13 @@ cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a 
 chore as examples, which a test runs; an example of a retriever is in docs/generators.md.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from ragbandit.router.config.section import Section
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.findings import Finding
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.additions import Addition
 from ragbandit.strategies.base import Generator, Retriever
@@ -39,9 +44,11 @@ from ragbandit.workers.setup.generator_kinds import GeneratorKind
 __all__ = [
     "Addition",
     "Arm",
+    "CheckSettings",
     "Chore",
     "Generator",
     "GeneratorKind",
+    "LogForm",
     "Policy",
     "ReadDocument",
     "Retriever",
@@ -57,4 +64,30 @@ class ReadDocument(Protocol):
 
         Raises InvalidInput for a file that cannot be read; `index build` leaves it out and says why. Called once for
         each file, one after the other, with files of at most 64 MiB.
+        """
+
+
+class CheckSettings(Protocol):
+    """Looks for settings that are valid and yet have an unexpected effect, for `ragbandit validate`."""
+
+    def __call__(self, settings: Settings, /) -> Iterable[Finding]:
+        """Returns a finding for each, with its key. Called once; connects to nothing and raises nothing."""
+
+
+class LogForm(Protocol):
+    """Reads the records of one tool's log, for `ragbandit data questions`. The class itself is offered."""
+
+    #: fields of which a record has at least one; a table needs one of them as a column
+    keys: ClassVar[Sequence[str]]
+
+    @staticmethod
+    def read(record: Mapping[str, Any], /) -> Iterable[Mapping[str, Any]] | None:
+        """Returns the questions of a record, or None for a record of another tool.
+
+        A question has the field `question` (empty if it asks nothing and only its costs count), and as far as they are
+        known id, answer, answers (the right ones), model, dollars, prompt_tokens, completion_tokens, session, turn,
+        time, scores, tags, user and metadata. Values of any type are read as in other logs; a cell is a text.
+
+        Raises InvalidInput for a record that cannot be read; it is left out, and the command says why. Called two times
+        for each record, before the forms that RagBandit knows: decide by the names of its fields.
         """

@@ -51,7 +51,6 @@ _OURS: Final[Mapping[str, Verbs]] = {
             "Judge decisions, import and exclude feedback.",
             {
                 "send": f"{_ROUTER}.calls:feedback",
-                "import": f"{_ROUTER}.feedback:import_",
                 **{verb: f"{_ROUTER}.feedback:{verb}" for verb in ("quarantined", "exclude")},
             },
         ),
@@ -69,7 +68,6 @@ _OURS: Final[Mapping[str, Verbs]] = {
         "data": VerbGroup(
             "Export, import, erase, back up and reprice what is stored; read questions in other tools' logs.",
             {
-                "questions": f"{_ROUTER}.data:questions",
                 "export": f"{_ROUTER}.data:export",
                 "import": f"{_ROUTER}.data:import_",
                 "erase": f"{_ROUTER}.data:erase",

@@ -37,6 +37,10 @@ class Addition:
     doors: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Chore`
     chores: Mapping[str, str] = field(default_factory=dict)
+    #: name -> a function that looks for faults of the settings, see `ragbandit.hooks.CheckSettings`
+    checks: Mapping[str, str] = field(default_factory=dict)
+    #: name of a tool -> how its log is read, see `ragbandit.hooks.LogForm`; the addition other_tools reads logs
+    logs: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading
     verbs: Mapping[str, str] = field(default_factory=dict)
     #: dotted key of a section of the settings, "" for the top level -> a class that follows `ragbandit.hooks.Section`;

@@ -353,19 +353,6 @@ class WeightSettings(Section):
     event: Weight = 0.1
 
 
-class RatingsSettings(Section):
-    """A list of ratings in another service, which a process that learns fetches as feedback. See docs/logs.md."""
-
-    #: address of the list with its query: feedback of Open WebUI, scores of Langfuse
-    url: str
-    #: environment variable with the key of the service; PUBLIC_KEY:SECRET_KEY for Langfuse
-    key_env: Annotated[str, Field(min_length=1)]
-    #: WORST-BEST, the worst and the best rating; -1-1 for thumbs
-    scale: str = "0-1"
-    #: seconds between two fetches
-    every_s: Annotated[float, Field(ge=1)] = 60.0
-
-
 @extended("learning")
 class LearningSettings(Section):
     """When decisions are learned, how much their feedback counts, and how often routers get a new snapshot."""

@@ -16,7 +16,6 @@ from ragbandit.router.config.sections import (
     EncoderSettings,
     GeneratorSettings,
     LearningSettings,
-    RatingsSettings,
     RetrieverSettings,
     RewardSettings,
     RolloutSettings,
@@ -308,8 +307,6 @@ class Settings(Section):
     generators: dict[SectionName, GeneratorSettings] = Field(default_factory=dict, max_length=20)
     #: user action -> the quality it implies, from 0 to 1; null: the action is stored and counted, but not learned
     feedback_events: dict[Name, Share | None] = Field(default_factory=dict, max_length=64)
-    #: name -> list of ratings to fetch, as {url: ..., key_env: ..., scale: -1-1}
-    ratings: dict[Name, RatingsSettings] = Field(default_factory=dict, max_length=20)
     conversation: ConversationSettings = ConversationSettings()
     judge: JudgeSettings = JudgeSettings()
     budget: BudgetSettings = BudgetSettings()

@@ -1,11 +1,8 @@
 """Verbs for stored data: `migrate`, and `data` erase, backup, export, import and questions."""
 
 import contextlib
-import json
 import re
-import shlex
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,13 +18,11 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import NewStoreOption, actor, open_store, parse_time
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import JUDGE_LINE, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.jsonl import read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
-from ragbandit.router.offline.traffic.facts import Fact, fact_of, model_facts, sentences
-from ragbandit.router.offline.traffic.questions import QuestionLog
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
@@ -42,7 +37,7 @@ from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, closures, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.files import private_folder, whole_file, write_file
-from ragbandit.shared.json_lines import new_lines, rereadable
+from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import PolicyLabel
 
@@ -368,63 +363,3 @@ class _Reading:
         """Show the progress without a total: the number of rows is only known at the end of the file."""
         self.counts = counts
         progress("rows", counts.added + counts.known, 0)
-
-
-def questions(
-    file: Annotated[Path, typer.Argument(help="a log of another tool, or a table with the column question")],
-    *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="file to write")] = Path("questions.jsonl"),
-    question: Annotated[str, typer.Option(metavar="COLUMN", help="column with the question of a table")] = "",
-    answer: Annotated[str, typer.Option(metavar="COLUMN", help="column with the answer that was given")] = "",
-    rating: Annotated[str, typer.Option(metavar="COLUMN", help="column with a rating of the answer")] = "",
-    keep_personal: Annotated[bool, typer.Option("--keep-personal", help="also write users and metadata")] = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write the questions of another tool's log as `advise` reads them, and print facts about the log's models.
-
-    Reads logs of Langfuse, LangSmith, Phoenix, OpenTelemetry, LiteLLM, OpenAI and Open WebUI, and tables. The content
-    decides which tool's log it is. docs/logs.md lists how each tool exports.
-    """
-    settings = configuration.load(config).settings
-    prices = {
-        model: price for each in settings.named_generators.values() for model, price in each.prices_by_model.items()
-    }
-    if out.exists() and out.samefile(file):
-        raise InvalidInput("this is the log itself", field="out", remedy="name another file")
-    columns = {"question": question, "answer": answer, "scores": rating}
-    columns = {name: column for name, column in columns.items() if column}
-    facts, labelled = defaultdict[str, list[Fact]](list), 0
-    with rereadable(file) as readable, contextlib.ExitStack() as stack:
-        log = QuestionLog(path=readable, personal=keep_personal, columns=columns)
-        for row in log.rows():
-            if not facts:
-                stream = stack.enter_context(new_lines(out))  # without a question, no file is written
-            stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-            facts[row.get("model", "")].append(fact_of(row))
-            labelled += "answers" in row
-        left_out = [f"{len(at)}: {reason} (first: record {at[0]})" for reason, at in log.left_out.items()]
-        if not facts and not log.untold:
-            raise InvalidInput(f"no question: {'; '.join(left_out)}", field=str(file), remedy="see docs/logs.md")
-    count = sum(map(len, facts.values()))
-    guess = ", ".join(f"{_COLUMNS[name]} {column!r}" for name, column in log.columns.items())
-    result = {"questions": count, "of": log.form["name"], "columns": guess, "with right answers": labelled}
-    told = facts or log.untold
-    given = "" if config is None else f" --config {shlex.quote(str(config))}"
-    functions = "" if len(settings.worker_arms) > 1 else " --module MODULE:NAME"
-    then = f"`ragbandit advise {shlex.quote(str(out))} --budget 5{functions}{given}`"
-    steps = _next_steps(then, unlabelled=labelled < count, settings=settings) if facts else [_NO_TEXTS]
-    result |= {"file": str(out) if facts else None, "left out": left_out, "models": [*model_facts(told)]}
-    show(result | {"what this log shows": [*sentences(told, prices=prices), *steps]}, as_json=as_json)
-
-
-_COLUMNS: Final = {"question": "--question", "answer": "--answer", "scores": "--rating"}
-_NO_TEXTS: Final = "this log has no texts, so there is no question to ask: see what was left out"
-
-
-def _next_steps(command: str, *, unlabelled: bool, settings: Settings) -> Iterator[str]:
-    if unlabelled and settings.judge.generator is None:
-        yield f"questions without right answers need a judge: add this line to the configuration: {JUDGE_LINE}"
-        yield f"then: {command}"
-    else:
-        yield f"next{' (judge.generator scores the answers)' if unlabelled else ''}: {command}"

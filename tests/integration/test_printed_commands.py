@@ -184,7 +184,7 @@ def test_commands_of_messages_run(made, tmp_path, monkeypatch):  # noqa: F811 - 
         command.run("policy", "add", name, "--set=policy.name=linucb", code=0)
     command.run("policy", "kill", "single_step", code=0)
     write_json(tmp_path / "judged.jsonl", [{"decision_id": "ticket-4711", "rating": 1}])
-    lines = [line for _, text in sources() for line in commands_in(text)]
+    lines = [line for _, text in sources() for line in commands_in(text) if is_offered(line)]
     assert len({*lines}) > 40
     assert faults_of(lines) == {}
 
@@ -251,7 +251,7 @@ def world(request, tmp_path, monkeypatch):
     printed = [
         line
         for words in ASKED
-        if is_offered(words[0])
+        if is_offered(" ".join(words))
         for line in command.run(*words, "--config", "other.yaml").output.splitlines()
     ]
     return SimpleNamespace(name=request.param, pages=pages, printed=printed)

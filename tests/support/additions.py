@@ -10,7 +10,12 @@ from ragbandit.shared.additions import additions, loaded
 ANTHROPIC: Any = getattr(loaded("generators").get("anthropic"), "generator", None)
 
 #: beginning of commands on pages of the core -> the addition that they need
-COMMANDS = {"evaluate": "evaluation", "index counts": "popularity"}
+COMMANDS = {
+    "data questions": "other_tools",
+    "evaluate": "evaluation",
+    "feedback import": "other_tools",
+    "index counts": "popularity",
+}
 
 
 def needs(*names: str) -> pytest.MarkDecorator:

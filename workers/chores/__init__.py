@@ -9,7 +9,6 @@ from ragbandit.workers.chores.bought_verdicts import BoughtVerdicts
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.chores.clock import HostClock, StoreTime
 from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims, UnsupportedExchange
-from ragbandit.workers.chores.fetched_ratings import FetchedRatings
 from ragbandit.workers.chores.golden_questions import GoldenQuestions
 from ragbandit.workers.chores.recovery import LostWakeUps
 from ragbandit.workers.chores.reward_checks import RewardChecks
@@ -28,7 +27,6 @@ CHORES: Final[tuple[type[Chore], ...]] = (
     HostClock,
     HourlyTotals,
     VersionLearning,
-    FetchedRatings,
     GoldenQuestions,
     BoughtVerdicts,
     OldDecisions,

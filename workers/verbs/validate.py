@@ -3,11 +3,11 @@
 import contextlib
 import json
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -34,8 +34,8 @@ from ragbandit.router.operation.findings import (
 )
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import ConfigError, StoreError
-from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_worker_arms, names_in_use, needs_workers
 from ragbandit.workers.setup.judge_checks import check_judge
@@ -130,10 +130,7 @@ def _of_settings(settings: Settings) -> list[Finding]:
         what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"
         remedy = "set it above 0, or `run_by: caller` for every arm"
         findings.append(Finding("warning", "workers.answer", what, remedy))
-    for name, source in settings.ratings.items():
-        if not os.environ.get(source.key_env):
-            what = f"the environment variable {shown_variable(source.key_env)} is not set: its ratings are not fetched"
-            findings.append(Finding("warning", f"ratings.{name}.key_env", what, "set it to the key of that service"))
+    findings += chain.from_iterable(check(settings) for check in loaded("checks").values())
     return findings
 
 

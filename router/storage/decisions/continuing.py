@@ -13,8 +13,7 @@ The five keys, and where each one is looked for:
   session and the messages of that response, and `earlier_turn` looks for calls of that decision alone - session, in a
   header or a field of the body: it names the task by `task_key`, stored in `units.key`. The step `Tasks` looks for it
   by `newest_tasks`, with one statement for all questions that are decided at once - message id, in a header: it names
-  the answer to this request, so that a rating finds the decision; see workers/ratings/poller.py. No question is
-  continued by it
+  the answer to this request, so that a rating that is fetched finds the decision. No question is continued by it
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

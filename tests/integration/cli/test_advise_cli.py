@@ -342,6 +342,7 @@ def test_a_file_without_a_safe_change_is_left_alone(text):
     assert with_policy(text, {"incumbent": "deep"}) is None
 
 
+@needs("other_tools")
 @pytest.mark.parametrize("labelled", [True, False])
 def test_the_next_command_of_a_log_runs_as_printed(tmp_path, monkeypatch, labelled):
     """The line that `data questions` prints is run word by word, with right answers and with a judge."""

@@ -176,16 +176,6 @@ def test_validate_warns_of_arms_that_nothing_runs(run):
     assert warned == {"": True, by_server: False}
 
 
-def test_validate_warns_of_ratings_without_a_key(run, monkeypatch):
-    """`validate` warns of a list of ratings whose key is not in the environment, since a learner fetches none of it."""
-    text = "ratings: {webui: {url: 'http://127.0.0.1:1/api', key_env: WEBUI_KEY}}"
-    warned = []
-    for key in ("", "secret"):
-        monkeypatch.setenv("WEBUI_KEY", key)
-        warned.append("warning ratings.webui.key_env: " in run(text, "validate", "--settings-only").output)
-    assert warned == [True, False]
-
-
 def test_validate_tries_what_it_can(run, tmp_path):
     """Folder, port, Redis, database, model server: what does not work is named, and the last line counts; exit 1."""
     with socket.create_server(("127.0.0.1", 0)) as taken, every_case() as case:

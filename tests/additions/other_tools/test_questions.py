@@ -7,13 +7,13 @@ import re
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ragbandit.additions.other_tools import questions as module
+from ragbandit.additions.other_tools.questions import QuestionLog
 from ragbandit.router.config import loading
-from ragbandit.router.offline.traffic import questions as module
-from ragbandit.router.offline.traffic.questions import QuestionLog
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.evaluation.labelled_questions import read_questions
+from tests.additions.other_tools.other_logs import ANSWERED, ASKED, LOGS, lines
 from tests.support import command
-from tests.unit.router.offline.traffic.other_logs import ANSWERED, ASKED, LOGS, lines
 
 _LATER = {"role": "user", "content": "When?"}
 _CHAT = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED}]

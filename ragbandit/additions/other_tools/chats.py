@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ragbandit.router.offline.traffic.forms import FORMS
-from ragbandit.router.offline.traffic.turns import answer_of, by_time, question_of, role_of
+from ragbandit.additions.other_tools.forms import FORMS
+from ragbandit.additions.other_tools.turns import answer_of, by_time, question_of, role_of
 
 Record = Mapping[str, Any]
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import httpx
 
+from ragbandit.additions.other_tools.ratings.rating_lists import RatingList
 from ragbandit.router.offline.logs.records import cell
 from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.reading.fields import objects_in, words_of
-from ragbandit.workers.ratings.rating_lists import RatingList
 
 log = logging.getLogger("ragbandit.worker")
 

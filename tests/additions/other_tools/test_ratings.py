@@ -8,14 +8,14 @@ from functools import partial
 import httpx
 import pytest
 
-from ragbandit.router.config.sections import RatingsSettings
+from ragbandit.additions.other_tools.ratings import rating_pages
+from ragbandit.additions.other_tools.ratings.poller import RatingPoller
+from ragbandit.additions.other_tools.ratings.rating_pages import MOST_PAGES, Place, PollBudget, RatingPages
+from ragbandit.additions.other_tools.ratings.settings import RatingsSection, RatingsSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
 from ragbandit.workers.chores import start_chores
-from ragbandit.workers.ratings import rating_pages
-from ragbandit.workers.ratings.poller import RatingPoller
-from ragbandit.workers.ratings.rating_pages import MOST_PAGES, Place, PollBudget, RatingPages
 from ragbandit.workers.running.context import Context
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.waiting import until
@@ -143,7 +143,10 @@ def test_a_service_that_fails_is_an_error_of_the_poll(world, reply):
 
 def test_wrong_settings_name_the_setting(world, monkeypatch):
     """A broken address and a variable that is not set are errors with the name of the setting."""
-    assert Settings(ratings={"chat": {"url": "http://x", "key_env": KEY}}).ratings["chat"].every_s == 60.0
+    assert (
+        Settings(ratings={"chat": {"url": "http://x", "key_env": KEY}}).of(RatingsSection).ratings["chat"].every_s
+        == 60.0
+    )
     with pytest.raises(ConfigError, match=r"ratings\.chat\.url"):
         poller_of(world, "chat.example.org").poll()
     monkeypatch.delenv(KEY)

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from ragbandit.workers.ratings.rating_lists import MOST_CHARACTERS, STEP, RatingList
+from ragbandit.additions.other_tools.ratings.rating_lists import MOST_CHARACTERS, STEP, RatingList
 
 ROWS = [{"id": "é😀", "data": {"rating": -1.5e3}}, None, 12, "a,]}", [], True, {"x": {"y": [1, 2]}}]
 

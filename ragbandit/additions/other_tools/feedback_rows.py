@@ -8,12 +8,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from ragbandit.additions.other_tools.forms import FORMS
+from ragbandit.additions.other_tools.rating_words import amount_of, best_of, level_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.offline.logs.cells import convert_value, gold, is_empty, text as text_of
 from ragbandit.router.offline.logs.records import Parse, cell, plain_name, records
-from ragbandit.router.offline.traffic.forms import FORMS
-from ragbandit.router.offline.traffic.rating_words import amount_of, best_of, level_of
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, plain_decision_id
 from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
 from ragbandit.router.storage.decisions.store import DecisionStore

@@ -4,8 +4,8 @@ import re
 import unicodedata
 from typing import Any, Final
 
+from ragbandit.additions.other_tools.forms import FORMS
 from ragbandit.router.offline.logs.cells import written_number
-from ragbandit.router.offline.traffic.forms import FORMS
 
 
 def _plain_text(value: str) -> str:

@@ -15,15 +15,16 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, Final
 
+from ragbandit.additions.other_tools.chats import chat_in
+from ragbandit.additions.other_tools.facts import Fact, fact_of
+from ragbandit.additions.other_tools.forms import FORMS
+from ragbandit.additions.other_tools.rating_words import amount_of, level_of
+from ragbandit.additions.other_tools.telemetry import numbered_as_lists, spans_of_records, with_messages
+from ragbandit.additions.other_tools.turns import answer_of, question_of
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
-from ragbandit.router.offline.traffic.chats import chat_in
-from ragbandit.router.offline.traffic.facts import Fact, fact_of
-from ragbandit.router.offline.traffic.forms import FORMS
-from ragbandit.router.offline.traffic.rating_words import amount_of, level_of
-from ragbandit.router.offline.traffic.telemetry import numbered_as_lists, spans_of_records, with_messages
-from ragbandit.router.offline.traffic.turns import answer_of, question_of
 from ragbandit.router.serving.checks.questions import checked_text
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.reading.fields import clean_value, objects_in, words_of
 from ragbandit.shared.texts.formats import iso_time
@@ -101,7 +102,9 @@ class QuestionLog:
             raise InvalidInput(f"it has over {_MOST_RECORDS:,} records", field=str(self.path), remedy="split the file")
 
     def _records(self) -> Iterator[tuple[int, Parse]]:
-        return records(self.path, keys=(*FORMS["keys"].split(), *self.columns.values()), columns=_GUESSED)
+        offered = [key for form in loaded("logs").values() for key in form.keys]
+        keys = (*FORMS["keys"].split(), *offered, *self.columns.values())
+        return records(self.path, keys=keys, columns=_GUESSED)
 
     def _parsed(self, *, only: Collection[int] | None = None) -> Iterator[tuple[str, dict[str, Any], int, int]]:
         """Yield (key of the trace, our fields, number, place) of each record of the known form. only: their numbers."""
@@ -110,8 +113,8 @@ class QuestionLog:
                 continue
             try:
                 entry = parse()
-                parts = [*map(_named, _expanded(entry))]
-                self.form = self.form or self._form_of(entry, parts)
+                tool, parts = self._questions_in(entry)
+                self.form = self.form or ({"name": tool} if tool else self._form_of(entry, parts))
                 rows = [*map(self._row, parts if self.form else ())]
             except (InvalidInput, RecursionError) as error:
                 reason = getattr(error, "message", "nested too deeply").partition(":")[0]
@@ -120,6 +123,13 @@ class QuestionLog:
             for place, row in enumerate(rows):
                 key = _short(words_of(row.get("trace") or row.get("id")).strip())
                 yield key or f"{number}-{place}", row, number, place
+
+    def _questions_in(self, entry: Record) -> tuple[str, list[dict[str, Any]]]:
+        """The name of the tool, if an addition reads its log ("" if none does), and the records in a record."""
+        for tool, form in loaded("logs").items() if not self.columns else ():
+            if (questions := form.read(entry)) is not None:
+                return tool, [*map(_named, questions)]
+        return "", [*map(_named, _expanded(entry))]
 
     def _form_of(self, entry: Record, parts: list[dict[str, Any]]) -> Record:
         """The form of a record; {} if none is known, or if a column that was named is missing."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.offline.traffic.rating_words import amount_of, best_of, level_of
+from ragbandit.additions.other_tools.rating_words import amount_of, best_of, level_of
 
 YES = "oui Ja Sí sim TAK evet Да はい 是 네 نعم हाँ iyi İyi Хорошо 良い 好 좋아요 جيد अच्छा ✅ ✔️ 👍🏽 richtig DOĞRU"
 NO = "non nein no Não nie HAYIR нет いいえ 否 아니요 لا नहीं kötü YANLIŞ плохо 悪い 差 나쁨 سيئ बुरा ❌ ✗ 👎 falsch"

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from ragbandit.additions.other_tools.forms import FORMS
+from ragbandit.additions.other_tools.turns import answer_of
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
-from ragbandit.router.offline.traffic.forms import FORMS
-from ragbandit.router.offline.traffic.turns import answer_of
 from ragbandit.shared.reading.fields import objects_in, words_of
 
 Record = Mapping[str, Any]

@@ -13,10 +13,11 @@ from typing import Any, Final, cast
 
 from sqlalchemy import select
 
-from ragbandit.router.config.sections import RatingsSettings
+from ragbandit.additions.other_tools.feedback_rows import FeedbackImporter
+from ragbandit.additions.other_tools.forms import FORMS
+from ragbandit.additions.other_tools.ratings.rating_pages import Place, PollBudget, RatingPages, authorization_of
+from ragbandit.additions.other_tools.ratings.settings import RatingsSettings
 from ragbandit.router.offline.logs.records import cell
-from ragbandit.router.offline.traffic.feedback_rows import FeedbackImporter
-from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.rows.conversion import RATED_MESSAGE, canonical
 from ragbandit.router.storage.rows.outcome_rows import storable
@@ -26,7 +27,6 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.reading.fields import words_of
 from ragbandit.shared.texts.redaction import shown_variable
-from ragbandit.workers.ratings.rating_pages import Place, PollBudget, RatingPages, authorization_of
 from ragbandit.workers.running.context import Context
 
 log = logging.getLogger("ragbandit.worker")

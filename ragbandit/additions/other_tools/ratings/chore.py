@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from ragbandit.router.config.sections import RatingsSettings
+from ragbandit.additions.other_tools.ratings.poller import RatingPoller
+from ragbandit.additions.other_tools.ratings.settings import RatingsSection, RatingsSettings
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.workers.chores.chore import Chore
-from ragbandit.workers.ratings.poller import RatingPoller
 from ragbandit.workers.running.context import Context
 
 
@@ -22,7 +22,10 @@ class FetchedRatings(Chore):
 
     @classmethod
     def of(cls, context: Context) -> "Iterable[FetchedRatings]":
-        return [cls(context, name=name, source=source) for name, source in context.settings.ratings.items()]
+        return [
+            cls(context, name=name, source=source)
+            for name, source in context.settings.of(RatingsSection).ratings.items()
+        ]
 
     def do(self) -> None:
         self._poller.poll()

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ragbandit.additions.other_tools.forms import FORMS
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import plain_name
-from ragbandit.router.offline.traffic.forms import FORMS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.reading.fields import objects_in, words_of
 

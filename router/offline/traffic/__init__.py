@@ -1,1 +1,0 @@
-"""Logs of other tools: their questions, and facts about their models."""

@@ -1,0 +1,29 @@
+"""The setting `ratings`: the warning of `validate`, and the contract of the chore that it configures."""
+
+from ragbandit.shared.additions import loaded
+from ragbandit.testing.chores import check_chore
+from tests.support import command
+from tests.support.servers.scripted_http import ScriptedHttp, json_reply
+
+
+def test_validate_warns_of_ratings_without_a_key(tmp_path, monkeypatch):
+    """`validate` warns of a list of ratings whose key is not in the environment, since a learner fetches none of it."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "encoder: {model: hashing}\nratings: {webui: {url: 'http://127.0.0.1:1/api', key_env: WEBUI_KEY}}\n"
+    )
+    warned = []
+    for key in ("", "secret"):
+        monkeypatch.setenv("WEBUI_KEY", key)
+        output = command.run("validate", "--settings-only", "--config", config).output
+        warned.append("warning ratings.webui.key_env: " in output)
+    assert warned == [True, False]
+
+
+def test_the_chore_follows_the_contract(monkeypatch):
+    """The chore of each list has a title of its own, fetches it, and ends also before its first fetch."""
+    monkeypatch.setenv("WEBUI_KEY", "secret")
+    with ScriptedHttp(json_reply([])) as server:
+        sources = {name: {"url": server.url, "key_env": "WEBUI_KEY"} for name in ("webui", "other")}
+        check_chore(loaded("chores")["ratings"], settings={"ratings": sources})
+    assert len(server.seen) == 2

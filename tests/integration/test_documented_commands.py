@@ -155,7 +155,7 @@ QUESTIONS = [
 VALUES = {
     r"^/corpus\.jsonl$": "corpus.jsonl",
     r"^/(backups|etc/ragbandit)/": "",
-    "^key:a1b2c3d4e5$": "rater:import:u",  # a source that has sent feedback
+    "^key:a1b2c3d4e5$": "tenant:default",  # a source that has sent feedback
 }
 
 

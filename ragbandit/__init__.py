@@ -48,10 +48,10 @@ from ragbandit.shared.types import (
 from ragbandit.shared.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from ragbandit.additions.advice.library import advise
     from ragbandit.client import AsyncClient, Client
     from ragbandit.router.offline.replay import open_log, replay
     from ragbandit.router.serving.router import Router
-    from ragbandit.workers.evaluation.advise.library import advise
 
 # Loaded at their first use.
 __all__ = ["AsyncClient", "Client", "Router", "advise", "open_log", "replay"]
@@ -67,10 +67,11 @@ _LAZY = {
     "AsyncClient": "ragbandit.client",
     "Client": "ragbandit.client",
     "Router": "ragbandit.router.serving.router",
-    "advise": "ragbandit.workers.evaluation.advise.library",
     "open_log": "ragbandit.router.offline.replay",
     "replay": "ragbandit.router.offline.replay",
 }
+#: offered by additions, see `Addition.library`
+_OF_ADDITIONS = ("advise",)
 
 
 def __dir__() -> list[str]:
@@ -78,14 +79,23 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY:
+    if name in _LAZY or name in _OF_ADDITIONS:
         # With Python's default threshold of 700, scanning the imported objects for garbage takes a fifth of the time.
         thresholds = gc.get_threshold()
         gc.set_threshold(50_000, *thresholds[1:])
         try:
-            return getattr(import_module(_LAZY[name]), name)
+            return getattr(import_module(_LAZY.get(name) or _module_of_addition(name)), name)
         except ModuleNotFoundError as error:
             raise missing_module(error) or error from error
         finally:
             gc.set_threshold(*thresholds)
     raise AttributeError(f"module 'ragbandit' has no attribute {name!r}")
+
+
+def _module_of_addition(name: str) -> str:
+    from ragbandit.shared.additions import offered
+
+    if name not in offered("library"):
+        message = f"ragbandit.{name} belongs to an addition, and its folder was deleted from this installation"
+        raise ConfigError(message, remedy="install RagBandit again")
+    return offered("library")[name].partition(":")[0]

@@ -19,6 +19,8 @@
   `ragbandit.testing.chores.check_chore`
 - a check of the settings: `CheckSettings`, by `Addition.checks`
 - a form of other tools' logs: `LogForm`, by `Addition.logs`
+- a public function of the package `ragbandit`, as `ragbandit.advise`: by `Addition.library`. `ragbandit/__init__.py`
+  names it too, with its type
 - a verb of the command: a function with typer's options, by `Addition.verbs`
 
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core

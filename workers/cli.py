@@ -26,7 +26,6 @@ _OURS: Final[Mapping[str, Verbs]] = {
     "Start here": {
         "init": f"{_WORKERS}.init:init",
         "demo": "ragbandit.examples.handbook.demo:demo",
-        "advise": "ragbandit.workers.evaluation.advise.command:advise_verb",
         "up": f"{_WORKERS}.service:up",
         "validate": f"{_WORKERS}.validate:validate",
         "index": VerbGroup(

@@ -15,11 +15,10 @@ import numpy.typing as npt
 from benchmarks.coverage.asked_again import AGAINST, ASKED, AskedLife
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
 from benchmarks.made_logs import made_log, made_rows
-from ragbandit.router.comparison import Difference
+from ragbandit.router.comparison import CONFIDENCE, Difference
 from ragbandit.router.comparison.intervals import mean_difference
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.gains import CONFIDENCE
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, estimate_candidates, parse_candidates
 from ragbandit.router.offline.replay.plan import Description
 from ragbandit.router.reporting.reading import ReportRows, ReportScope

@@ -44,6 +44,7 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.policies import built_in_policies
 from ragbandit.shared.errors import InvalidInput, missing_package
+from ragbandit.workers.cli import VERBS
 
 #: questions answered at a time: a worker writes several answers at once, in little more time than one
 CONCURRENCY = 8
@@ -257,7 +258,7 @@ def _print_curve(process: "subprocess.Popen[str]", *, chosen: Options) -> Row:
 
 def _warm(others: list[Row], *, chosen: Options, ragbandit: Callable[[list[str]], str]) -> Row:
     """Let the policy learn the recorded outcomes of these questions. Returns counts and the advice on them."""
-    if not others:
+    if not others or "advise" not in VERBS:  # an addition: without it the demo starts cold
         return {"questions": 0, "rows": 0}
     advice = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
     if not chosen.detail:

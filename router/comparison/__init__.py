@@ -30,6 +30,8 @@ MARGIN: Final = 0.05
 ROOM: Final = 0.05
 #: two costs are the same if they differ by at most this share of the second cost
 SAME_COST: Final = 0.02
+#: confidence of an interval on recorded outcomes that is looked at once
+CONFIDENCE: Final = 0.95
 #: smallest gain in reward per question that justifies a router
 WORTH: Final = 0.01
 #: largest forecast, as a multiple of the rated questions so far

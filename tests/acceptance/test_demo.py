@@ -23,6 +23,7 @@ from ragbandit.examples.handbook.side_by_side import KINDS, sampled
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.arms.arm_runs import ARMS_HERE, made
 from tests.support.forked import Forked
 
@@ -68,6 +69,7 @@ def run_demo(data, *options, first=""):
     return log.read_text(), report
 
 
+@needs("advice")
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("models", [False, pytest.param(True, marks=[pytest.mark.models, pytest.mark.slow])])
 def test_a_short_demo(tmp_path, models, monkeypatch):
@@ -166,12 +168,12 @@ def test_all_arms_side_by_side(tmp_path, run_here, capsys):
     rows = {row["strategy"]: row for row in report["strategies"]}
     by_kind = {row["strategy"]: [row[kind] for kind in KINDS] for row in report["by_kind"]}
     lacking = {name: made(name).needs - {"completion", "stop"} for name in ARMS_HERE}
-    assert {name for name, needs in lacking.items() if not needs} <= set(rows)
+    assert {name for name, needed in lacking.items() if not needed} <= set(rows)
     no_strategies = {"callable", "cascade", "http", "model"}
-    assert no_strategies | {name for name, needs in lacking.items() if needs} == set(report["left_out"])
+    assert no_strategies | {name for name, needed in lacking.items() if needed} == set(report["left_out"])
     printed = capsys.readouterr().out
-    for name, needs in lacking.items():
-        assert not needs or f"left out: {name}: the generator lacks {', '.join(sorted(needs))}" in printed
+    for name, needed in lacking.items():
+        assert not needed or f"left out: {name}: the generator lacks {', '.join(sorted(needed))}" in printed
     assert {row["questions"] for row in rows.values()} == {3}
     assert by_kind["no_retrieval"] == by_kind["oracle"] == [1.0, 0.0, 0.0]
     assert sum(report["policy"]["arms"].values()) == pytest.approx(1.0)

@@ -10,6 +10,7 @@ from ragbandit import Router
 from ragbandit.router.comparison.holdback_size import SHARES
 from ragbandit.testing.openai_server import ScriptedServer
 from tests.support import command, two_pipelines as world
+from tests.support.additions import needs
 from tests.support.cases import every_case
 from tests.support.logs.log_rows import write_json
 from tests.support.servers.faulty_models import two_models
@@ -54,6 +55,7 @@ def is_best_by_its_score(decision):
     return decision.arms[decision.scores.index(max(decision.scores))] == best
 
 
+@needs("advice")
 def test_the_path_of_a_new_user(folder, monkeypatch, empty_postgres_url):
     """From the first verdict to PostgreSQL every step knows what the step before has learned, and `status` is ok."""
     words = ("advise", "q.jsonl", "--module", "own_two:arms", "--apply", "--json")

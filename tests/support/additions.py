@@ -11,6 +11,7 @@ ANTHROPIC: Any = getattr(loaded("generators").get("anthropic"), "generator", Non
 
 #: beginning of commands on pages of the core -> the addition that they need
 COMMANDS = {
+    "advise": "advice",
     "data questions": "other_tools",
     "evaluate": "evaluation",
     "feedback import": "other_tools",

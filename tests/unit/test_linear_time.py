@@ -67,7 +67,7 @@ _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 def _patterns():
     """The patterns of every module by place: (pattern, method that is called), also in calls of `re.search`."""
     found, methods = {}, defaultdict(set)
-    for folder in ("shared", "client", "router", "strategies", "workers", "checks.py"):
+    for folder in ("shared", "additions", "client", "router", "strategies", "workers", "checks.py"):
         path = (ROOT / folder).resolve()
         for file in [path] if path.is_file() else path.rglob("*.py"):
             for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
@@ -79,7 +79,7 @@ def _patterns():
                         flags = sum(getattr(re, name) for name in re.findall(r"re\.([A-Z]+)\b", ast.unparse(call)))
                         found[f"{file.stem}.re:{call.lineno}"] = re.compile(first.value, flags), method
     for module in pkgutil.walk_packages([str(ROOT)], "ragbandit."):
-        if module.name.split(".")[1] in ("shared", "client", "router", "strategies", "workers", "checks"):
+        if module.name.split(".")[1] in ("shared", "additions", "client", "router", "strategies", "workers", "checks"):
             for name, value in vars(importlib.import_module(module.name)).items():
                 method = min(methods[name] & {*_METHODS}, default="search")
                 place = f"{module.name.split('.')[-1]}.{name}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.offline.gains import CONFIDENCE
+from ragbandit.router.comparison import CONFIDENCE
 
 #: number of questions before the first look at the verdict
 FIRST_LOOK: Final = 50

@@ -25,6 +25,12 @@ def price_words(reward: "RewardSettings") -> str | None:
     return f"a right answer is worth {' or '.join(amounts)}"
 
 
+def cost_unit_of(reward: "RewardSettings") -> str:
+    """Unit of a cost in the reward: the one term that is charged with the price 1, else "cost"."""
+    charged = [(term, price) for term, price in reward.cost.items() if price > 0.0]
+    return charged[0][0].removesuffix("_total") if len(charged) == 1 and charged[0][1] == 1.0 else "cost"
+
+
 def budget_warnings(settings: "Settings") -> list[str]:
     """Warnings about settings because of which dollar budgets cannot slow down spending by a higher cost weight."""
     if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):

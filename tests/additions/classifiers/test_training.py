@@ -14,6 +14,7 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.finetuned import READING
 from tests.support.logs.replay_logs import rows_from
 from tests.support.tiny_models import tiny_trained
@@ -136,6 +137,7 @@ def test_train_refuses_what_it_cannot_use(train, table, tmp_path, changes, named
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@needs("advice")
 def test_advice_on_a_trained_classifier(train, table, tmp_path):
     """`advise --table` judges a trained classifier as it is; a warm start, which it would not learn, is refused."""
     train("--policy", "adaptive_rag", "--table", table, "--out", "out", *fitting(**FAST | {"epochs": 2}))

@@ -3,9 +3,11 @@
 import pytest
 
 from benchmarks.surfaces import FAULTS, Claim, Life, World, made
+from tests.support.additions import needs
 from tests.support.two_pipelines import CHANCES, STEPS, WEIGHT
 
-pytestmark = pytest.mark.timeout(900)  # four services, on cores that other tests share
+#: four services, on cores that other tests share
+pytestmark = [pytest.mark.timeout(900), needs("advice")]
 #: the two pipelines of the newcomer: right on short (kinds 0 and 1) and on long questions
 PIPELINES = {
     "chance": [[chance[is_long] for chance in CHANCES.values()] for is_long in (0, 0, 1, 1)],

@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.offline.advice import Advice, Ask
+from ragbandit.additions.advice.applying import apply_advice
+from ragbandit.additions.advice.assessment import arm_notes
+from ragbandit.additions.advice.question_file import Questions, question_file
+from ragbandit.additions.advice.run import AdviceRun, RunOptions
+from ragbandit.additions.advice.verdict import Advice, Ask
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.serving.checks.questions import check_type, checked_number
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.workers.evaluation.advise.applying import apply_advice
-from ragbandit.workers.evaluation.advise.assessment import arm_notes
-from ragbandit.workers.evaluation.advise.question_file import Questions, question_file
-from ragbandit.workers.evaluation.advise.run import AdviceRun, RunOptions
 from ragbandit.workers.evaluation.outcomes import OutcomeReader
 from ragbandit.workers.setup.pipelines import Pipelines
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from ragbandit import advise
+from ragbandit.additions.advice.question_file import question_file
 from ragbandit.router.config.loading import load
 from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.serving.router import Router
@@ -20,7 +21,6 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Budget, Cost
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.retrievers.hybrid import NoRetriever
-from ragbandit.workers.evaluation.advise.question_file import question_file
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.setup.pipelines import load_pipelines
 from tests.support import command
@@ -146,7 +146,7 @@ def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
         raise SystemExit(9)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ragbandit.workers.evaluation.advise.applying.Learner.prepare", die)
+        patch.setattr("ragbandit.additions.advice.applying.Learner.prepare", die)
         command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", code=9)
     assert (folder / "config.yaml").read_text() == CONFIG
     assert [path.name for path in folder.glob(".new-*")] == []

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.markup import escape
 
+from ragbandit.additions.advice.verdict import Advice, Ask, advice_of
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import JUDGE_LINE, Settings
-from ragbandit.router.offline.advice import Advice, Ask, advice_of
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.jsonl import write_records
 from ragbandit.router.offline.warm import WarmRows

@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.comparison import NOT_KNOWN, words
+from ragbandit.additions.advice.gains import ROUTING
+from ragbandit.additions.advice.verdict import Advice
+from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import FREE, price_words
-from ragbandit.router.offline.advice import Advice
-from ragbandit.router.offline.gains import CONFIDENCE, ROUTING
 from ragbandit.router.offline.labels import confusion_table
 from ragbandit.router.offline.warm import WarmRows
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent

@@ -7,11 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 
+from ragbandit.additions.advice.gains import log_of, on_outcomes, paired_outcomes
+from ragbandit.additions.advice.verdict import Advice, Ask, advice_of, with_verdict
 from ragbandit.router.comparison import Difference, compare
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.advice import Advice, Ask, advice_of, with_verdict
-from ragbandit.router.offline.gains import cost_unit_of, log_of, on_outcomes, paired_outcomes
+from ragbandit.router.learning.monitoring.price import cost_unit_of
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import arm_rows
 from tests.support import two_pipelines as world

@@ -5,6 +5,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from ragbandit.additions.advice.applying import apply_advice
+from ragbandit.additions.advice.assessment import advice_assessment, arm_notes
+from ragbandit.additions.advice.run import AdviceRun, RunOptions, advice_on
+from ragbandit.additions.advice.verdict import Ask
 from ragbandit.router.cli.assessments import show_assessment
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ColumnsOption, ConfigOption, JsonOption, SkipBadOption, check_dollars
@@ -13,14 +17,10 @@ from ragbandit.router.cli.store import open_store, split_commas
 from ragbandit.router.comparison import WORTH
 from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.offline.advice import Ask
 from ragbandit.router.offline.warm import check_warm_policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.workers.evaluation.advise.applying import apply_advice
-from ragbandit.workers.evaluation.advise.assessment import advice_assessment, arm_notes
-from ragbandit.workers.evaluation.advise.run import AdviceRun, RunOptions, advice_on
 from ragbandit.workers.evaluation.compared_arms import check_configured
 from ragbandit.workers.evaluation.outcomes import STORE, OutcomeReader
 from ragbandit.workers.setup.pipelines import named_pipelines

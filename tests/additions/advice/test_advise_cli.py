@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from ragbandit.additions.advice.applying import with_policy
 from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.examples import policy_of
@@ -20,7 +21,6 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, Query
-from ragbandit.workers.evaluation.advise.applying import with_policy
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
 from tests.support.additions import needs

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
+from ragbandit.additions.advice.verdict import Advice
 from ragbandit.router.comparison.holdback_size import Traffic, holdback_size
 from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import Settings
@@ -23,7 +24,6 @@ from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.advice import Advice
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.warm import WarmRows, enter
 from ragbandit.router.policies.settings_check import check_policy

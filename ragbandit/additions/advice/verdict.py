@@ -14,18 +14,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from ragbandit.router.comparison import NOT_KNOWN, WORTH, forecast, words
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import policy_of
-from ragbandit.router.offline.estimation import Choices, Progress, no_progress
-from ragbandit.router.offline.gains import (
-    CONFIDENCE,
+from ragbandit.additions.advice.gains import (
     Gains,
     log_of,
     on_draws,
     on_outcomes,
     paired_outcomes,
 )
+from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, WORTH, forecast, words
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog

@@ -16,6 +16,7 @@ from ragbandit.router.comparison.assessment import FrontierPoint, QuestionKind
 from ragbandit.router.comparison.intervals import PARTS, paired
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.learning.monitoring.price import cost_unit_of
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.labels import Confusion, confusion_of, labels_of
 from ragbandit.router.offline.logs import Logged
@@ -28,7 +29,6 @@ from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
 
-CONFIDENCE: Final = 0.95
 #: name of the policy after learning in comparisons
 ROUTING: Final = "learned routing"
 _PARTIAL: Final = "the log has the probability of the drawn arm only: log the probability of every arm"
@@ -73,12 +73,6 @@ def paired_outcomes(rows: Sequence[Logged]) -> tuple[Outcomes | None, Sequence[L
             paired += chain.from_iterable(complete)
     outcomes, known = outcomes_of(paired), {row.decision.id for row in paired}
     return (None, rows) if outcomes is None else (outcomes, [row for row in rows if row.decision.id not in known])
-
-
-def cost_unit_of(reward: RewardSettings) -> str:
-    """Unit of a cost in the reward: the one term that is charged with the price 1, else "cost"."""
-    charged = [(term, price) for term, price in reward.cost.items() if price > 0.0]
-    return charged[0][0].removesuffix("_total") if len(charged) == 1 and charged[0][1] == 1.0 else "cost"
 
 
 def on_outcomes(

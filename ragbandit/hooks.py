@@ -90,6 +90,6 @@ class LogForm(Protocol):
         known id, answer, answers (the right ones), model, dollars, prompt_tokens, completion_tokens, session, turn,
         time, scores, tags, user and metadata. Values of any type are read as in other logs; a cell is a text.
 
-        Raises InvalidInput for a record that cannot be read; it is left out, and the command says why. Called two times
+        A record for which it raises is left out, and the command names its number and the form. Called two times
         for each record, before the forms that RagBandit knows: decide by the names of its fields.
         """

@@ -127,8 +127,11 @@ class QuestionLog:
     def _questions_in(self, entry: Record) -> tuple[str, list[dict[str, Any]]]:
         """The name of the tool, if an addition reads its log ("" if none does), and the records in a record."""
         for tool, form in loaded("logs").items() if not self.columns else ():
-            if (questions := form.read(entry)) is not None:
-                return tool, [*map(_named, questions)]
+            try:
+                if (questions := form.read(entry)) is not None:
+                    return tool, [*map(_named, questions)]
+            except Exception as error:  # another's class may raise anything, and the next record may be well
+                raise InvalidInput(f"the form of logs {tool!r} cannot read it: {error!r}") from error
         return "", [*map(_named, _expanded(entry))]
 
     def _form_of(self, entry: Record, parts: list[dict[str, Any]]) -> Record:

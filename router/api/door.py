@@ -27,6 +27,10 @@ def _nobody(_scope: Scope) -> bool:
     return False
 
 
+def _no_completion(_body: Mapping[str, Any]) -> None:
+    return None
+
+
 def _none(_scope: Scope) -> Sequence[tuple[bytes, bytes]]:
     return ()
 
@@ -51,6 +55,9 @@ class Door:
     models: Callable[[ListedModel | ModelList], Mapping[str, Any]] | None = None
     #: path that these callers have in their base URL; None if they have no base URL
     base: str | None = None
+    #: body in this interface's form at the door of chat completions -> (the chat completion that it means, names of
+    #: what gets lost); None for a body in another form. Raises InvalidInput
+    as_completion: Callable[[Mapping[str, Any]], tuple[dict[str, Any], list[str]] | None] = _no_completion
     #: further headers of all replies to these callers
     headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = _none
     #: opens what the endpoints need on each event loop, once per loop; `opened_of` returns it, or

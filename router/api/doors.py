@@ -24,7 +24,6 @@ _OURS: Final[Mapping[str, Door]] = {
         place=20,
         endpoints=(openai.endpoints,),
         description="For clients of OpenAI's interface: models, chat completions and responses.",
-        schemas=("ragbandit.router.api.openai.responses",),
         speaks=speaks_openai,
         error=openai_error,
         base="/v1",

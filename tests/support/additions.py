@@ -1,5 +1,8 @@
 """What core tests leave out in a tree without an addition (`make without`)."""
 
+import inspect
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +20,32 @@ COMMANDS = {
     "feedback import": "other_tools",
     "index counts": "popularity",
 }
+
+
+#: words in the code or the params of a core test -> the addition that it needs
+NEEDED = {"/v1/responses": "responses", ".responses.create": "responses"}
+
+
+def is_served(path: str) -> bool:
+    """Whether this tree has the addition that serves a path, if one does."""
+    return not any(path.startswith(words) and name not in additions() for words, name in NEEDED.items())
+
+
+def door_module(name: str) -> ModuleType | None:
+    """The module with the endpoints of an addition; None in a tree without it."""
+    door = loaded("doors").get(name)
+    return None if door is None else sys.modules[door.endpoints[0].routes[0].endpoint.__module__]
+
+
+def skip_missing(items: list[pytest.Item]) -> None:
+    """Skips core tests that use what an addition serves in a tree without it."""
+    missing = {words: name for words, name in NEEDED.items() if name not in additions()}
+    for item in items if missing else ():
+        code = inspect.getsource(getattr(item, "function", skip_missing)).partition("def ")[2]
+        said = f"{code} {getattr(getattr(item, 'callspec', None), 'params', '')}"
+        for words, name in missing.items():
+            if isinstance(item, pytest.Function) and words in said:
+                item.add_marker(needs(name))
 
 
 def needs(*names: str) -> pytest.MarkDecorator:

@@ -1,22 +1,17 @@
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, reads_of, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, router_of
 from ragbandit.router.api.openai import errors, replies, requests
-from ragbandit.router.api.openai.chat_exchange import EVENTS, ChatExchange
-from ragbandit.router.api.openai.response_stream import ResponseStream, undecided_failure
-from ragbandit.router.api.openai.responses import ResponseBody, ResponseReply, response
-from ragbandit.router.api.openai.stored_responses import response_question, response_record, stored_response
+from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.requests import ID, DecisionIdText
-from ragbandit.router.api.schemas.responses import MODELS, JsonReply, decision_headers, reply_description
+from ragbandit.router.api.schemas.responses import MODELS, JsonReply, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
-from ragbandit.router.serving.abilities import ContextExceeded
 from ragbandit.shared.errors import NotFound
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
@@ -92,68 +87,3 @@ async def completions(_request: Request) -> Response:
         "the older completions are not served here, chat completions are",
         remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
     )
-
-
-#: Codex compacts a conversation that is too long after an event, but not after a status 400
-_EVENTS_OF: Final = frozenset({ContextExceeded.code})
-_RESPONSE: Final = f"{errors.RESPONSES}/{{response_id}}"
-
-ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the response.", json_schema_extra=ID)]
-
-
-@endpoints.post(
-    errors.RESPONSES,
-    rule=CHAT,
-    summary="Create a response",
-    responses={
-        200: reply_description("The response; with `stream` its events.", ResponseReply) | {"content": replies.STREAM},
-        504: {"model": errors.OpenAIErrorReply},
-    },
-)
-async def create(body: ResponseBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-    """Answer the last message of a conversation: an arm is drawn, and a worker runs it.
-
-    Made for clients of Open Responses (docs/openai.md). The id of the response is the id of the decision; use it to
-    send feedback.
-    """
-    question = await response_question(request, body, key=idempotency_key)
-    try:
-        exchange = ChatExchange(request, question, whole=response, stream=ResponseStream, events_of=_EVENTS_OF)
-        return await exchange.reply()
-    except ContextExceeded as error:
-        if not question.streamed:
-            raise
-        return Response(undecided_failure(errors.error_in_reply(error)), media_type=EVENTS)
-
-
-@endpoints.get(
-    _RESPONSE,
-    rule=APP,
-    summary="Read a response",
-    responses={200: reply_description("The response.", ResponseReply)},
-)
-async def read(response_id: ResponsePath, request: Request) -> Response:
-    """Read a response, with or without its answer.
-
-    404 if there is no such response, if it belongs to another tenant, or if it was made with `store: false`. Decisions
-    of other endpoints are shown as responses too.
-    """
-    record = await response_record(request, response_id)
-    return JsonReply(stored_response(request, record), headers=decision_headers(record.decision))
-
-
-@endpoints.post(
-    f"{_RESPONSE}/cancel",
-    rule=APP,
-    summary="Cancel a response",
-    responses={200: reply_description("The response as it is now.", ResponseReply)},
-)
-async def cancel(response_id: ResponsePath, request: Request) -> Response:
-    """Cancel a response, whether or not its answer has begun.
-
-    The response stays `in_progress` until its worker stops. A response that has ended does not change.
-    """
-    await response_record(request, response_id)
-    router = router_of(request)
-    await reads_of(request).run(lambda: router.cancel(response_id))
-    return JsonReply(stored_response(request, await response_record(request, response_id)))

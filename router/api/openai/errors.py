@@ -22,25 +22,16 @@ from ragbandit.shared.types import (
     Outcome,
 )
 
-RESPONSES: Final = "/v1/responses"
 #: paths of OpenAI's interface, also those that follow a wrong base URL. Errors on these paths have OpenAI's shape
 _PATHS: Final = re.compile(
     r"(/v\d|/api|/openai|/(deployments|engines)/[^/]+)*/(models|chat|completions|responses|embeddings)(/.*)?", re.DOTALL
 )
 #: RagBandit's name of a field -> its name in a chat completion; None if chat completions have no such parameter
-_PARAMS: Final[Mapping[str, str | None]] = {
+PARAMS: Final[Mapping[str, str | None]] = {
     "question": "messages",
     "arms": "model",
     "decision_id": "Idempotency-Key",
     "tenant": None,
-}
-#: RagBandit's name of a field -> its name in a request for a response
-_RESPONSE_PARAMS: Final = {
-    **_PARAMS,
-    "question": "input",
-    "messages": "input",
-    "response_format": "text.format",
-    "logprobs": "include",
 }
 _CODES: Final = {
     "UNAUTHORIZED": "invalid_api_key",
@@ -132,10 +123,11 @@ def error_in_reply(error: RagBanditError) -> dict[str, Any]:
     return body
 
 
-def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple[int, dict[str, Any]]:
-    """Convert an error to OpenAI's shape. Returns (status, body). path: the request's path, which decides `param`."""
+def as_openai_error(
+    status: int, error: ErrorDetail, *, params: Mapping[str, str | None] = PARAMS
+) -> tuple[int, dict[str, Any]]:
+    """Convert an error to OpenAI's shape. Returns (status, body). params: names of fields in the interface."""
     status = 400 if status == 422 else status
-    params = _RESPONSE_PARAMS if path.startswith(RESPONSES) else _PARAMS
     param = None if error["field"] is None else params.get(error["field"], error["field"])
     if param is not None:
         param = re.sub(r"\.(\d+)", r"[\1]", param)
@@ -145,9 +137,18 @@ def as_openai_error(status: int, error: ErrorDetail, *, path: str = "") -> tuple
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def openai_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    """The reply to an error on a path of OpenAI. It asks clients not to repeat a request that failed with 500."""
-    status, body = as_openai_error(status, error, path=scope["path"])
+def openai_error(
+    _scope: Scope,
+    status: int,
+    error: ErrorDetail,
+    headers: Mapping[str, str] | None,
+    *,
+    params: Mapping[str, str | None] = PARAMS,
+) -> Response:
+    """The reply to an error on a path of OpenAI. It asks clients not to repeat a request that failed with 500. params:
+    names of fields in the interface.
+    """
+    status, body = as_openai_error(status, error, params=params)
     retry = {"x-should-retry": "false"} if status == 500 else {}
     return JsonReply(body, status, {**retry, **(headers or {})})
 

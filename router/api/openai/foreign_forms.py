@@ -1,33 +1,25 @@
 """Bodies of other interfaces at the door of chat completions, as Cursor and some proxies send them."""
 
-from typing import Any, Final
+from typing import Any
 
-from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.items import chat_of_items
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.dialects.registry import DIALECTS
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in
 
-#: parameters of responses that need their own endpoint
-_STORED: Final = ("previous_response_id", "conversation", "prompt", "background")
-
 
 def as_completion(body: object) -> tuple[object, list[str]]:
-    """Convert a body in the form of a response (`input`), with tools of responses, or with parts of another dialect.
-    Other values are returned unchanged, also parts that no chat completion can express.
+    """Convert a body in the form of another interface, with its tools, or with parts of another dialect. Other values
+    are returned unchanged, also parts that no chat completion can express.
 
-    Returns (the body of a chat completion, names of what it lacks). Raises Unsupported, and InvalidInput for wrong
-    values of a response.
+    Returns (the body of a chat completion, names of what it lacks). Raises as `Door.as_completion`.
     """
     if not isinstance(body, dict):
         return body, []
-    sent = body.get("input")
-    if "messages" not in body and (isinstance(sent, str) or (isinstance(sent, list) and all(map(_is_object, sent)))):
-        for name in _STORED:
-            if body.get(name):
-                message = f"{name} belongs to responses, and this endpoint has chat completions"
-                raise Unsupported(message, field=name, remedy="POST /v1/responses")
-        return chat_of_items(body)
+    for door in loaded("doors").values():
+        converted: tuple[object, list[str]] | None = door.as_completion(body)
+        if converted is not None:
+            return converted
     changed, ignored = dict[str, Any](), list[str]()
     for dialect in DIALECTS.values():
         fields, lacking = dialect.in_chat_form({**body, **changed})
@@ -41,10 +33,6 @@ def as_completion(body: object) -> tuple[object, list[str]]:
     if choice.get("type") == "function" and isinstance(choice.get("name"), str):
         changed["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     return ({**body, **changed} if changed else body), ignored
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def _tool(tool: Any) -> Any:

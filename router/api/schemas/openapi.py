@@ -97,7 +97,10 @@ def add_limits(
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]
     array["items"]["enum"] = list(arms)
-    for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
+    for name, schema in schemas.items():
+        body = schema.get("properties", {})
+        if not name.endswith("Body") or not {"aim", "cost_weight"} <= body.keys():
+            continue  # not the body of a question
         _price(body["cost_weight"], names=list(settings.cost_weights))
         for name in list(body["aim"]["properties"]):
             if name != "quality" and not tells_mean(name, terms=settings.reward.cost):

@@ -9,7 +9,7 @@ The five keys, and where each one is looked for:
   looked for by `earlier_turn`. Results are accepted once (`take_answers`), so the turns that bring them form a chain -
   text of an answer, in a chat without an id: `answer_key`, made, stored and looked for like the key of calls. Chats of
   several users may begin alike, so an answer is continued once, too, except by the same chat sent again - previous
-  response: the id of its decision, in `previous_response_id`. api/openai/stored_responses.py gives the request the
+  response: the id of its decision, in `previous_response_id`. The addition `responses` gives the request the
   session and the messages of that response, and `earlier_turn` looks for calls of that decision alone - session, in a
   header or a field of the body: it names the task by `task_key`, stored in `units.key`. The step `Tasks` looks for it
   by `newest_tasks`, with one statement for all questions that are decided at once - message id, in a header: it names

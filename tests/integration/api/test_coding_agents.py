@@ -14,6 +14,7 @@ from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.types import TaskTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support import anthropic_events, command
+from tests.support.additions import needs
 from tests.support.coding_agents import (
     CLAUDE_AGENT,
     CLAUDE_HEADERS,
@@ -166,7 +167,7 @@ def updates_of(router):
         return connection.execute(select(updates).order_by(updates.c.seq)).all()
 
 
-@pytest.mark.parametrize("client", [ClaudeCode, Codex])
+@pytest.mark.parametrize("client", [ClaudeCode, pytest.param(Codex, marks=needs("responses"))])
 def test_a_task_of_thirty_requests(gateway, server, client):
     """A task with tools, sub-agents, a title and a compaction is one decision of the main agent. Its judgement by the
     session is learned once, with the dollars of all its requests.

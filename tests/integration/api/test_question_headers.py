@@ -13,7 +13,7 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.shared.additions import additions
 from ragbandit.shared.types import TaskTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from tests.support.additions import needs, only_with
+from tests.support.additions import is_served, needs, only_with
 from tests.support.servers.http_service import Service
 
 MCP = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
@@ -44,6 +44,7 @@ DOORS = {
 }
 if "mcp" in additions():
     DOORS |= {"mcp route": ("/mcp", tool("route")), "mcp answer": ("/mcp", tool("answer"))}
+DOORS = {name: door for name, door in DOORS.items() if is_served(door[0])}
 #: doors at which texts come, but nothing is decided
 OTHERS = {
     **only_with(

@@ -125,8 +125,9 @@ def send(http: httpx.Client, caller: Caller) -> None:
     posted(http, "/v1/chat/completions", chat | {"metadata": caller.pairs(), "user": text("killed")}, key="chat")
     response = {"model": "auto", "input": text(*WORDS[36:45]), "metadata": caller.pairs()}
     response |= {"tools": [{"type": "function", **function}], "instructions": text("erased")}
-    posted(http, "/v1/responses", response, key="resp_1", **{"x-request-id": text("forced")})
-    posted(http, "/v1/responses", response | {"previous_response_id": "resp_1"}, key="resp_2")
+    if "responses" in additions():
+        posted(http, "/v1/responses", response, key="resp_1", **{"x-request-id": text("forced")})
+        posted(http, "/v1/responses", response | {"previous_response_id": "resp_1"}, key="resp_2")
     tool = {"name": "f", "description": text("task"), "input_schema": caller.schema()}
     message = {"model": "auto", "max_tokens": 99, "messages": [*before, *user], "tools": [tool]}
     posted(http, "/v1/messages", message | {"metadata": {"user_id": text("agent")}}, key="message")

@@ -17,9 +17,6 @@ from ragbandit.router.api.anthropic.endpoints import MessagesBody, message_quest
 from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.requests import ChatBody, completion_question
-from ragbandit.router.api.openai.response_stream import ResponseStream
-from ragbandit.router.api.openai.responses import ResponseBody, response
-from ragbandit.router.api.openai.stored_responses import response_question
 from ragbandit.router.api.reading import body_value
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
@@ -33,9 +30,10 @@ from ragbandit.strategies import base
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from tests.support import dialects
-from tests.support.additions import ANTHROPIC
+from tests.support.additions import ANTHROPIC, door_module
 from tests.support.servers.http_service import Service
 
+RESPONSES = door_module("responses")
 #: characters that are parsed or written as JSON, and characters that are copied, in about the time of a call
 WRITTEN, COPIED = 16, 4096
 
@@ -176,7 +174,7 @@ def asked(service, body, *, door, monkeypatch):
     kind, question = {
         "chat": (ChatBody, completion_question),
         "messages": (MessagesBody, message_question),
-        "responses": (ResponseBody, response_question),
+        **({} if RESPONSES is None else {"responses": (RESPONSES.ResponseBody, RESPONSES.response_question)}),
     }[door]
     read = question(request, kind.model_validate(body_value(body)), key=None)
     read = asyncio.run(read) if door == "responses" else read
@@ -205,8 +203,8 @@ def replied(body, *, server, decision, monkeypatch):
     serve_once(monkeypatch, body)
     doors = [
         replies.ChatStream(decision, base="", include_usage=True, open_webui=False),
-        ResponseStream(decision, base=""),
         MessageStream(decision, base=""),
+        *([] if RESPONSES is None else [RESPONSES.ResponseStream(decision, base="")]),
     ]
 
     def drain():
@@ -245,13 +243,16 @@ def replied(body, *, server, decision, monkeypatch):
             door.of(event)
     for door in doors:
         door.end(outcome, saved=None)
-    for write in (replies.completion, response, message_reply):
+    wholes = [replies.completion, message_reply, *([] if RESPONSES is None else [RESPONSES.response])]
+    for write in wholes:
         values.json_of(write(decision, outcome, base="", saved=None))
 
 
 def shapes():
     """(name, how it is read, where, function from a number to the bytes) of every shape of the three dialects."""
-    for door, example in (("chat", dialects.CHAT), ("messages", dialects.MESSAGES), ("responses", dialects.RESPONSES)):
+    asked_at = [("chat", dialects.CHAT), ("messages", dialects.MESSAGES)]
+    asked_at += [] if RESPONSES is None else [("responses", dialects.RESPONSES)]
+    for door, example in asked_at:
         for name, shape in dialects.documents(example):
             yield f"{door}: {name}", "asked", door, lambda n, shape=shape: dialects.body_of(shape(n))
     wholes = (("openai", dialects.COMPLETION), ("openai", dialects.CHUNK), ("anthropic", dialects.MESSAGE))

@@ -9,6 +9,7 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.shared.types import DERIVED, Query, TaskTurn
 from ragbandit.testing.openai_server import ScriptedServer
+from tests.support.additions import needs
 
 MODEL = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 FIRST = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When is high tide?"}]
@@ -137,6 +138,7 @@ def test_a_request_chooses_its_unit(chats):
     assert "x-ragbandit-unit" in reply.text
 
 
+@needs("responses")
 def test_responses_of_a_chain_are_a_task(chats):
     """`previous_response_id` continues the task of the response that it names."""
     world = chats()

@@ -3,6 +3,8 @@
 import httpx
 import pytest
 
+from tests.support.additions import needs
+
 MODEL = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 
 
@@ -26,6 +28,7 @@ def ask(serve, answering):
     return post
 
 
+@needs("responses")
 def test_a_request_bounds_the_efforts(ask):
     """Bounds and the effort of a chat or response choose the arms, and a request that no arm meets is refused."""
     chat = {"model": "auto", "messages": [{"role": "user", "content": "When is high tide?"}]}

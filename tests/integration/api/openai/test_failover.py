@@ -8,6 +8,7 @@ import pytest
 from benchmarks.service_process import free_port
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import of_store
+from tests.support.additions import needs
 from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, generator, two_models
 from tests.support.servers.http_service import Service
 
@@ -103,6 +104,7 @@ def test_faults_of_the_request_and_of_all_arms(gateway):
             assert "x-should-retry" not in reply.headers
 
 
+@needs("responses")
 def test_after_content_there_is_no_second_arm(gateway):
     """A stream that breaks off after a piece ends with an error with this reason; another arm gives a whole reply."""
     client, server, _ = gateway

@@ -6,45 +6,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
+from tests.support.additions import needs
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
 USER = {"role": "user", "content": "Hi"}
-
-
-def test_the_body_of_a_response():
-    """`input`, `instructions` and the parameters of responses become a chat completion; others stay."""
-    body = {
-        "model": "auto",
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
-        "instructions": "Be brief.",
-        "max_output_tokens": 9,
-        "text": {"verbosity": "low"},
-        "reasoning": {"effort": "low", "summary": "auto"},
-        "include": ["reasoning.encrypted_content"],
-        "store": False,
-        "stream": True,
-        "user": "u",
-        "tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}],
-    }
-    chat, ignored = as_completion(body)
-    assert ignored == []
-    assert chat["messages"] == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
-    ]
-    assert (chat[OUTPUT_LIMIT], chat["verbosity"], chat["reasoning_effort"]) == (9, "low", "low")
-    assert (chat["tools"], chat["stream"], chat["user"]) == ([FUNCTION], True, "u")
-    assert not chat.keys() & {"input", "store", "include", "text", "reasoning", "instructions"}
-    assert as_completion({"model": "auto", "input": "Hi"})[0]["messages"] == [USER]
-    assert ChatBody.model_validate(body).messages == chat["messages"]
-    with pytest.raises(Unsupported, match="previous_response_id"):
-        as_completion({"model": "auto", "input": "Hi", "previous_response_id": "resp_1"})
 
 
 @pytest.mark.parametrize(
@@ -99,6 +68,7 @@ def test_a_chat_completion_stays_as_it_is(body):
     assert as_completion(body)[0] is body
 
 
+@needs("responses")
 def test_what_a_chat_lacks_is_named():
     """What a response or a turn of Messages has, and no chat completion, is in the list of what is ignored."""
     tools = [{"type": "web_search"}, {"type": "function", "name": "weather"}]
@@ -178,6 +148,7 @@ def with_one_wrong(value: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@needs("responses")
 def test_a_wrong_value_at_any_place_is_an_error_of_the_caller(form):
     """A wrong value in a body of another form is accepted or refused as the caller's mistake, at every place."""
     outcomes = {"accepted": 0, "refused": 0}
@@ -189,15 +160,3 @@ def test_a_wrong_value_at_any_place_is_an_error_of_the_caller(form):
         else:
             outcomes["accepted"] += 1
     assert min(outcomes.values()) > 50
-
-
-@pytest.mark.parametrize(
-    ("sent", "field"),
-    [({"tools": wrong}, "tools") for wrong in ("x", 5, [1], {})]
-    + [({"include": wrong}, "include") for wrong in (5, [1], "message.output_text.logprobs")],
-)
-def test_lists_of_a_response(sent, field):
-    """Tools and `include` of another type are refused with the field's name and a remedy."""
-    with pytest.raises(InvalidInput) as caught:
-        as_completion({"model": "auto", "input": "Hi", **sent})
-    assert (caught.value.field, caught.value.remedy) == (field, f"send a list, or leave {field} out")

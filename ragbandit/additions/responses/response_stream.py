@@ -1,9 +1,10 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from ragbandit.additions.responses import responses
+from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL
 from ragbandit.router.api.endpoints.streaming import PING, event_of
-from ragbandit.router.api.openai import replies, responses
-from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL
+from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.replies import DONE
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, new_id
 from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, reasoning_in, thoughts_of

@@ -7,13 +7,13 @@ from typing import Any, Final, cast
 
 from fastapi import Request
 
+from ragbandit.additions.responses.items import is_reference
+from ragbandit.additions.responses.responses import ResponseBody, check_response, decisions_of_item, response
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.openai.chats import Chat, read_chat
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.items import is_reference
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
-from ragbandit.router.api.openai.responses import ResponseBody, check_response, decisions_of_item, response
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner

@@ -8,8 +8,8 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from sqlalchemy import select
 
-from ragbandit.router.api.openai import stored_responses
-from ragbandit.router.api.openai.stored_responses import conversation_of
+from ragbandit.additions.responses import stored_responses
+from ragbandit.additions.responses.stored_responses import conversation_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions, outcomes

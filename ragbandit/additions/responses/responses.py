@@ -4,9 +4,9 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL, ITEM, chat_of_items, in_namespace
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_value
-from ragbandit.router.api.openai.items import CALL, FREE_TEXT_CALL, ITEM, chat_of_items, in_namespace
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.abilities import SHORT_NAME, short_names

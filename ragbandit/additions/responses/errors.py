@@ -1,0 +1,34 @@
+"""Errors on the paths of responses, with the names of their parameters."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Scope
+
+from ragbandit.client.replies.decisions import ErrorDetail
+from ragbandit.router.api.openai.errors import PARAMS, openai_error
+
+RESPONSES: Final = "/v1/responses"
+#: RagBandit's name of a field -> its name in a request for a response
+_PARAMS: Final = {
+    **PARAMS,
+    "question": "input",
+    "messages": "input",
+    "response_format": "text.format",
+    "logprobs": "include",
+}
+
+
+def speaks_responses(scope: Scope) -> bool:
+    """Whether the caller of a request expects the shapes of responses."""
+    path: str = scope["path"]
+    return path == RESPONSES or path.startswith(f"{RESPONSES}/")
+
+
+def response_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
+    """The reply to an error on a path of responses. An error that a server has named keeps its words: the scope of such
+    an error has no path.
+    """
+    params = _PARAMS if scope["path"] else PARAMS
+    return openai_error(scope, status, error, headers, params=params)

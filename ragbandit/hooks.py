@@ -6,7 +6,11 @@
   contract: `ragbandit.testing.policies.POLICY_CHECKS`
 - a generator: `Generator` is the loaded model, and `GeneratorKind` knows facts about it before, by
   `Addition.generators`. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
-- a retriever: `Retriever`, by the path of a function that returns one, as `retriever.name`
+- a retriever: `Retriever` is the opened index, by the path of a function that returns one, as `retriever.name`.
+  `RetrieverKind` also knows how to build its index and facts about it before it is opened; `Addition.retrievers` has
+  functions from the settings to one. A process makes kinds often, also one that never searches: making one must load
+  no package and ask no server. Its contract: `ragbandit.testing.retrievers.RETRIEVER_CHECKS`
+- what stands around any retriever, for example a reranker: `WrapRetriever`, by `Addition.retriever_wrappers`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - an interface over HTTP: a `Door` of router/api/door.py, by `Addition.doors`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
@@ -25,8 +29,8 @@
 
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
 finds it by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A class that
-cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy, a form of documents and a
-chore as examples, which a test runs; an example of a retriever is in docs/generators.md.
+cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy, a form of documents, a
+retriever and a chore as examples, which a test runs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,6 +46,7 @@ from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy as Arm
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.setup.generator_kinds import GeneratorKind
+from ragbandit.workers.setup.retrievers import RetrieverKind
 
 __all__ = [
     "Addition",
@@ -54,7 +59,9 @@ __all__ = [
     "Policy",
     "ReadDocument",
     "Retriever",
+    "RetrieverKind",
     "Section",
+    "WrapRetriever",
 ]
 
 
@@ -92,4 +99,15 @@ class LogForm(Protocol):
 
         A record for which it raises is left out, and the command names its number and the form. Called two times
         for each record, before the forms that RagBandit knows: decide by the names of its fields.
+        """
+
+
+class WrapRetriever(Protocol):
+    """Puts around a retriever what a setting in its section configures, of any kind of retriever."""
+
+    def __call__(self, kind: RetrieverKind, settings: Settings, /) -> RetrieverKind:
+        """Returns the kind unchanged if the setting is null.
+
+        Else `dataclasses.replace(kind, open=...)`, with the other fields that change. Called as often as a kind is
+        made, so it must load no package and ask no server. Wrappers are called in the order of their names.
         """

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from docs.generate.configuration import comments, sections
 from ragbandit.router.config.settings import Settings
@@ -51,7 +51,7 @@ def _meanings() -> Iterator[tuple[str, str]]:
     for key, model, _ in sections(Settings, value=Settings()):
         if key:
             yield key, _shortened(inspect.getdoc(model) or "")
-        hints = get_type_hints(model)
+        hints = get_type_hints(model, include_extras=True)
         for name, text in comments(model).items():
             meaning, choices = _shortened(text), _choices(hints[name])
             if not all(f'"{choice}"' in meaning for choice in choices):
@@ -70,6 +70,10 @@ def _choices(hint: Any) -> list[str]:
     """The texts that the type of a setting lists."""
     if get_origin(hint) is Literal:
         return [str(choice) for choice in get_args(hint)]
+    if get_origin(hint) is Annotated:
+        extra = [getattr(one, "json_schema_extra", None) or {} for one in hint.__metadata__]
+        schemas = [one for schema in extra for one in (schema, *schema.get("anyOf", ()))]
+        return [name for schema in schemas for name in schema.get("enum", ())] or _choices(get_args(hint)[0])
     is_union = get_origin(hint) in (Union, UnionType)
     return [choice for part in get_args(hint) for choice in _choices(part)] if is_union else []
 

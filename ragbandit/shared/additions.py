@@ -31,6 +31,11 @@ class Addition:
     policies: Mapping[str, str] = field(default_factory=dict)
     #: `generator.name` -> a subclass of `ragbandit.hooks.GeneratorKind`
     generators: Mapping[str, str] = field(default_factory=dict)
+    #: `retriever.name` -> a function from the settings to a `ragbandit.hooks.RetrieverKind`
+    retrievers: Mapping[str, str] = field(default_factory=dict)
+    #: setting within `retriever` -> a function that puts what it configures around a retriever, see
+    #: `ragbandit.hooks.WrapRetriever`
+    retriever_wrappers: Mapping[str, str] = field(default_factory=dict)
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `ragbandit.router.api.door.Door`

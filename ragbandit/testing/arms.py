@@ -19,7 +19,7 @@ from ragbandit.strategies.base import Generator, Need, Passage, Prompt, Retrieve
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import registered_name
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.testing.doubles import HangingGenerator, LateGenerator, RecordingReader, with_details
 

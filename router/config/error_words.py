@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeGuard, get_args, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.sources import leaves_of, source_of
 from ragbandit.shared.errors import ConfigError
@@ -34,14 +34,6 @@ _EXAMPLES = {
     "label": "1 to 40 small letters, digits and _",
     "cost_weights": "a small letter, then small letters, digits, - or _",
 }
-#: the defaults, with the sections that are null by default
-_WITH_ALL_SECTIONS = Settings.model_validate(
-    {
-        "judge": {"generator": {}},
-        "generator": {"token_prices": {"input": 0.0, "output": 0.0}},
-        "retriever": {"rerank": {"model": "m", "prices": {}}},
-    }
-)
 
 
 def first_error_of(error: ValidationError, *, sources: Mapping[str, str]) -> ConfigError:
@@ -50,13 +42,8 @@ def first_error_of(error: ValidationError, *, sources: Mapping[str, str]) -> Con
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # a model's, a dataclass's
-        section, path = _WITH_ALL_SECTIONS.model_dump(), first["loc"]
-        if path[0] in ("generators", "retrievers") and len(path) > 2:
-            path = (path[0][:-1], *path[2:])  # has the same settings as the section without a name
-        for part in path[:-1]:
-            section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
-        remedy = known_choices(sorted(section), given=str(first["loc"][-1]))
+        remedy = known_choices(sorted(_keys_at(first["loc"][:-1])), given=str(first["loc"][-1]))
     elif first["type"] == "missing":
         message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":
@@ -103,10 +90,49 @@ def _unit(fault: Any) -> str:
     return "in seconds" if seconds else ""
 
 
+def _keys_at(path: Sequence[str | int]) -> set[str]:
+    """The keys of the section at this path, also of one that is null by default, or stands in a map or a list."""
+    classes: tuple[type[Any], ...] = (Settings,)
+    for part in path:
+        hints = [get_type_hints(one).get(str(part)) for one in classes]
+        if any(hints):  # else it is a key of a map or a place in a list
+            classes = tuple(one for hint in hints for one in _sections_in(hint))
+    return {name for one in classes for name in _keys_of(one)}
+
+
+def _is_model(hint: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(hint, type) and issubclass(hint, BaseModel)
+
+
+def _sections_in(hint: Any) -> Iterator[type[Any]]:
+    """The classes of sections in the type of a setting."""
+    if _is_model(hint) or (isinstance(hint, type) and is_dataclass(hint)):
+        yield hint
+    for part in get_args(hint):
+        yield from _sections_in(part)
+
+
+def _keys_of(section: type[Any]) -> Iterable[str]:
+    return section.model_fields if _is_model(section) else (field.name for field in fields(section))
+
+
 def _default_of(key: str) -> str | None:
     """A remedy that shows the default of a setting; None if `key` is not a single setting."""
-    defaults = leaves_of(_WITH_ALL_SECTIONS.model_dump())
+    defaults = leaves_of(_defaults_of(Settings()))
     return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
+
+
+def _defaults_of(section: BaseModel) -> dict[str, Any]:
+    """The defaults of a section, with those of the sections that are null by default."""
+    defaults = section.model_dump()
+    for name, hint in get_type_hints(type(section)).items():
+        value = getattr(section, name, None)
+        inner = next((one for one in get_args(hint) if _is_model(one)), None) if value is None else None
+        if inner is not None:
+            value = inner.model_construct()  # without its keys that have no default
+        if isinstance(value, BaseModel):
+            defaults[name] = _defaults_of(value)
+    return defaults
 
 
 def _section_example(section: str) -> str | None:

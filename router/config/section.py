@@ -1,13 +1,14 @@
 """The base of all sections of the settings, and sections to which additions add settings of their own."""
 
+import re
 from collections.abc import Callable, Sequence
 from types import new_class
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ragbandit.shared.additions import section_parts
-from ragbandit.shared.texts.formats import known_choices
+from ragbandit.shared.texts.formats import did_you_mean, known_choices
 
 _Part = TypeVar("_Part", bound="Section")
 _Extended = TypeVar("_Extended", bound="Section")
@@ -50,13 +51,31 @@ def extended(section: str) -> Callable[[type[_Extended]], type[_Extended]]:
     return extend
 
 
-def one_of(known: Sequence[str]) -> AfterValidator:
+#: path of a user's function or class: "package.module:name"
+_PATH: Final = r"^[\w.]+:[\w.]+$"
+
+#: names of the core's retrievers; additions have further names
+RETRIEVERS: Final = ("bm25", "dense")
+
+
+def one_of(known: Sequence[str], *, or_path: bool = False) -> AfterValidator:
+    """Refuses a text that is not a known name. or_path: a path "package.module:function" is accepted too."""
+
     def check(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"unknown name {text!r}; {known_choices(known, given=text)}")
+        if text not in known and not (or_path and re.match(_PATH, text)):
+            further = ", or your own as package.module:function" if or_path else ""
+            is_shown = did_you_mean(text, known) or re.fullmatch("[a-z_]{1,32}", text)  # else it may be a secret
+            shown = f" {text!r}" if is_shown else ""
+            raise ValueError(f"unknown name{shown}; {known_choices(known, given=text)}{further}")
         return text
 
     return AfterValidator(check)
+
+
+def names_schema(known: Sequence[str], *, or_path: bool = False) -> dict[str, Any]:
+    """JSON schema of the texts that `one_of` accepts."""
+    names: dict[str, Any] = {"enum": list(known)}
+    return {"anyOf": [names, {"type": "string", "pattern": _PATH}]} if or_path else names
 
 
 Count = Annotated[int, Field(ge=1)]

@@ -90,7 +90,7 @@ NOT_RUN = {
     "migrate --from": "needs PostgreSQL: tests/integration/cli/test_move.py",
     "policy train": "trains a language model: tests/integration/policies",
     "policy rollback": "needs a promoted version: tests/integration/cli/test_policy_cli.py",
-    "index build --retriever elasticsearch": "needs its server: tests/integration/retrievers",
+    "index build --retriever elasticsearch": "needs its server: tests/additions/elasticsearch",
     "data reprice": "needs answers with a wrong price: tests/integration/learning/test_repricing.py",
     "evaluate --questions": "asks models: tests/additions/evaluation/test_evaluate_cli.py",
 }

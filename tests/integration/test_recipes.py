@@ -56,6 +56,7 @@ def tree(tmp_path_factory):
     (steps / "hurry.py").write_text(code_of("A guard of your own"))
     listed = (steps / "__init__.py").read_text().replace("    Tasks,", "    Tasks,\n    Hurry,", 1)
     add_addition(copy, "subtitles", section="A form of documents of your own", module="reader.py")
+    add_addition(copy, "lines", section="A retriever of your own", module="retriever.py")
     add_addition(copy, "backlog", section="A chore of your own", module="chore.py")
     add_addition(copy, "arm_list", section="An interface of your own", module="endpoints.py")
     imported = "from ragbandit.router.serving.deciding.steps.hurry import Hurry\n"
@@ -142,3 +143,28 @@ print(*[endpoint.rule.roles for endpoint in ENDPOINTS if endpoint.path == "/v1/a
 """
     printed = run(tree, "-c", program)
     assert re.fullmatch(r"Decisions .*Operations Arms List the arms\napp\n", printed)
+
+
+def test_a_retriever_in_an_addition_is_built_and_searched(tree):
+    """The addition of the page keeps the contract of retrievers, and its name builds and opens its index."""
+    (tree / "river.jsonl").write_text('{"id": "v", "title": "Vistula", "text": "A river."}\n')
+    program = """
+from pathlib import Path
+from ragbandit.additions.lines.retriever import Lines
+from ragbandit.router.config.settings import Settings
+from ragbandit.shared.errors import ConfigError
+from ragbandit.strategies.retrievers.corpus import read_corpus
+from ragbandit.testing.retrievers import RETRIEVER_CHECKS
+from ragbandit.workers.setup.retrievers import retriever_kind, search_once
+
+for check in RETRIEVER_CHECKS:
+    check(Lines)
+kind = retriever_kind(Settings(data_dir="data", retriever={"name": "lines"}))
+try:
+    kind.open()
+except ConfigError as error:
+    print(error.field)
+print(kind.built(lambda: read_corpus(Path("river.jsonl")), lambda done: None)["passages"])
+print([hit.passage.id for hit in search_once(kind.open(), query="a river", k=3)])
+"""
+    assert run(tree, "-c", program).split("\n")[:3] == ["retriever.index", "1", "['v']"]

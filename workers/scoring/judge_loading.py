@@ -4,7 +4,7 @@ from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Retriever
-from ragbandit.strategies.retrievers.hybrid import NoRetriever
+from ragbandit.strategies.retrievers.without_index import NoRetriever
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.scoring.scorers import Judging
@@ -41,4 +41,4 @@ def _judge_retriever(settings: Settings) -> Retriever:
     name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
     if name is None:
         return NoRetriever()
-    return open_retriever(settings, name, rerank=False)
+    return open_retriever(settings, name, wrapped=False)

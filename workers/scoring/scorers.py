@@ -15,7 +15,7 @@ from ragbandit.shared.model_servers.outbound import back_off
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import FeedbackSource, Json, Outcome
 from ragbandit.strategies.base import Account, Passage, Retriever
-from ragbandit.strategies.retrievers.hybrid import NoRetriever
+from ragbandit.strategies.retrievers.without_index import NoRetriever
 from ragbandit.workers.judge.judge import Judge, JudgeFailed, Verdict, shown_passages
 from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.running.runs import ActiveRuns

@@ -28,7 +28,7 @@ from ragbandit.strategies.registry import (
 )
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.setup.generator_kinds import UNLIMITED_CONCURRENCY, generator_kind
-from ragbandit.workers.setup.rerankers import check_depth
+from ragbandit.workers.setup.retrievers import named_kind
 
 log = logging.getLogger("ragbandit.arms")
 
@@ -137,12 +137,20 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
             capabilities = capabilities_of(settings.named_generators[arm.generator])
             strategy = make_arms({name: arm.params}, capabilities=capabilities)[ArmName(name)]
         if retrieves(strategy):
-            check_depth(settings, arm=name, strategy=strategy, retriever=arm.retriever)
+            with named_kind(settings, arm.retriever) as kind:
+                kind.check_passages(name, _passages_of_search(strategy))
         strategies[ArmName(name)] = arm, strategy
         if isinstance(strategy, Cascade):
             parts = dict(parts_of_cascade(strategy, settings=settings).values())
             pending |= {part: parts[part] for part in parts if part not in strategies and part not in pending}
     return strategies
+
+
+def _passages_of_search(strategy: Strategy) -> int:
+    """The arm's param with its passages per search, or its `passages`; 0 without one."""
+    params = {name: value for name, value in strategy.params.items() if isinstance(value, int)}
+    of_search = [value for name, value in params.items() if name.startswith("passages_per_")]
+    return int(max(of_search, default=params.get("passages", 0)))
 
 
 def inline_arms(settings: Settings) -> dict[str, WorkerArm]:
@@ -159,12 +167,12 @@ def inline_arms(settings: Settings) -> dict[str, WorkerArm]:
 def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bool:
     if registered_name(type(strategy)) not in built_in_arms().keys() - {"callable", "cascade"}:
         return False
-    generator, retriever = settings.named_generators[arm.generator], settings.named_retrievers[arm.retriever]
-    if generates(strategy) and generator.server is None:
+    if generates(strategy) and settings.named_generators[arm.generator].server is None:
         return False
-    is_server = retriever.name == "elasticsearch" and retriever.search == "words"
-    is_server = is_server and (retriever.rerank is None or retriever.rerank.url is not None)
-    return is_server or not retrieves(strategy)
+    if not retrieves(strategy):
+        return True
+    with named_kind(settings, arm.retriever) as retriever:
+        return retriever.only_waits
 
 
 def needs_workers(settings: Settings) -> bool:

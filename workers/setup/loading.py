@@ -10,21 +10,19 @@ from dataclasses import dataclass, field
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.plugins import import_class
 from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.arms.cascade import Cascade, CascadePart, Check
 from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
 from ragbandit.strategies.registry import check_needs, generates, retrieves
-from ragbandit.strategies.retrievers.hybrid import NoRetriever
+from ragbandit.strategies.retrievers.without_index import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.reward_check import CheckProcess
 from ragbandit.workers.setup import generators
 from ragbandit.workers.setup.generator_kinds import generator_kind
-from ragbandit.workers.setup.rerankers import check_reranker
-from ragbandit.workers.setup.retrievers import open_retriever
+from ragbandit.workers.setup.retrievers import named_kind, open_retriever
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -121,13 +119,15 @@ class ArmLoader:
         if generates(strategy):  # a loaded model may offer less than its class, for example without attention
             check_needs(strategy, name=strategy.name, capabilities=generator.capabilities)
         retriever = self._settings.named_retrievers[arm.retriever]
+        with named_kind(self._settings, arm.retriever) as kind:
+            prices = kind.prices
         return LoadedArm(
             strategy=strategy,
             generator=generator,
             retriever=self._retrievers.get(_key(retriever)) or NoRetriever(),
             most_runs=most_runs,
             named=arm.named,
-            version=generators.generator_version(chosen) + _reranked_version(retriever),
+            version=generators.generator_version(chosen) + prices,
         )
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
@@ -139,12 +139,6 @@ class ArmLoader:
 
 def _key(section: GeneratorSettings | RetrieverSettings) -> str:
     return section.model_dump_json()
-
-
-def _reranked_version(retriever: RetrieverSettings) -> str:
-    """The reranker's prices, which change the cost of answers; "" without prices."""
-    prices = retriever.rerank and retriever.rerank.prices
-    return prices.model_dump_json() if prices else ""
 
 
 def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever | Check]:
@@ -175,19 +169,10 @@ def check_generators(settings: Settings, *, fetch: bool) -> None:
 
 
 def check_retrievers(settings: Settings) -> None:
-    """Raise ConfigError if workers could not import your retriever, or use a reranker.
-
-    Loads no model and calls no function of yours.
-    """
+    """Raise ConfigError if workers could not use a retriever. Loads no model and calls no function of yours."""
     for name in generators.names_in_use(settings)[1]:
-        retriever = settings.named_retrievers[name]
-        halves = ("first", "second") if retriever.name == "hybrid" else ("name",)
-        with errors_of(section_of("retriever", name), kind="retriever"):
-            for part in halves:
-                if ":" in getattr(retriever, part):
-                    import_class(getattr(retriever, part), where=f"retriever.{part}")
-            if retriever.rerank is not None:
-                check_reranker(retriever.rerank)
+        with named_kind(settings, name) as kind:
+            kind.check()
 
 
 def check_indexes(settings: Settings) -> None:

@@ -13,7 +13,7 @@ from ragbandit.shared.types import ArmName, Cost
 from ragbandit.strategies.arms.callable import CallableArm, asked_by, output_text
 from ragbandit.strategies.arms.http import add_reply, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.hybrid import NoRetriever
+from ragbandit.strategies.retrievers.without_index import NoRetriever
 from ragbandit.strategies.run import Answer, Run
 from ragbandit.workers.setup.loading import LoadedArm
 

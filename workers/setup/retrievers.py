@@ -2,26 +2,24 @@
 
 import asyncio
 import inspect
-import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Final, cast
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import resolve
+from ragbandit.shared.additions import loaded, with_additions
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.retrievers.folders import CurrentIndex
-from ragbandit.strategies.retrievers.hybrid import HybridRetriever
-from ragbandit.workers.setup.rerankers import reranked
 
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
@@ -34,14 +32,29 @@ Facts = dict[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
-    """The operations on a configured retriever. All raise ConfigError if the settings are wrong."""
+class RetrieverKind:
+    """A configured retriever before it is opened. Making one loads no model and no package of a retriever.
+
+    All functions raise ConfigError if the settings are wrong.
+    """
 
     open: Callable[[], Retriever]
+    #: build its index from passages. Returns its description
     build: Callable[[Rows, CountDone], Facts]
+    #: read the description of its index
     read: Callable[[], Facts]
     #: place of the index: a folder, or an address with the name of the index there
     location: Facts = field(default_factory=dict)
+    #: check what a worker would need to open it, without loading a model or asking a server
+    check: Callable[[], None] = lambda: None
+    #: check the number of passages that an arm takes from a search. Given: the arm's name, the number
+    check_passages: Callable[[str, int], None] = lambda arm, passages: None  # noqa: ARG005
+    #: whether a search only waits for a server, so that the HTTP service itself may run it
+    only_waits: bool = False
+    #: setting within its section -> address of a server that `ragbandit validate` tries to reach
+    servers: Mapping[str, str] = field(default_factory=dict)
+    #: settings that change what a search costs, as text. Stored answers with another text are not used
+    prices: str = ""
 
     def built(self, rows: Rows, progress: CountDone) -> Facts:
         """Build the index. Returns its place and description, as `info` does."""
@@ -51,37 +64,39 @@ class Kind:
         return {**self.location, **self.read()}
 
 
-def open_retriever(settings: Settings, name: str, *, rerank: bool = True) -> Retriever:
-    """Open the retriever with this name. Raises ConfigError with its section, for example if the index is missing.
-
-    rerank: False opens it without its reranker
-    """
+@contextmanager
+def named_kind(settings: Settings, name: str, *, wrapped: bool = True) -> Iterator[RetrieverKind]:
+    """The retriever with this name. Errors about it name its section. wrapped: see `retriever_kind`."""
     with errors_of(section_of("retriever", name), kind="retriever"):
-        chosen = with_retriever(settings, name)
-        return (retriever_kind if rerank else _kind_alone)(chosen).open()
+        yield retriever_kind(with_retriever(settings, name), wrapped=wrapped)
 
 
-def _short(model: str) -> str:
-    return Path(model).name if Path(model).exists() else model
+def open_retriever(settings: Settings, name: str, *, wrapped: bool = True) -> Retriever:
+    """Open the retriever with this name. Raises ConfigError with its section, for example if the index is missing."""
+    with named_kind(settings, name, wrapped=wrapped) as kind:
+        return kind.open()
 
 
-def retriever_kind(settings: Settings) -> Kind:
-    """The configured retriever, with its reranker around it. Raises ConfigError."""
-    kind, rerank = _kind_alone(settings), settings.retriever.rerank
-    return kind if rerank is None else replace(kind, open=lambda: reranked(kind.open, chosen=rerank))
-
-
-def _kind_alone(settings: Settings) -> Kind:
+def retriever_kind(settings: Settings, *, wrapped: bool = True) -> RetrieverKind:
+    """The configured retriever. wrapped: with the wrappers that additions offer. Raises ConfigError."""
     name = settings.retriever.name
     if ":" in name:
-        return _user_kind(settings)
-    if name not in RETRIEVERS:
-        remedy = f"known: {', '.join(sorted(RETRIEVERS))}"
+        kind = _user_kind(settings)
+    elif name in _kinds():
+        kind = _kinds()[name](settings)
+    else:
+        remedy = f"known: {', '.join(_kinds())}"
         raise ConfigError(f"{name!r} is unknown", field="retriever.name", remedy=remedy)
-    return RETRIEVERS[name](settings)
+    for wrapper in loaded("retriever_wrappers").values() if wrapped else ():
+        kind = wrapper(kind, settings)
+    return kind
 
 
-def _user_kind(settings: Settings) -> Kind:
+def _kinds() -> Mapping[str, Callable[[Settings], RetrieverKind]]:
+    return with_additions(KINDS, hook="retrievers")
+
+
+def _user_kind(settings: Settings) -> RetrieverKind:
     path = settings.retriever.name
 
     def opened() -> Retriever:
@@ -102,11 +117,22 @@ def _user_kind(settings: Settings) -> Kind:
             raise ConfigError(f"{path!r} {', '.join(faults)}", field="retriever.name", remedy=remedy)
         return cast(Retriever, retriever)
 
-    def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - signature of Kind.build
-        remedy = f"fill it where it is made; `index build` makes {', '.join(sorted(RETRIEVERS))}"
+    def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - signature of RetrieverKind.build
+        remedy = f"fill it where it is made; `index build` makes {', '.join(_kinds())}"
         raise ConfigError(f"{path!r} has an index of its own", field="retriever.name", remedy=remedy)
 
-    return Kind(open=opened, build=build, read=lambda: {"retriever": path, "name": opened().name})
+    return RetrieverKind(
+        open=opened,
+        build=build,
+        read=lambda: {"retriever": path, "name": opened().name},
+        check=lambda: check_class(path, key="name"),
+    )
+
+
+def check_class(path: str, *, key: str) -> None:
+    """Raise ConfigError if `path`, which stands in this key, is the path of a function that cannot be imported."""
+    if ":" in path:
+        import_class(path, where=f"retriever.{key}")
 
 
 def with_retriever(settings: Settings, name: str) -> Settings:
@@ -118,8 +144,8 @@ def with_choice(settings: Settings, *, retriever: str | None = None, index: str 
     """A copy of the settings with another index, and another retriever: a name in `retrievers`, or a kind ("bm25")."""
     if retriever is not None and retriever in settings.named_retrievers:
         settings, retriever = with_retriever(settings, retriever), None
-    elif retriever is not None and retriever not in RETRIEVERS and ":" not in retriever:
-        remedy = known_choices((*settings.named_retrievers, *sorted(RETRIEVERS)), given=retriever)
+    elif retriever is not None and retriever not in _kinds() and ":" not in retriever:
+        remedy = known_choices((*settings.named_retrievers, *_kinds()), given=retriever)
         raise ConfigError(f"there is no retriever {retriever!r}", field="retriever", remedy=remedy)
     chosen = {key: value for key, value in (("name", retriever), ("index", index)) if value}
     return settings.model_copy(update={"retriever": settings.retriever.model_copy(update=chosen)})
@@ -131,93 +157,64 @@ def index_folder(settings: Settings, *, name: str | None = None) -> Path:
     return folder if folder.is_absolute() else Path(settings.data_dir).absolute() / "indexes" / folder
 
 
-def _bm25(settings: Settings) -> Kind:
-    from ragbandit.strategies.retrievers import bm25  # imported late: only processes that search load bm25s
-
+def _bm25(settings: Settings) -> RetrieverKind:
     folder = index_folder(settings)
-    return Kind(
-        open=lambda: CurrentIndex(folder, reader=lambda: bm25.Bm25Retriever(folder)),
-        build=lambda rows, progress: bm25.build_index(rows(), folder, progress=progress),
-        read=lambda: bm25.Bm25Retriever.read_meta(folder),
+
+    def bm25() -> ModuleType:
+        from ragbandit.strategies.retrievers import bm25  # imported late: only processes that search load bm25s
+
+        return bm25
+
+    def opened() -> Retriever:
+        retriever = bm25().Bm25Retriever
+        return CurrentIndex(folder, reader=lambda: retriever(folder))
+
+    return RetrieverKind(
+        open=opened,
+        build=lambda rows, progress: bm25().build_index(rows(), folder, progress=progress),
+        read=lambda: bm25().Bm25Retriever.read_meta(folder),
         location={"folder": str(folder)},
     )
 
 
 @lru_cache(maxsize=4)
-def _encoder(model: str) -> "SentenceEncoder":
+def sentence_encoder(model: str) -> "SentenceEncoder":
+    """The encoder `retriever.model`, loaded once. Raises ConfigError."""
     required_module("torch", extra="models", field="retriever.model")
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-    return SentenceEncoder(resolve(model, setting="retriever.model").folder, name=_short(model))
+    name = Path(model).name if Path(model).exists() else model
+    return SentenceEncoder(resolve(model, setting="retriever.model").folder, name=name)
 
 
-def _dense(settings: Settings) -> Kind:
-    required_module("torch", extra="models", field="retriever.name")
-    from ragbandit.strategies.retrievers import sentences
-
+def _dense(settings: Settings) -> RetrieverKind:
     folder, model = index_folder(settings), settings.retriever.model
     folder = folder if folder.name.endswith("-dense") else folder.with_name(f"{folder.name}-dense")
-    return Kind(
-        open=lambda: CurrentIndex(folder, reader=lambda: sentences.DenseRetriever(folder, encoder=_encoder(model))),
-        build=lambda rows, progress: sentences.build_sentence_index(
-            rows(), folder, encoder=_encoder(model), progress=progress
-        ),
-        read=lambda: sentences.DenseRetriever.read_meta(folder),
+
+    def sentences() -> ModuleType:
+        required_module("torch", extra="models", field="retriever.name")
+        from ragbandit.strategies.retrievers import sentences
+
+        return sentences
+
+    def opened() -> Retriever:
+        retriever = sentences().DenseRetriever
+        return CurrentIndex(folder, reader=lambda: retriever(folder, encoder=sentence_encoder(model)))
+
+    def build(rows: Rows, progress: CountDone) -> Facts:
+        make = sentences().build_sentence_index
+        return cast(Facts, make(rows(), folder, encoder=sentence_encoder(model), progress=progress))
+
+    return RetrieverKind(
+        open=opened,
+        build=build,
+        read=lambda: sentences().DenseRetriever.read_meta(folder),
         location={"folder": str(folder)},
     )
 
 
-def _elasticsearch(settings: Settings) -> Kind:
-    required_module("elasticsearch", extra="elasticsearch", field="retriever.name")
-    from ragbandit.strategies.retrievers.elasticsearch import ElasticsearchRetriever, Search
-
-    chosen = settings.retriever
-    api_key = os.environ.get(chosen.api_key_env) or None
-
-    def searching(search: Search) -> Kind:
-        make = partial(
-            ElasticsearchRetriever,
-            chosen.url,
-            index=chosen.index,
-            search=search,
-            api_key=api_key,
-            timeout_s=chosen.timeout_s,
-        )
-
-        def encoder() -> "SentenceEncoder | None":
-            return _encoder(chosen.model) if search == "meaning" else None
-
-        return Kind(
-            open=lambda: make().opened(encoder()),
-            build=lambda rows, progress: make().build(rows(), encoder=encoder(), progress=progress),
-            read=lambda: make().facts(),
-            location={"url": shown_address(chosen.url), "index": chosen.index},
-        )
-
-    if chosen.search != "both":
-        return searching(chosen.search)
-    by_words, by_meaning = searching("words"), searching("meaning")
-    return replace(by_meaning, open=lambda: HybridRetriever(by_words.open(), second=by_meaning.open()))
-
-
-def _hybrid(settings: Settings) -> Kind:
-    chosen = settings.retriever
-    if chosen.first == chosen.second:
-        message = f"both are {chosen.first!r}"
-        raise ConfigError(message, field="retriever.second", remedy="choose two different retrievers")
-    halves = {name: _kind_alone(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
-    return Kind(
-        open=lambda: HybridRetriever(halves[chosen.first].open(), second=halves[chosen.second].open()),
-        build=lambda rows, progress: {
-            name: half.built(rows, progress) for name, half in halves.items() if ":" not in name
-        },
-        read=lambda: {name: kind.info() for name, kind in halves.items()},
-    )
-
-
-RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
-    {"bm25": _bm25, "dense": _dense, "elasticsearch": _elasticsearch, "hybrid": _hybrid}
-)
+#: `retriever.name` -> kind, of the core; additions have more
+KINDS: Final[Mapping[str, Callable[[Settings], RetrieverKind]]] = MappingProxyType({"bm25": _bm25, "dense": _dense})
 
 
 def search_once(retriever: Retriever, *, query: str, k: int) -> tuple[Hit, ...]:

@@ -40,6 +40,7 @@ from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_worker_arms, names_in_use, needs_workers
 from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators, check_retrievers
+from ragbandit.workers.setup.retrievers import named_kind
 
 CONNECT_S: Final = 2.0
 
@@ -193,9 +194,8 @@ def _model_servers(settings: Settings) -> dict[str, str]:
         if generator.server is not None and generator.server.base_url
     }
     for name in names_in_use(settings)[1]:
-        rerank = settings.named_retrievers[name].rerank
-        if rerank is not None and rerank.url is not None:
-            servers[f"{section_of('retriever', name)}.rerank.url"] = rerank.url
+        with named_kind(settings, name) as kind:
+            servers |= {f"{section_of('retriever', name)}.{key}": url for key, url in kind.servers.items()}
     return servers
 
 

@@ -20,7 +20,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Budget, Cost
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.hybrid import NoRetriever
+from ragbandit.strategies.retrievers.without_index import NoRetriever
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.setup.pipelines import load_pipelines
 from tests.support import command

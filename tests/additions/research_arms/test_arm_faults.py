@@ -12,7 +12,7 @@ from ragbandit.additions.research_arms.rq_rag import RqRag
 from ragbandit.shared.types import Branch, Budget
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import generator, run
 from ragbandit.testing.doubles import LateGenerator, with_details
 from tests.support.arms.arm_runs import example, made

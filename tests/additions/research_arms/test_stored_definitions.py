@@ -6,7 +6,7 @@ from ragbandit.additions.research_arms import ADDITION
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from tests.support.arms.arm_runs import made
 
 #: arm -> digest of its prompts by default. An edit of a prompt changes it: then the arm is asked again for kept answers

@@ -17,7 +17,7 @@ from ragbandit.strategies.arms import http as remote
 from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 GOOD = {"answer": "Bram Stoker", "steps": 2, "stop_reason": "sure", "cost": {"llm_calls": 3, "dollars": 0.02}}

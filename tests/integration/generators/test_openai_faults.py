@@ -18,7 +18,7 @@ from ragbandit.strategies.base import Request
 from ragbandit.strategies.failures import OutOfBudget, RequestRefused
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, wait_until

@@ -12,7 +12,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers import sentences
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
 from ragbandit.strategies.retrievers.sentences import DenseRetriever, SentenceEncoder, build_sentence_index
-from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found
+from ragbandit.testing.retrievers import RETRIEVER_CHECKS, search_all
 from tests.support.tiny_models import WIDTH, tiny_encoder
 
 ROWS = [
@@ -28,7 +28,7 @@ def encoder():
     return SentenceEncoder(tiny_encoder(), name="tiny")
 
 
-def ids(hits):
+def passage_ids(hits):
     return [hit.passage.id for hit in hits]
 
 
@@ -50,12 +50,12 @@ def test_search_is_exact(encoder, tmp_path, monkeypatch, block):
     monkeypatch.setattr(sentences, "_BLOCK", block)
     build_sentence_index(ROWS, tmp_path / "i", encoder=encoder)
     query = "where is paris"
-    hits = found(DenseRetriever(tmp_path / "i", encoder=encoder), query, k=4)[0]
+    hits = search_all(DenseRetriever(tmp_path / "i", encoder=encoder), query, k=4)[0]
     cosines = encoder.encode([row.text for row in ROWS]) @ encoder.encode([query])[0]
     best = sorted(range(4), key=lambda place: (-round(float(cosines[place]), 3), place))
-    assert ids(hits) == [ROWS[place].id for place in best]
+    assert passage_ids(hits) == [ROWS[place].id for place in best]
     assert [hit.score for hit in hits] == pytest.approx([float(cosines[place]) for place in best], abs=2e-3)
-    assert ids(hits).index("again") == ids(hits).index("birth") + 1
+    assert passage_ids(hits).index("again") == passage_ids(hits).index("birth") + 1
 
 
 def test_the_index_says_what_it_is(encoder, tmp_path):

@@ -11,8 +11,8 @@ import yaml
 
 from ragbandit.shared.types import Retrieved
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
-from tests.integration.rows.test_reranking import QUESTION, ROWS
 from tests.support.arms.configured_arms import answered
+from tests.support.arms.river_passages import QUESTION, ROWS
 from tests.support.pages import module_of
 from tests.support.tiny_models import tiny_encoder
 

@@ -11,7 +11,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 
 PASSAGES = [
     Passage(id="jaws", title="Jaws", text="The director of Jaws was Steven Spielberg. " * 9, url="https://films/jaws"),

@@ -11,7 +11,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from tests.support.arms.answer_jobs import answer_next, decision_for, set_tries
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.telemetry import Memory

@@ -24,7 +24,7 @@ from ragbandit.shared.types import MAX_TEXT, Cost, Query, Source
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.scoring.jobs import LOOK_AGAIN_S, next_score

@@ -17,7 +17,7 @@ from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.workers.chores import start_chores
 from ragbandit.workers.chores.blocked_loop import BlockedLoop
 from ragbandit.workers.processes.consumers import LOOK_S, REPLY_S

@@ -9,7 +9,7 @@ from ragbandit.strategies.base import Generator, Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import built_in_arms, make_arms
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.arms import PASSAGES, generator as echo_generator, outcome_of as asked
 from ragbandit.testing.params import other_params, params_class

@@ -1,7 +1,7 @@
 """Arms as a worker process has loaded them, on parts of the test's own."""
 
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.workers.setup.loading import LoadedArm
 
 

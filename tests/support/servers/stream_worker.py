@@ -11,7 +11,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers.chores import start_chores
 from ragbandit.workers.processes.worker import consumer_of, handle_notification

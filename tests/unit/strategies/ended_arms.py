@@ -7,7 +7,7 @@ from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 
 PROMPT = Prompt(instructions="", body="b")
 

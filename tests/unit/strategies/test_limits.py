@@ -5,7 +5,7 @@ import pytest
 from ragbandit.shared.types import Conversation, Cost
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from tests.unit.strategies.ended_arms import PROMPT, Own, ended
 

@@ -31,7 +31,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from tests.support.arms.arm_runs import ARMS_HERE
 from tests.unit.strategies.ended_arms import PROMPT, Arm, Own, ended, outcome_of, run

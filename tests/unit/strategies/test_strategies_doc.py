@@ -19,7 +19,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import GROUP, built_in_arms, make_arms
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import ARM_CHECKS
 from ragbandit.workers.setup.generators import check_worker_arms, hints, worker_arms
 from ragbandit.workers.setup.loading import check_generators

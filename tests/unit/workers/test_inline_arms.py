@@ -1,14 +1,16 @@
 """Which arms the service's own process answers: those that only wait for servers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ragbandit.router.config.loading import load
 from ragbandit.workers.setup.generators import inline_arms, needs_workers
+from tests.support.additions import needs
 
 OPENAI = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
-CASES = {
+CASES: dict[str, Any] = {
     "a model": ({"class": "model"}, OPENAI, {}, True),
     "a pipeline behind a URL": ({"class": "http", "url": "http://127.0.0.1:9/"}, {"name": "scripted"}, {}, True),
     "no retrieval": ({"class": "no_retrieval"}, OPENAI, {}, True),
@@ -34,7 +36,9 @@ def settings_of(folder: Path, **tree):
     return load(file, environ={}).settings
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=needs("elasticsearch") if "Elastic" in case else ()) for case in CASES]
+)
 def test_arms_of_the_service(tmp_path, case):
     """An arm runs in the service if all it does is wait for servers."""
     arm, generator, retriever, is_inline = CASES[case]

@@ -140,10 +140,10 @@ def test_errors_name_the_section(tmp_path):
         loaded(
             data_dir=str(tmp_path),
             generator=SCRIPTED,
-            retrievers={"wiki": {"name": "hybrid", "second": "bm25"}},
+            retrievers={"wiki": {"index": "gone"}},
             arms={"a": {"class": "single_step", "retriever": "wiki"}},
         )
-    assert caught.value.field == "retrievers.wiki.second"
+    assert caught.value.field == "retrievers.wiki.index"
 
 
 CASCADE = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ragbandit.router.config.section import RETRIEVERS
 from ragbandit.router.config.sections import GENERATORS
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
@@ -17,6 +18,7 @@ from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.processes.consumers import Signals
+from ragbandit.workers.setup import retrievers
 from ragbandit.workers.setup.generator_kinds import KINDS
 from ragbandit.workers.setup.generators import (
     capabilities_of,
@@ -70,7 +72,7 @@ def test_the_retriever_is_made_by_its_name(tmp_path):
     with pytest.raises(ConfigError, match="has no index"):
         retriever_kind(settings).open()
     other = settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"name": "web"})})
-    with pytest.raises(ConfigError, match=r"'web' is unknown \(known: bm25, dense, elasticsearch, hybrid\)"):
+    with pytest.raises(ConfigError, match=r"'web' is unknown \(known: bm25, dense"):
         retriever_kind(other).open()
 
 
@@ -122,7 +124,7 @@ def test_arms_that_do_not_retrieve_need_no_index(tmp_path):
 def own_retriever(tmp_path, monkeypatch):
     """A module of a user with retrievers, good and bad."""
     (tmp_path / "my_search.py").write_text(
-        "from ragbandit.strategies.retrievers.hybrid import NoRetriever\n"
+        "from ragbandit.strategies.retrievers.without_index import NoRetriever\n"
         "class Library(NoRetriever):\n"
         "    name = 'library'\n"
         "def library(): return Library()\n"
@@ -227,3 +229,8 @@ def test_a_cap_on_dollars_without_prices_is_hinted_at(generator):
 def test_each_generator_of_the_core_has_a_kind():
     """The names that the settings take for the core's generators are those of its kinds."""
     assert KINDS.keys() == set(GENERATORS)
+
+
+def test_each_retriever_of_the_core_has_a_kind():
+    """The names that the settings take for the core's retrievers are those of its kinds."""
+    assert retrievers.KINDS.keys() == set(RETRIEVERS)

@@ -17,6 +17,7 @@ from ragbandit.router.cli import progress as progress_module
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.cli import app
+from tests.support.additions import needs
 from tests.support.cases import every_case
 
 
@@ -127,7 +128,11 @@ def test_golden_questions_that_cannot_be_asked_end_the_command(run, tmp_path, ve
     [
         ('retriever: {name: "no_such_module:make"}', "retriever.name: 'no_such_module:make' cannot be imported"),
         ('retriever: {name: "json:make"}', "retriever.name: 'json:make' cannot be imported"),
-        ('retriever: {name: hybrid, second: "no_such_module:make"}', "retriever.second: 'no_such_module:make'"),
+        pytest.param(
+            'retriever: {name: hybrid, second: "no_such_module:make"}',
+            "retriever.second: 'no_such_module:make'",
+            marks=needs("hybrid"),
+        ),
         (
             'retrievers: {w: {name: "no_such_module:make"}}\narms: {a: {class: single_step, retriever: w}}',
             "retrievers.w.name: 'no_such_module:make' cannot be imported",

@@ -97,6 +97,18 @@ def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(writte
             ("learning: {wait_s: 5m}", "learning.wait_s", "write a plain number of seconds"),
             ("server: {rate_limits: {default: 600/min}}", "server.rate_limits.default", "for example 600/minute"),
             ("learning: {sources: {'kye:a': 1}}", "learning.sources.kye:a", "for example key:ID"),
+            ("retriever: {name: bm52}", "retriever.name", "did you mean bm25? known: bm25, dense"),
+            ("retriever: {name: 'my search:make'}", "retriever.name", "or your own as package.module:function"),
+            # sections that are null by default, or that stand in a map, have their own keys
+            ("tenants: {a: {budget: 1}}", "tenants.a.budget", "known: budget_stop, cost_weight"),
+            ("policy: {holdback: {arm: a, shar: 1}}", "policy.holdback.shar", "did you mean share?"),
+            ("policy: {holdback: {arm: a, share: 7}}", "policy.holdback.share", "the default is 0.02"),
+            ("conversation: {rewrite: {generator: {nam: a}}}", "conversation.rewrite.generator.nam", "mean name?"),
+            (
+                "generators: {a: {token_prices: {input: 1.0, output: 1.0, cache: 1.0}}}",
+                "generators.a.token_prices.cache",
+                "known: cache_write",
+            ),
         ):
             with case(text):
                 error = refused(written(text))

@@ -79,3 +79,11 @@ def test_settings_of_additions_stand_in_their_sections(name, key):
     parts = [part for part in section_parts(key) if part.__module__.split(".")[2] == name]
     assert parts
     assert all(part.model_fields.keys() <= value.of(part).model_dump().keys() for part in parts)
+
+
+def test_a_name_that_may_be_a_secret_is_not_shown():
+    """A text that is like no known name and has no form of a name may be a misplaced key, and is not shown."""
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate({"retriever": {"name": "sk-Pr0j3ct-42"}})
+    (error,) = caught.value.errors()
+    assert error["msg"].startswith("Value error, unknown name; known: bm25, dense")

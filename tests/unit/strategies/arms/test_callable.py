@@ -15,7 +15,7 @@ from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.hybrid import NoRetriever
+from ragbandit.strategies.retrievers.without_index import NoRetriever
 
 QUESTION = "Who wrote Dracula?"
 

@@ -14,7 +14,7 @@ from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever, NoRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever, NoRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import CRITERIA

@@ -14,7 +14,7 @@ from ragbandit.strategies.generators.parts import chat_turns, plain_parts
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
 from ragbandit.strategies.prompting.prompts import fit, parsed_template
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES, QUESTION, generator
 from tests.support.arms.arm_runs import ARMS_HERE, made
 

@@ -10,7 +10,7 @@ from ragbandit.strategies.arms.basic import Model
 from ragbandit.strategies.base import Completion
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import run
 from ragbandit.testing.doubles import LateGenerator
 

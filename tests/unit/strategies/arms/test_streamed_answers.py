@@ -10,7 +10,7 @@ from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerStream, progress_
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
 from tests.support.arms.arm_runs import CHAT, made

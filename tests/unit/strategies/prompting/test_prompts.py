@@ -10,7 +10,7 @@ from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, fit, load_templates, parsed_template
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Run
 
 OWN = """# header

@@ -6,10 +6,11 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.strategies.retrievers.langchain import LangChainRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
+from ragbandit.testing.retrievers import PASSAGES, RETRIEVER_CHECKS, search_all
 from ragbandit.workers.setup.retrievers import retriever_kind
-from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from tests.support.additions import needs
 
 
 class Store:
@@ -19,7 +20,7 @@ class Store:
         self._memory = MemoryRetriever(passages)
 
     def invoke(self, query, *, k):
-        (hits,) = found(self._memory, query, k=k)
+        (hits,) = search_all(self._memory, query, k=k)
         return [
             SimpleNamespace(id=hit.passage.id, page_content=hit.passage.text, metadata={"title": hit.passage.title})
             for hit in hits
@@ -46,7 +47,7 @@ def test_documents_may_lack_everything_but_their_text():
         {"page_content": "half \ud800"},
         {"id": "more", "page_content": "more than k", "metadata": {}},
     ]
-    (hits,) = found(LangChainRetriever(documents(*rows), name="store"), "river", k=3)
+    (hits,) = search_all(LangChainRetriever(documents(*rows), name="store"), "river", k=3)
     assert [hit.score for hit in hits] == [1.0, 0.5, pytest.approx(1 / 3)]
     first, second, third = (hit.passage for hit in hits)
     assert (len(first.id), first.title, first.text, first.url) == (16, "", "river", None)
@@ -60,7 +61,7 @@ def test_the_metadata_may_have_the_id():
         {"id": "0b1c", "page_content": "river", "metadata": {"key": "guide.md#1"}},
         {"id": "0b1d", "page_content": "sea", "metadata": {"key": None}},
     ]
-    (hits,) = found(LangChainRetriever(documents(*rows), name="store", id_key="key"), "river", k=3)
+    (hits,) = search_all(LangChainRetriever(documents(*rows), name="store", id_key="key"), "river", k=3)
     assert [hit.passage.id for hit in hits] == ["guide.md#1", "0b1d"]
 
 
@@ -69,19 +70,20 @@ def test_a_store_that_fails_fails_the_search(reply):
     """An error of the store is ArmFailed, and so is a reply without documents."""
     store = SimpleNamespace(invoke=lambda query, *, k: [SimpleNamespace(**row) for row in reply])
     with pytest.raises(ArmFailed, match="the retriever store failed"):
-        found(LangChainRetriever(store, name="store"), "river")
+        search_all(LangChainRetriever(store, name="store"), "river")
 
 
 def store():
     return LangChainRetriever(Store(PASSAGES), name="store")
 
 
+@needs("hybrid")
 def test_it_is_one_half_of_a_hybrid(tmp_path):
     """`first` or `second` may name it; only the other half is built, and hits of both are fused by id."""
     settings = Settings(data_dir=str(tmp_path), retriever={"name": "hybrid", "second": f"{__name__}:store"})
     assert list(retriever_kind(settings).built(lambda: PASSAGES, lambda _: None)) == ["bm25"]
     retriever = retriever_kind(settings).open()
-    (hits,) = found(retriever, "river city")
+    (hits,) = search_all(retriever, "river city")
     assert retriever.name.endswith("+store")
     assert hits[0].passage == PASSAGES[1]
     assert hits[0].score == pytest.approx(2 / 61)

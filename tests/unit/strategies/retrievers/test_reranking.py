@@ -12,11 +12,11 @@ from ragbandit.shared.types import Branch, Budget, CallFailed, Cost, Query
 from ragbandit.strategies.base import Passage, book_cost
 from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
 from ragbandit.strategies.retrievers.rerankers.reranked import RerankedRetriever, Scored, book_price
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Run
+from ragbandit.testing.retrievers import RETRIEVER_CHECKS, passage_ids, search_all
 from tests.support.arms.rerankers import ROWS, Shortest
-from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found, ids
 
 
 class Recording(MemoryRetriever):
@@ -61,19 +61,19 @@ def test_contract(check):
 def test_the_retriever_is_asked_for_depth_hits_or_for_k(k, depth, asked):
     """The reranker sees the greater number of hits, and the k best by it come back with its scores."""
     retriever, rerank = Recording(ROWS), Shortest()
-    hits = found(RerankedRetriever(retriever, rerank=rerank, depth=depth), "river", k=k)[0]
+    hits = search_all(RerankedRetriever(retriever, rerank=rerank, depth=depth), "river", k=k)[0]
     assert retriever.asked == [asked]
     assert rerank.asked == [("river", min(asked, 9))]
-    assert ids(hits) == [f"p{n}" for n in reversed(range(min(asked, 9)))][:k]
+    assert passage_ids(hits) == [f"p{n}" for n in reversed(range(min(asked, 9)))][:k]
     assert [hit.score for hit in hits] == [-len(hit.passage.text) for hit in hits]
 
 
 def test_equal_scores_keep_the_order_of_the_retriever():
     """Hits with equal scores stay as the retriever ordered them, and numpy's numbers become floats."""
-    hits = found(
+    hits = search_all(
         RerankedRetriever(MemoryRetriever(ROWS[:4]), rerank=Returning(np.array([0.5, 0.9, 0.5, 0.9]))), "river", k=4
     )
-    assert ids(hits[0]) == ["p1", "p3", "p0", "p2"]
+    assert passage_ids(hits[0]) == ["p1", "p3", "p0", "p2"]
     assert all(type(hit.score) is float for hit in hits[0])
 
 
@@ -86,7 +86,9 @@ def test_titles_are_read_with_texts():
             read.extend(texts)
             return [0.0] * len(texts)
 
-    found(RerankedRetriever(MemoryRetriever([Passage(id="a", title="Sea", text="river")]), rerank=Reading()), "river")
+    search_all(
+        RerankedRetriever(MemoryRetriever([Passage(id="a", title="Sea", text="river")]), rerank=Reading()), "river"
+    )
     assert read == ["Sea\nriver"]
 
 
@@ -110,7 +112,7 @@ def test_the_name_tells_retriever_reranker_and_depth():
 def test_scores_that_cannot_be_used_fail_the_search(scores):
     """Too few or too many scores, and scores that are not finite numbers, are a failure with the reranker's name."""
     with pytest.raises(ArmFailed, match="the reranker odd failed: "):
-        found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Returning(scores)), "river", k=1)
+        search_all(RerankedRetriever(MemoryRetriever(ROWS), rerank=Returning(scores)), "river", k=1)
 
 
 def test_scores_without_end_fail_the_search():
@@ -118,7 +120,7 @@ def test_scores_without_end_fail_the_search():
     read = itertools.count()
     endless = itertools.islice(map(float, read), 100_000)
     with pytest.raises(ArmFailed, match="9 texts and returned more than 9 scores"):
-        found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Returning(endless)), "river", k=1)
+        search_all(RerankedRetriever(MemoryRetriever(ROWS), rerank=Returning(endless)), "river", k=1)
     assert next(read) == 10
 
 
@@ -130,10 +132,10 @@ def test_failures_are_told(caplog):
             raise KeyError("no key")
 
     with pytest.raises(ArmFailed, match="the retriever fails at search 1"):
-        found(RerankedRetriever(MemoryRetriever(ROWS, fail_at=[1]), rerank=Shortest()), "river")
+        search_all(RerankedRetriever(MemoryRetriever(ROWS, fail_at=[1]), rerank=Shortest()), "river")
     for _ in range(3):
         with pytest.raises(ArmFailed, match="the reranker shortest failed: KeyError: 'no key'"):
-            found(RerankedRetriever(MemoryRetriever(ROWS), rerank=Broken()), "river")
+            search_all(RerankedRetriever(MemoryRetriever(ROWS), rerank=Broken()), "river")
     assert caplog.text.count("Traceback") == 1
     assert "the reranker shortest raised the same KeyError 2 times" in caplog.text
 

@@ -15,7 +15,7 @@ from ragbandit.testing.arms import PASSAGES
 from tests.support.servers.scripted_http import ScriptedHttp as Server, json_reply
 from tests.support.servers.tcp_proxy import TcpProxy
 
-es = pytest.importorskip("ragbandit.strategies.retrievers.elasticsearch", reason="pip install '.[elasticsearch]'")
+es = pytest.importorskip("ragbandit.additions.elasticsearch.retriever", reason="pip install '.[elasticsearch]'")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ AssertionError if the retriever breaks the contract. Run all of `RETRIEVER_CHECK
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ragbandit.strategies.base import Hit, Passage, Retriever
@@ -21,7 +21,7 @@ PASSAGES = (
 )
 
 
-def found(retriever: Retriever, *queries: str, k: int = 3) -> list[tuple[Hit, ...]]:
+def search_all(retriever: Retriever, *queries: str, k: int = 3) -> list[tuple[Hit, ...]]:
     """What each query finds; all are searched at once, and the retriever is closed after, twice."""
 
     async def ask() -> list[tuple[Hit, ...]]:
@@ -39,24 +39,24 @@ def check_protocol(make: MakeRetriever) -> None:
     one, other = make(PASSAGES), make(PASSAGES[:2])
     assert isinstance(one, Retriever)
     assert one.name != other.name
-    found(one)
-    found(other)
+    search_all(one)
+    search_all(other)
 
 
 def check_order_and_size(make: MakeRetriever) -> None:
     """At most k distinct hits come, scores never rise, and fewer hits are the first of more."""
-    few = found(make(PASSAGES), "river city Poland", k=2)[0]
-    many = found(make(PASSAGES), "river city Poland", k=100)[0]
+    few = search_all(make(PASSAGES), "river city Poland", k=2)[0]
+    many = search_all(make(PASSAGES), "river city Poland", k=100)[0]
     assert len(few) == 2
     assert few == many[:2]
     assert len({hit.passage.id for hit in many}) == len(many) <= len(PASSAGES)
     assert all(one.score >= two.score for one, two in itertools.pairwise(many))
-    assert found(make(PASSAGES), "river", k=0) == [()]
+    assert search_all(make(PASSAGES), "river", k=0) == [()]
 
 
 def check_whole_passages(make: MakeRetriever) -> None:
     """Passages come back as they went in, with emoji, foreign letters and control characters."""
-    hits = found(make(PASSAGES), "Joan's running shoes", k=len(PASSAGES))[0]
+    hits = search_all(make(PASSAGES), "Joan's running shoes", k=len(PASSAGES))[0]
     assert {hit.passage for hit in hits} <= set(PASSAGES)
     assert PASSAGES[3] in {hit.passage for hit in hits}
 
@@ -64,7 +64,7 @@ def check_whole_passages(make: MakeRetriever) -> None:
 def check_nothing_to_search_for(make: MakeRetriever) -> None:
     """Empty queries and those without a letter or digit find nothing."""
     queries = ["", "   ", "?!", "👍👍", "\x00"]
-    assert found(make(PASSAGES), *queries) == [()] * len(queries)
+    assert search_all(make(PASSAGES), *queries) == [()] * len(queries)
 
 
 def check_strange_queries(make: MakeRetriever) -> None:
@@ -72,22 +72,22 @@ def check_strange_queries(make: MakeRetriever) -> None:
     queries = ["北", "river \ud800", 'title:"river" AND (-city) {"match"} \\', "Vistula river " * 5000]
     queries.append(" ".join(f"word{number}" for number in range(10_000)) + " river")
     queries.append("Vistula " + "北京上海" * 3000)
-    answers = found(make(PASSAGES), *queries, k=len(PASSAGES))
+    answers = search_all(make(PASSAGES), *queries, k=len(PASSAGES))
     assert all(answers[place] for place in (0, 1, 2, 3, 5))
 
 
 def check_very_long_passage(make: MakeRetriever) -> None:
     """A passage of 100,000 words is indexed and comes back whole."""
     long = Passage(id="long", title="Endless", text="zebra " + " ".join(f"w{n % 977}" for n in range(100_000)))
-    hits = found(make([*PASSAGES, long]), "zebra endless", k=len(PASSAGES) + 1)[0]
+    hits = search_all(make([*PASSAGES, long]), "zebra endless", k=len(PASSAGES) + 1)[0]
     assert long in {hit.passage for hit in hits}
 
 
 def check_same_again(make: MakeRetriever) -> None:
     """Searches at the same time give what single ones give."""
     queries = ["vistula", "warsaw city", "joan runs", "river"]
-    together = found(make(PASSAGES), *queries * 5)
-    assert together == [found(make(PASSAGES), query)[0] for query in queries] * 5
+    together = search_all(make(PASSAGES), *queries * 5)
+    assert together == [search_all(make(PASSAGES), query)[0] for query in queries] * 5
 
 
 RETRIEVER_CHECKS: tuple[Callable[[MakeRetriever], Any], ...] = (
@@ -96,5 +96,6 @@ RETRIEVER_CHECKS: tuple[Callable[[MakeRetriever], Any], ...] = (
 )
 
 
-def ids(hits):
+def passage_ids(hits: Iterable[Hit]) -> list[str]:
+    """The ids of the passages of these hits."""
     return [hit.passage.id for hit in hits]

@@ -1,28 +1,53 @@
-"""Makes rerankers from settings."""
+"""Puts rerankers around retrievers, by their settings."""
 
 import importlib.util
 import os
-from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from ragbandit.router.config.named_sections import section_of
-from ragbandit.router.config.sections import RerankPrices, RerankSettings
+from ragbandit.additions.reranking.settings import RerankPrices, RerankSection, RerankSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.strategies.base import Retriever
 from ragbandit.strategies.retrievers.rerankers.reranked import Price, RerankedRetriever, Reranker, Scored, free
-from ragbandit.strategies.run import Strategy
+from ragbandit.workers.setup.retrievers import RetrieverKind
 
 _SECTION = "retriever.rerank"
 
 
-def reranked(opened: Callable[[], Retriever], *, chosen: RerankSettings) -> Retriever:
-    """The retriever with this reranker around it. Raises ConfigError."""
-    rerank = make_reranker(chosen)
-    return RerankedRetriever(opened(), rerank=rerank, depth=chosen.depth)
+def reranked(kind: RetrieverKind, settings: Settings) -> RetrieverKind:
+    """The retriever with the reranker of its settings around it; the retriever itself if there is none."""
+    chosen = settings.retriever.of(RerankSection).rerank
+    if chosen is None:
+        return kind
+
+    def opened() -> Retriever:
+        rerank = make_reranker(chosen)
+        return RerankedRetriever(kind.open(), rerank=rerank, depth=chosen.depth)
+
+    def check() -> None:
+        kind.check()
+        check_reranker(chosen)
+
+    def check_passages(arm: str, passages: int) -> None:
+        kind.check_passages(arm, passages)
+        if passages > chosen.depth:
+            message = f"{chosen.depth} is below the {passages} passages that the arm {arm} takes from a search"
+            remedy = "raise it well above them, or lower the arm's passages"
+            raise ConfigError(message, field=f"{_SECTION}.depth", remedy=remedy)
+
+    return replace(
+        kind,
+        open=opened,
+        check=check,
+        check_passages=check_passages,
+        only_waits=kind.only_waits and chosen.url is not None,
+        servers={**kind.servers, **({} if chosen.url is None else {"rerank.url": chosen.url})},
+        prices=kind.prices + ("" if chosen.prices is None else chosen.prices.model_dump_json()),
+    )
 
 
 def make_reranker(chosen: RerankSettings) -> Reranker:
@@ -30,7 +55,7 @@ def make_reranker(chosen: RerankSettings) -> Reranker:
     if chosen.url is None:
         assert chosen.model is not None  # checked by the settings
         return _cross_encoder(chosen.model, device=chosen.device, prices=chosen.prices)
-    from ragbandit.strategies.retrievers.rerankers.rerank_server import RerankServer  # it loads httpx
+    from ragbandit.additions.reranking.rerank_server import RerankServer  # it loads httpx
 
     return RerankServer(
         chosen.url,
@@ -65,7 +90,7 @@ def price_of(prices: RerankPrices) -> Price:
 @lru_cache(maxsize=4)
 def _cross_encoder(model: str, *, device: str, prices: RerankPrices | None) -> Reranker:
     required_module("torch", extra="models", field=f"{_SECTION}.model")
-    from ragbandit.strategies.retrievers.rerankers.cross_encoder import CrossEncoder  # it loads torch
+    from ragbandit.additions.reranking.cross_encoder import CrossEncoder  # it loads torch
 
     folder = resolve(model, setting=f"{_SECTION}.model").folder
     name = None if Path(model).exists() else model
@@ -79,20 +104,3 @@ def _key(variable: str) -> str:
         remedy = "set it to the key in the environment of every worker, or leave this setting out"
         raise ConfigError(message, field=f"{_SECTION}.api_key_env", remedy=remedy)
     return key
-
-
-def check_depth(settings: Settings, *, arm: str, strategy: Strategy, retriever: str) -> None:
-    """Raise ConfigError if the arm asks for more passages per search than its retriever's reranker scores."""
-    rerank = settings.named_retrievers[retriever].rerank
-    passages = _passages_of_search(strategy)
-    if rerank is not None and passages > rerank.depth:
-        message = f"{rerank.depth} is below the {passages} passages that the arm {arm} takes from a search"
-        field = f"{section_of('retriever', retriever)}.rerank.depth"
-        raise ConfigError(message, field=field, remedy="raise it well above them, or lower the arm's passages")
-
-
-def _passages_of_search(strategy: Strategy) -> int:
-    """The arm's param with its passages per search, or its `passages`; 0 without one."""
-    params = {name: value for name, value in strategy.params.items() if isinstance(value, int)}
-    of_search = [value for name, value in params.items() if name.startswith("passages_per_")]
-    return int(max(of_search, default=params.get("passages", 0)))

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
+from ragbandit.additions.reranking import cross_encoder
+from ragbandit.additions.reranking.cross_encoder import CrossEncoder
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.retrievers.rerankers import cross_encoder
-from ragbandit.strategies.retrievers.rerankers.cross_encoder import CrossEncoder
 from tests.support.tiny_models import PAIR_MODELS, PAIR_TOKENS, tiny_cross_encoder
 
 QUERY = "who wrote dracula ?"

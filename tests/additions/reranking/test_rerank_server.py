@@ -7,14 +7,14 @@ import time
 
 import pytest
 
+from ragbandit.additions.reranking import rerank_server
+from ragbandit.additions.reranking.rerank_server import RerankServer
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import booked_by
-from ragbandit.strategies.retrievers.hybrid import MemoryRetriever
-from ragbandit.strategies.retrievers.rerankers import rerank_server
-from ragbandit.strategies.retrievers.rerankers.rerank_server import RerankServer
 from ragbandit.strategies.retrievers.rerankers.reranked import RerankedRetriever
+from ragbandit.strategies.retrievers.without_index import MemoryRetriever
+from ragbandit.testing.retrievers import passage_ids, search_all
 from tests.support.arms.rerankers import ROWS
-from tests.support.arms.retriever_checks import found, ids
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 
 TEXTS = ["river", "river sea", "sea"]
@@ -65,11 +65,11 @@ def test_the_request_and_its_order():
     """Model, question, documents and their number are sent with the key; the server's scores order the hits."""
     with ScriptedHttp(answer=lengths) as http:
         server = RerankServer(f"{http.url}/v1", model="m", key="k3y")
-        hits = found(RerankedRetriever(MemoryRetriever(ROWS), rerank=server, depth=4), "river", k=2)[0]
+        hits = search_all(RerankedRetriever(MemoryRetriever(ROWS), rerank=server, depth=4), "river", k=2)[0]
         ((path, headers, body),) = http.seen
     assert (path, headers["Authorization"], headers["Accept-Encoding"]) == ("/v1/rerank", "Bearer k3y", "identity")
     assert body == {"model": "m", "query": "river", "documents": [row.text for row in ROWS[:4]], "top_n": 4}
-    assert ids(hits) == ["p0", "p1"]
+    assert passage_ids(hits) == ["p0", "p1"]
     assert [hit.score for hit in hits] == [len(row.text) for row in ROWS[:2]]
 
 
@@ -159,7 +159,7 @@ def test_a_failure_is_one_of_the_reranker():
     with ScriptedHttp(json_reply({"message": "invalid k3y"}, status=401)) as http:
         retriever = RerankedRetriever(MemoryRetriever(ROWS), rerank=RerankServer(http.url, model="m", key="k3y"))
         with pytest.raises(ArmFailed, match=r"the reranker m failed: http://127\.0") as caught:
-            found(retriever, "river", k=1)
+            search_all(retriever, "river", k=1)
     assert "it replied 401: " in str(caught.value)
     assert "k3y" not in str(caught.value)
 

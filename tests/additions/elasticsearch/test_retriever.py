@@ -10,16 +10,17 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
-from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
+from ragbandit.testing.retrievers import PASSAGES, RETRIEVER_CHECKS, search_all
+from tests.support import command
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 from tests.support.tiny_models import tiny_encoder
 
 pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
 
-from ragbandit.strategies.retrievers import elasticsearch as es
+from ragbandit.additions.elasticsearch import retriever as es
+from ragbandit.additions.hybrid.retriever import HybridRetriever
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index as build_bm25
 from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.strategies.retrievers.hybrid import HybridRetriever
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 BESIDE = Path(__file__).parents[4] / "shared"
@@ -102,7 +103,7 @@ def test_scores_of_title_and_text_add_and_ties_keep_the_order(at, name):
         Passage(id="both", title="bank", text="river bank"),
     ]
     at(name).build(rows)
-    hits = {hit.passage.id: hit.score for hit in found(at(name).opened(), "banks", k=9)[0]}
+    hits = {hit.passage.id: hit.score for hit in search_all(at(name).opened(), "banks", k=9)[0]}
     assert hits["both"] == pytest.approx(hits["title"] + hits["z"], rel=1e-5)
     assert [key for key in hits if key in "za"] == ["z", "a"]
 
@@ -129,7 +130,7 @@ def test_a_build_replaces_what_it_made_when_it_is_whole(at, name, monkeypatch):
     linked = Passage(id="u\ud800", title="t", text="river \ud800", url="https://example.com")
     assert at(name).build([linked])["passages"] == 1
     stored = Passage(id="u?", title="t", text="river ?", url="https://example.com")
-    assert [hit.passage for hit in found(at(name).opened(), "river")[0]] == [stored]
+    assert [hit.passage for hit in search_all(at(name).opened(), "river")[0]] == [stored]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_an_index_that_goes_away_fails_the_search(client, at, name):
     retriever = at(name).opened()
     remove(client, name)
     with pytest.raises(ArmFailed, match=r"does not exist.*ragbandit index build --retriever elasticsearch"):
-        found(retriever, "river")
+        search_all(retriever, "river")
 
 
 def test_meaning_needs_the_encoder_of_the_index(at, name, encoder):
@@ -176,6 +177,14 @@ def test_a_server_that_is_down_is_said(caplog):
     with pytest.raises(ConfigError, match=r"retriever\.url: Elasticsearch does not answer"):
         es.ElasticsearchRetriever("http://127.0.0.1:9", index="any").opened()
     assert not caplog.records
+
+
+def test_index_search_says_that_the_server_is_down(tmp_path, monkeypatch):
+    """`ragbandit index search` ends with exit code 2 and the setting."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(json.dumps({"retriever": {"url": "http://127.0.0.1:9"}}))
+    done = command.run("index", "search", "--retriever", "elasticsearch", code=2)
+    assert "retriever.url: Elasticsearch does not answer" in done.stderr
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "http://me:word@host:99999", "http://me:word@h"])
@@ -199,10 +208,10 @@ def test_a_busy_server_is_asked_again_with_the_key(replies, asked, message):
     with ScriptedHttp(*(json_reply(body, status=status, **elastic) for status in replies)) as server:
         retriever = es.ElasticsearchRetriever(server.url, index="any", api_key="secret")
         if message is None:
-            assert found(retriever, "river", k=1) == [()]
+            assert search_all(retriever, "river", k=1) == [()]
         else:
             with pytest.raises(ArmFailed, match=message):
-                found(retriever, "river", k=1)
+                search_all(retriever, "river", k=1)
     assert [headers["authorization"] for _, headers, _ in server.seen] == ["ApiKey secret"] * asked
 
 
@@ -215,8 +224,8 @@ def test_bm25_on_disk_finds_what_elasticsearch_finds(at, name, tmp_path):
     questions = [json.loads(line)["question"] for line in lines]
     at(name).build(passages)
     build_bm25(passages, tmp_path / "index")
-    theirs = found(at(name).opened(), *questions, k=10)
-    ours = found(Bm25Retriever(tmp_path / "index"), *questions, k=10)
+    theirs = search_all(at(name).opened(), *questions, k=10)
+    ours = search_all(Bm25Retriever(tmp_path / "index"), *questions, k=10)
     shared = [
         len({h.passage.id for h in one} & {h.passage.id for h in two}) / max(1, len(two))
         for one, two in zip(ours, theirs, strict=True)

@@ -10,23 +10,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ragbandit.router.config.loading import load
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Branch, Retrieved
-from ragbandit.strategies.base import Passage
 from ragbandit.workers.setup.generators import inline_arms, worker_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.support import command
+from tests.support.additions import needs
 from tests.support.arms.configured_arms import answered
+from tests.support.arms.river_passages import QUESTION, ROWS
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
-
-QUESTION = "Which river is in Paris?"
-ROWS = [
-    Passage(id="seine", title="", text="The Seine is a river in Paris, France."),
-    Passage(id="vistula", title="", text="A river of Poland: the Vistula."),
-    Passage(id="film", title="", text="Paris has a director who wrote a film, before and after the river ran dry."),
-    Passage(id="city", title="", text="What is the capital of France? Paris."),
-    Passage(id="dracula", title="", text="Who was born in the city by the river? Dracula."),
-    Passage(id="rhine", title="", text="Cologne, a Roman city, sits at the river Rhine."),
-]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +26,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("reranking")
     (place / "corpus.jsonl").write_text("\n".join(json.dumps({"id": r.id, "text": r.text}) for r in ROWS))
     (place / "own_river_search.py").write_text(
-        "from ragbandit.strategies.retrievers.hybrid import MemoryRetriever\n"
+        "from ragbandit.strategies.retrievers.without_index import MemoryRetriever\n"
         f"from {__name__} import ROWS\n"
         "def rows(): return MemoryRetriever(ROWS)\n"
     )
@@ -78,13 +69,12 @@ def longest_last(sent):
 
 @pytest.mark.parametrize(
     "retriever",
-    [{"name": "bm25"}, {"name": "dense"}, {"name": "hybrid"}, {"name": "own_river_search:rows"}],
-    ids=lambda retriever: retriever["name"],
+    ["bm25", "dense", pytest.param("hybrid", marks=needs("hybrid")), "own_river_search:rows"],
 )
 def test_a_cross_encoder_orders_the_passages_of_an_answer(folder, monkeypatch, retriever):
     """Every retriever's hits have the cross-encoder's scores, and the outcome has its name and seconds."""
     monkeypatch.syspath_prepend(folder)
-    outcome = answered(configured(folder, **retriever, rerank={"model": tiny_cross_encoder(), "depth": 6}), QUESTION)
+    outcome = answered(configured(folder, name=retriever, rerank={"model": tiny_cross_encoder(), "depth": 6}), QUESTION)
     (hits,) = (event for event in outcome.trace if isinstance(event, Retrieved))
     scores = {row.id: alone(hits.query, row.text) for row in ROWS}
     best = sorted(scores, key=lambda row: -scores[row])[:2]
@@ -194,6 +184,7 @@ def test_stored_answers_of_other_prices_are_not_used(folder):
     assert version(None) == version(SERVER) != version(cheap) != version(dear)
 
 
+@needs("elasticsearch")
 @pytest.mark.parametrize(("rerank", "is_inline"), [(SERVER, True), ({"model": "m"}, False), (None, True)])
 def test_the_service_reranks_by_a_server_itself(folder, rerank, is_inline):
     """An arm on Elasticsearch runs in the service if a server reranks, and in a worker if a model does."""

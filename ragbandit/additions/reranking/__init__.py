@@ -1,0 +1,7 @@
+"""Rerankers of the hits of any retriever: a cross-encoder in the worker, or a server."""
+
+from ragbandit.shared.additions import Addition
+
+ADDITION = Addition(
+    retriever_wrappers={"rerank": "rerankers:reranked"}, sections={"retriever": "settings:RerankSection"}
+)

@@ -1,0 +1,63 @@
+"""Settings of rerankers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ragbandit.router.config.section import Count, Seconds, Section
+
+
+class RerankPrices(Section):
+    """Prices of a reranker, in dollars. They are added."""
+
+    #: price of a search. A server's own number of searches counts if it reports one (Cohere: one per 100 documents)
+    search: Annotated[float, Field(ge=0)] = 0.0
+    #: price of 1,000 documents
+    documents: Annotated[float, Field(ge=0)] = 0.0
+    #: price of a million tokens, as the server reports them, else estimated at 4 bytes each
+    tokens: Annotated[float, Field(ge=0)] = 0.0
+
+
+class RerankSettings(Section):
+    """A reranker, which scores the hits of a retriever: a cross-encoder in the worker, or a server."""
+
+    #: cross-encoder: a folder or hub name of a model with one output. With `url`: the model's name on the server
+    model: Annotated[str, Field(min_length=1)] | None = None
+    #: hits that are searched and scored; the best of them go to the arm. Elasticsearch returns at most 10,000
+    depth: Annotated[int, Field(ge=1, le=10_000)] = 50
+    #: device of the cross-encoder; "auto": the GPU if there is one
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    #: address of a server's endpoint `/rerank`; None: the worker loads `model`
+    url: Annotated[str, Field(min_length=1)] | None = None
+    #: server: environment variable with the API key; None: no key is sent
+    api_key_env: Annotated[str, Field(min_length=1)] | None = None
+    #: server: form of requests. "cohere": {model, query, documents, top_n}, also of Jina, vLLM and others. "tei":
+    #: {query, texts}, of Text Embeddings Inference
+    form: Literal["cohere", "tei"] = "cohere"
+    #: server: maximum number of documents of a request; None: 1,000, or 32 with `form: tei`
+    batch: Count | None = None
+    #: server: timeout of an attempt, seconds
+    timeout_s: Seconds = 10.0
+    #: server: maximum number of attempts after the first attempt, if a failure may pass
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    #: dollars per search, per 1,000 documents or per million tokens; None: reranking costs 0 dollars
+    prices: RerankPrices | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "RerankSettings":
+        if self.url is None and self.model is None:
+            raise ValueError("needs the model of a cross-encoder, or the url of a server")
+        of_server = {"api_key_env", "form", "batch", "timeout_s", "retries"} & self.model_fields_set
+        if self.url is None and of_server:
+            raise ValueError(f"has {min(of_server)}, which only a server has, and no url")
+        if self.url is not None and "device" in self.model_fields_set:
+            raise ValueError("has a device, and its url's server chooses its own; leave it out")
+        return self
+
+
+class RerankSection(Section):
+    """What rerankers add to the section `retriever`."""
+
+    #: reranker of the hits, as {model: BAAI/bge-reranker-base, depth: 50} or {url: "http://10.0.0.9:8000/v1/rerank"}.
+    #: None: no reranking
+    rerank: RerankSettings | None = None

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 #: the tests of whatever computes features, texts, propensities, states and estimates
 FILES = (
+    "tests/additions/local_models",
     "tests/integration/encoders",
     "tests/integration/generators",
     "tests/integration/learning/test_audit.py",

@@ -66,7 +66,7 @@ def _facts(settings: Settings) -> Row:
         "model": generator.model if local else generator.name,
         "weights": None if weights is None else weights.source,
         "weights_sha256": None if weights is None else weights.sha256,
-        "precision": generator.precision,
+        "precision": getattr(generator, "precision", None),
         "bfloat16_in_hardware": _bfloat16(),
         "reward_quality": settings.reward.quality,
         "corpus_sha256": _sha256(HERE / "corpus.jsonl"),

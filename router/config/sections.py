@@ -85,7 +85,7 @@ class TokenPrices(Section):
 
 
 #: names of the core's generators; additions have further names
-GENERATORS: Final = ("local", "openai", "scripted")
+GENERATORS: Final = ("openai", "scripted")
 _GENERATORS: Final = [*GENERATORS, *offered("generators")]
 GeneratorName = Annotated[str, one_of(_GENERATORS), Field(json_schema_extra=names_schema(_GENERATORS))]
 
@@ -102,19 +102,9 @@ class GeneratorSettings(Section):
     name: GeneratorName = "local"
     #: "local": folder or hub name; "openai", "anthropic": the model's name on the server
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    #: "local": number format; "auto": bfloat16 if the processor or GPU supports it in hardware, else float32
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    #: "local": device of the model; "auto": the GPU if there is one
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    #: "local": torch threads; None: the number of cores divided by `workers.answer`
-    threads: Count | None = None
     #: size of the model's context window in tokens, for prompt and answer together. None: 2048, except for servers,
     #: where the size is unknown: every request is accepted, and arms assume 8,192 tokens
     context_tokens: Annotated[int, Field(ge=256)] | None = None
-    #: "local": most texts generated in one batch; None: 8 on a CPU, 64 on CUDA
-    max_batch: Count | None = None
-    #: "local": names of the special tokens of a model that was trained for the arm `self_rag_trained`
-    trained_tokens: list[str] = Field(default_factory=list)
     #: "scripted": part of the prompt -> the answer; "" matches every prompt. For tests and dry runs
     script: dict[str, str] = Field(default_factory=lambda: {"": "So the answer is: scripted."})
     #: "scripted": seconds before the first word

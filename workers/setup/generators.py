@@ -27,7 +27,7 @@ from ragbandit.strategies.registry import (
     with_preset,
 )
 from ragbandit.strategies.run import Strategy
-from ragbandit.workers.setup.generator_kinds import UNLIMITED_CONCURRENCY, generator_kind
+from ragbandit.workers.setup.generator_kinds import UNLIMITED_CONCURRENCY, generator_kind, kinds
 from ragbandit.workers.setup.retrievers import named_kind
 
 log = logging.getLogger("ragbandit.arms")
@@ -38,10 +38,13 @@ def capabilities_of(settings: GeneratorSettings) -> frozenset[Need]:
     return generator_kind(settings).capabilities
 
 
-def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:
-    """Load the generator, with prices. section: name of its settings in errors. Raises ConfigError."""
+def make_generator(settings: GeneratorSettings, *, section: str = "generator", threads: int | None = None) -> Generator:
+    """Load the generator, with prices. section: name of its settings in errors. threads: see `GeneratorKind.load`.
+
+    Raises ConfigError.
+    """
     with errors_of(section, kind="generator"):
-        generator = generator_kind(settings, section=section).load()
+        generator = generator_kind(settings, section=section).load(threads=threads)
         if settings.prices_by_model and settings.server is None:  # a server's generator adds prices itself
             return PricedGenerator(generator, price=settings.prices_by_model[settings.model])
     return generator
@@ -53,8 +56,6 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -
     return None if total <= 1 else max(1, cores // total)
 
 
-#: settings of all generators that do not change answers
-_SPEED = ("threads", "max_batch", "script_word_s", "supports")
 #: settings of a server that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
@@ -62,12 +63,14 @@ _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 def generator_version(settings: GeneratorSettings) -> str:
     """The settings that influence answers or their prices, as JSON. Stored answers of another version are not used."""
     options = (name for name, one in GeneratorSettings.model_fields.items() if isinstance(one.default, OpenAiOptions))
-    excluded: dict[str, bool | set[str]] = {**dict.fromkeys(_SPEED, True), **dict.fromkeys(options, True)}
+    speed = frozenset[str]().union(*(kind.speed for kind in kinds().values()))
+    excluded: dict[str, bool | set[str]] = dict.fromkeys((*speed, *options), True)
     excluded["openai"] = _PATIENCE
     if settings.server is not None:
         excluded[settings.name] = _PATIENCE
     version = settings.model_dump(mode="json", exclude=excluded)
-    return json.dumps(version | {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context})
+    version |= {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context}
+    return json.dumps(version, sort_keys=True)  # additions decide the order of keys
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:

@@ -24,12 +24,13 @@ def check_judge(settings: JudgeSettings, *, fetch: bool) -> None:
     chosen = settings.generator
     if chosen is None:
         return
-    if (chosen.name, chosen.model) == ("local", GeneratorSettings().model):
-        message = "judge.generator: %s is too small to judge, and its replies give no scores; set a larger model"
-        log.warning(message, chosen.model)
     with errors_of("judge.generator", kind="generator"):
-        generator_kind(chosen).check(fetch=fetch)
-    if not generator_kind(chosen).is_local:
+        kind = generator_kind(chosen)
+        if kind.is_local and chosen.model == GeneratorSettings().model:
+            message = "judge.generator: %s is too small to judge, and its replies give no scores; set a larger model"
+            log.warning(message, chosen.model)
+        kind.check(fetch=fetch)
+    if not kind.is_local:
         check_room(settings, generator=make_generator(chosen))
 
 

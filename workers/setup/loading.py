@@ -106,8 +106,8 @@ class ArmLoader:
         with self._lock:
             if key not in self._generators:
                 workers, cores = self._settings.workers, os.cpu_count() or 1
-                threads = chosen.threads or generators.threads_of_worker(workers, cores=cores, models=models)
-                generator = generators.make_generator(chosen.model_copy(update={"threads": threads}), section=section)
+                threads = generators.threads_of_worker(workers, cores=cores, models=models)
+                generator = generators.make_generator(chosen, section=section, threads=threads)
                 most_runs = generators.concurrency_of(chosen, wanted=workers.concurrency, generator=generator)
                 self._generators[key] = generator, most_runs
             return self._generators[key][0]

@@ -21,6 +21,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts import formats
 from ragbandit.shared.texts.formats import did_you_mean, one_line
 from ragbandit.strategies.arms.callable import CallableArm
+from ragbandit.workers.setup.generator_kinds import GeneratorKind, kinds
 from ragbandit.workers.setup.retrievers import retriever_kind, with_choice
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.verbs.model_abilities import abilities_by_model
@@ -109,8 +110,14 @@ def look_around(
     if server is not None and any(model.supports is None for model in models):
         abilities = abilities_by_model([model.name for model in models], url=server.url, key=server.key)
         models = tuple(replace(model, supports=model.supports or abilities.get(model.name)) for model in models)
-    local = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+    local = (kind := _local_kind()) is not None and all(importlib.util.find_spec(name) for name in kind.packages)
     return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local)
+
+
+def _local_kind() -> type[GeneratorKind] | None:
+    """The kind of the generator that runs in workers if the configuration names none; None in a tree without it."""
+    kind = kinds().get(Settings().generator.name)
+    return kind if kind is not None and kind.is_local else None
 
 
 def _pipeline_arm(text: str) -> tuple[str, Params]:
@@ -241,16 +248,16 @@ def _comment(text: str) -> str:
 
 
 def _no_server(here: Surroundings) -> Choice:
-    name, sections = Settings().generator.model, dict[str, Any]()
+    default, sections = Settings().generator, dict[str, Any]()
     if len(here.pipelines) > 1:
         why = "your pipelines have models of their own"
     elif here.no_workers:
         why = f"your own code answers, and RagBandit chooses: {here.no_workers}"
     elif here.local and (here.index or here.pipelines):
-        sections = {"generator": {"name": "local", "model": name}}
-        why = f"workers run {name}, for a first try: no model server was found (--url names one)"
+        sections = {"generator": {"name": default.name, "model": default.model}}
+        why = f"workers run {default.model}, for a first try: no model server was found (--url names one)"
     else:
-        package = "" if here.local else "torch (pip install '.[models]'), "
+        package = "" if here.local or _local_kind() is None else "torch (pip install '.[models]'), "
         missing = f"{package}documents (--documents DIR), a model server (--url) or your pipelines (--pipeline)"
         why = f"there is nothing to route, so your own code answers. Missing: {missing}"
     return Choice(topic="model", why=why, sections=sections)

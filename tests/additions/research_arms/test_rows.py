@@ -8,7 +8,7 @@ from tests.support.additions import needs
 from tests.support.arms.evaluated_arms import check_answer, evaluated
 from tests.support.tiny_models import tiny_writer
 
-pytestmark = needs("evaluation")
+pytestmark = needs("evaluation", "local_models")
 
 #: words that a model trained for Self-RAG writes (`self_rag_trained`)
 REFLECTIONS = (

@@ -1,4 +1,4 @@
-"""What generators give out while they write: the contract over real HTTP and with the real small model."""
+"""What generators give out while they write: the contract over real HTTP."""
 
 import asyncio
 import time
@@ -11,12 +11,10 @@ from ragbandit.shared.types import Conversation
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
-from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.doubles import STREAM_CHECKS, TEXT, RecordingReader
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import ask
-from tests.support.tiny_models import tiny_writer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -123,38 +121,3 @@ def test_the_deadline_leaves_what_was_given():
         done = asyncio.run(run(server))
     assert done.finish == "deadline"
     assert done.text == "".join(reader.pieces)
-
-
-def tiny():
-    return LocalGenerator(tiny_writer("llama"), device="cpu", precision="float32", threads=1)
-
-
-@CHECKS
-def test_local_keeps_the_contract(check):
-    """A model in the process, here one of random weights, gives out what it returns."""
-    check(lambda _text: tiny())
-
-
-def test_a_slow_reader_does_not_hold_up_the_texts_beside():
-    """While one reader sleeps, another call is answered; the sleeper then has the rest at once."""
-
-    async def run():
-        generator = tiny()
-        reading, go_on, texts = asyncio.Event(), asyncio.Event(), []
-
-        async def sink(text):
-            texts.append(text)
-            reading.set()
-            await go_on.wait()
-
-        prompt = Prompt(instructions="", body="Tell me about the sea.")
-        slow = asyncio.create_task(generator.complete(Request(prompt=prompt, max_tokens=24, sink=sink)))
-        await reading.wait()
-        other = await generator.complete(Request(prompt=prompt, max_tokens=30))
-        go_on.set()
-        done = await slow
-        assert done.text.startswith(texts[-1])
-        assert other.text.startswith(done.text)
-        await generator.close()
-
-    asyncio.run(asyncio.wait_for(run(), 100))

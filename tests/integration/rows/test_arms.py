@@ -8,7 +8,7 @@ from tests.support.additions import needs
 from tests.support.arms.evaluated_arms import check_answer, evaluated
 from tests.support.tiny_models import tiny_writer
 
-pytestmark = needs("evaluation")
+pytestmark = needs("evaluation", "local_models")
 
 #: arms that call a server or a function; docs/rows.md names their tests
 ELSEWHERE = ("callable", "http", "model")
@@ -31,14 +31,3 @@ def rows(tmp_path_factory):
 def test_an_arm_answers(rows, arm):
     """The arm answers by calls of its model, after a search unless it may do without."""
     check_answer(*rows[arm], may_know=arm == "no_retrieval")
-
-
-def test_a_model_with_an_encoder_answers(tmp_path):
-    """FLAN-T5's kind of model, tiny and random, answers in the papers' three arms from its configuration."""
-    arms = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
-    rows = evaluated(tmp_path, arms=arms, strategy=",".join(arms), generator={"model": tiny_writer("t5")})
-    for arm in arms:
-        row, stored = rows[arm]
-        assert (row["questions"], row["failed"]) == (1, 0), row["failures"]
-        assert stored["answer"]
-        assert min(stored["cost"]["prompt_tokens"], stored["cost"]["completion_tokens"]) > 0

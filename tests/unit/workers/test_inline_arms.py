@@ -27,6 +27,9 @@ CASES: dict[str, Any] = {
     "a Python function": ({"class": "callable", "object": "json:dumps"}, OPENAI, {}, False),
 }
 
+#: words in the name of a case -> the addition that it needs
+ADDITIONS = {"Elastic": "elasticsearch", "a local model": "local_models"}
+
 
 def settings_of(folder: Path, **tree):
     import yaml
@@ -37,7 +40,11 @@ def settings_of(folder: Path, **tree):
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=needs("elasticsearch") if "Elastic" in case else ()) for case in CASES]
+    "case",
+    [
+        pytest.param(case, marks=[needs(addition) for words, addition in ADDITIONS.items() if words in case])
+        for case in CASES
+    ],
 )
 def test_arms_of_the_service(tmp_path, case):
     """An arm runs in the service if all it does is wait for servers."""

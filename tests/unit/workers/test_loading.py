@@ -14,6 +14,7 @@ from ragbandit.workers.setup import loading
 from ragbandit.workers.setup.generators import check_worker_arms, hints, make_strategies, worker_arms
 from ragbandit.workers.setup.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
 from ragbandit.workers.setup.pipelines import load_pipelines
+from tests.support.additions import needs
 from tests.support.cases import every_case
 
 SCRIPTED = {"name": "scripted", "script": {"": "x"}}
@@ -70,12 +71,13 @@ def test_two_names_of_equal_settings_are_one_model():
     assert full_arms(arms, running=["a", "a", "b", "c", "unknown"]) == {"a", "b"}
 
 
+@needs("local_models")
 def test_nothing_is_loaded_that_no_arm_asks(monkeypatch):
     """Beside named generators the default is not made; for an arm behind a URL none is, and its facts stay."""
     made = []
 
-    def noted(chosen, *, section):
-        made.append((section, chosen.model, chosen.threads))
+    def noted(chosen, *, section, threads):
+        made.append((section, chosen.model, threads))
         return ScriptedGenerator({"": ""})
 
     monkeypatch.setattr(loading.generators, "make_generator", noted)

@@ -14,7 +14,6 @@ from ragbandit.router.config.sections import GENERATORS
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.processes.consumers import Signals
@@ -28,8 +27,9 @@ from ragbandit.workers.setup.generators import (
     threads_of_worker,
     worker_arms,
 )
-from ragbandit.workers.setup.loading import ArmLoader
+from ragbandit.workers.setup.loading import ArmLoader, check_generators
 from ragbandit.workers.setup.retrievers import retriever_kind, search_once
+from tests.support.additions import needs
 
 
 class Trained:
@@ -58,10 +58,9 @@ def test_workers_share_the_cores(workers, cores, threads):
 
 def test_a_bare_arm_check_loads_no_model():
     """What a generator can do is read from its class; an arm that needs more is refused before anything is loaded."""
-    settings = Settings(generator={"name": "local", "model": "no/such-model"})
+    settings = Settings(generator={"name": "scripted"})
     check_worker_arms(settings)
-    assert capabilities_of(settings.generator) == LocalGenerator.capabilities
-    assert capabilities_of(Settings(generator={"name": "scripted"}).generator) == ScriptedGenerator.capabilities
+    assert capabilities_of(settings.generator) == ScriptedGenerator.capabilities
     with pytest.raises(ConfigError, match=r"needs .*trained_tokens"):
         check_worker_arms(settings.model_copy(update={"arms": {"own": TRAINED}}))
 
@@ -82,7 +81,7 @@ def test_the_retriever_is_made_by_its_name(tmp_path):
         ({"name": "scripted"}, None, 8),
         ({"name": "openai", "openai": {"concurrency": 5}}, None, 5),
         ({"name": "openai", "openai": {"concurrency": 5}}, 2, 2),
-        ({"name": "local"}, None, 3),
+        pytest.param({"name": "local"}, None, 3, marks=needs("local_models")),
     ],
 )
 def test_questions_at_once_follow_the_generator(generator, configured, expected):
@@ -207,7 +206,7 @@ def test_short_answers_of_a_large_model_are_hinted_at(caplog):
         {"generator": OPENAI, "arms_preset": "small"},
         {"generator": OPENAI, "arms": {"single_step": {"max_tokens": 200}, "multi_step": {"preset": "gpt"}}},
         {"generator": OPENAI, "arms": {"mine": {"run_by": "caller"}}},
-        {"generator": {"name": "local"}},
+        {"generator": {"name": "scripted"}},
         {"generator": {**OPENAI, "openai": {"token_prices": {"gpt": [1.0, 2.0]}}}, "arms_preset": "chat"}
         | {"budget": {"dollars": 0.1}},
         {"generator": {"token_prices": {"input": 1.0, "output": 2.0}}, "budget": {"dollars": 0.1}},
@@ -218,7 +217,7 @@ def test_nothing_is_said_where_it_was_chosen(settings):
     assert hints(Settings(**settings)) == ()
 
 
-@pytest.mark.parametrize("generator", [{"name": "local"}, OPENAI])
+@pytest.mark.parametrize("generator", [{"name": "scripted"}, OPENAI])
 def test_a_cap_on_dollars_without_prices_is_hinted_at(generator):
     """budget.dollars caps nothing where calls have no price."""
     (hint,) = hints(Settings(generator=generator, arms_preset="chat", budget={"dollars": 0.1}))
@@ -234,3 +233,15 @@ def test_each_generator_of_the_core_has_a_kind():
 def test_each_retriever_of_the_core_has_a_kind():
     """The names that the settings take for the core's retrievers are those of its kinds."""
     assert retrievers.KINDS.keys() == set(RETRIEVERS)
+
+
+def test_a_default_whose_addition_is_missing_is_refused_where_it_is_needed(monkeypatch):
+    """Without the default generator nothing can be loaded where arms need one; the remedy has the known names."""
+    monkeypatch.setattr("ragbandit.workers.setup.generator_kinds.kinds", lambda: KINDS)
+    for settings in (Settings(generator={"name": "scripted"}), Settings(arms={"mine": {"run_by": "caller"}})):
+        check_worker_arms(settings)
+        check_generators(settings, fetch=False)
+    check_worker_arms(Settings())
+    with pytest.raises(ConfigError, match="there is no generator 'local'") as caught:
+        check_generators(Settings(), fetch=False)
+    assert (caught.value.field, caught.value.remedy) == ("generator.name", "known: openai, scripted")

@@ -220,7 +220,7 @@ def test_validate_tries_what_it_can(run, tmp_path):
         ("encoder: {model: distilbert/distilbert-base-uncased}", "torch", "models"),
         ("database_url: postgresql+psycopg://localhost/x", "psycopg", "postgres"),
         ("generator: {name: openai, model: m}", "openai", "openai"),
-        ("generator: {name: local}", "torch", "models"),
+        pytest.param("generator: {name: local}", "torch", "models", marks=needs("local_models")),
     ],
 )
 def test_validate_names_the_missing_package(whole, monkeypatch, text, package, extra):

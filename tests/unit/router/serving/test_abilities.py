@@ -17,7 +17,7 @@ ARMS = {
 SETTINGS = Settings(
     arms=ARMS,
     generator={"name": "openai", "context_tokens": 300, "openai": {"logprobs": True}},
-    generators={"large": {"name": "openai", "supports": ["images", "tools"]}, "own": {"name": "local"}},
+    generators={"large": {"name": "openai", "supports": ["images", "tools"]}, "own": {"name": "scripted"}},
 )
 PASSING = passing_arms(SETTINGS.worker_arms, generators=SETTINGS.named_generators)
 

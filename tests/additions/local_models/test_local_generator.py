@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.additions.local_models.generator import LocalGenerator
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Message
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.generators.local import LocalGenerator
 
 pytestmark = pytest.mark.models
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ragbandit.strategies.generators.static_batches import SequenceState
+    from ragbandit.additions.local_models.static_batches import SequenceState
 
 #: capabilities of models without an encoder only
 DECODER_ONLY: Final[frozenset[Need]] = frozenset({"attention", "hidden_states"})
@@ -81,7 +81,7 @@ class LocalGenerator(Generator):
         self._tokenizer_lock = threading.Lock()
         self._ids = lru_cache(maxsize=256)(self._tokenize)  # a prompt is tokenized twice: to be counted, and to be sent
         self._token_text = cache(lambda token: self._text([token], plain=False))
-        from ragbandit.strategies.generators.static_batches import Batches
+        from ragbandit.additions.local_models.static_batches import Batches
 
         self._batches = Batches(
             self._model,
@@ -123,7 +123,7 @@ class LocalGenerator(Generator):
         return replace(completion, first_s=sequence.first_s)
 
     def _sequence(self, request: Request) -> "SequenceState":
-        from ragbandit.strategies.generators.static_batches import SequenceState
+        from ragbandit.additions.local_models.static_batches import SequenceState
 
         ids = self._ids(request.prompt)
         if not ids:

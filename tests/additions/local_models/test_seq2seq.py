@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.additions.local_models import kind
+from ragbandit.additions.local_models.generator import LocalGenerator
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage, Prompt, Request, Sampling
-from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.testing.doubles import STREAM_CHECKS
-from ragbandit.workers.setup import generator_kinds, generators
+from ragbandit.workers.setup import generators
 from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.support.arms.arm_runs import ARMS_HERE, made
@@ -165,7 +166,7 @@ def test_a_model_that_was_not_on_disk_is_checked_when_it_is_loaded(monkeypatch, 
     """The loader compares the needs of every arm with what the loaded model offers."""
     build_index([Passage(id="a", title="A", text="one passage")], tmp_path / "index")
     settings = Settings(generator=section(), retriever={"index": str(tmp_path / "index")})
-    monkeypatch.setattr(generator_kinds, "config_at_hand", lambda _model: {})
+    monkeypatch.setattr(kind, "config_at_hand", lambda _model: {})
     loader = ArmLoader(settings)
     assert set(loader.load({"multi_step": generators.WorkerArm(params={})})) == {"multi_step"}
     with pytest.raises(ConfigError, match="needs attention") as caught:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from ragbandit.additions.local_models.generator import LocalGenerator
 from ragbandit.strategies.base import Prompt, Request, Sampling
-from ragbandit.strategies.generators.local import LocalGenerator
 
 torch = pytest.importorskip("torch")
 pytestmark = [

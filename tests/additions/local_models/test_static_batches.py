@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ragbandit.additions.local_models.generator import LocalGenerator, pieces
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
-from ragbandit.strategies.generators.local import LocalGenerator, pieces
 from ragbandit.strategies.generators.wrappers import PricedGenerator
 from tests.support.tiny_models import tiny_writer
 
@@ -36,8 +36,8 @@ def writer(architecture, *, rows=4):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Prompts are read in pieces, and stop strings looked for, within a few tokens."""
-    monkeypatch.setattr("ragbandit.strategies.generators.static_batches._CHUNK", 16)
-    monkeypatch.setattr("ragbandit.strategies.generators.local._TAIL", 0)
+    monkeypatch.setattr("ragbandit.additions.local_models.static_batches._CHUNK", 16)
+    monkeypatch.setattr("ragbandit.additions.local_models.generator._TAIL", 0)
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from ragbandit.additions.local_models.generator import LocalGenerator
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request, Sampling
-from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.parts import Attention
 from tests.support.tiny_models import tiny_writer
 

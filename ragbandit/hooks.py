@@ -2,6 +2,8 @@
 
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`
+- an arm that asks other arms of the configuration: a subclass of `CompositeArm` too. `Addition.arm_parts` names its
+  params with them, so that a router knows whom it asks without importing it
 - a policy: `Policy`, by a class path, an entry point of the group `ragbandit.policies`, or `Addition.policies`. Its
   contract: `ragbandit.testing.policies.POLICY_CHECKS`
 - a generator: `Generator` is the loaded model, and `GeneratorKind` knows facts about it before, by
@@ -42,6 +44,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import Finding
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.additions import Addition
+from ragbandit.strategies.arm_parts.composite import CompositeArm
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy as Arm
 from ragbandit.workers.chores.chore import Chore
@@ -53,6 +56,7 @@ __all__ = [
     "Arm",
     "CheckSettings",
     "Chore",
+    "CompositeArm",
     "Generator",
     "GeneratorKind",
     "LogForm",

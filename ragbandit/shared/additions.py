@@ -27,6 +27,8 @@ class Addition:
 
     #: name of an arm -> a class that follows `ragbandit.hooks.Arm`
     arms: Mapping[str, str] = field(default_factory=dict)
+    #: name of one of these arms -> its params that name other arms, which it asks; the arm is a `CompositeArm`
+    arm_parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: name of a policy -> a class that follows `ragbandit.hooks.Policy`
     policies: Mapping[str, str] = field(default_factory=dict)
     #: `generator.name` -> a subclass of `ragbandit.hooks.GeneratorKind`
@@ -59,8 +61,10 @@ class Addition:
     pages: tuple[str, ...] = ()
 
 
+#: fields of `Addition` that offer no name
+_NOT_OFFERED: Final = ("arm_parts", "sections", "needs", "pages")
 #: the names of the hooks under which a name is offered once
-HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in ("sections", "needs", "pages"))
+HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in _NOT_OFFERED)
 
 
 @cache
@@ -92,6 +96,11 @@ def loaded(hook: str) -> Mapping[str, Any]:
     Raises ConfigError with the place of one that cannot be imported.
     """
     return MappingProxyType({name: _imported(name, place=place) for name, place in offered(hook).items()})
+
+
+def arm_parts() -> Mapping[str, tuple[str, ...]]:
+    """Name of each arm of additions that asks other arms -> its params that name them. Imports no arm."""
+    return {arm: params for what in additions().values() for arm, params in what.arm_parts.items()}
 
 
 def section_parts(section: str) -> tuple[type[Any], ...]:

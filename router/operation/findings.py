@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
+from ragbandit.shared.additions import arm_parts
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.texts.formats import counted, did_you_mean, duration, moment, number, percent
 from ragbandit.shared.types import IMPORTED
@@ -146,18 +147,20 @@ def _of_rules(settings: "Settings") -> Iterator[Finding]:
 
 
 def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Finding]:
-    """Tenants that are probably misspelled, arms that a cascade asks, and auxiliary models that the rule leaves out."""
+    """Tenants that are probably misspelled, arms that an arm asks, and auxiliary models that the rule leaves out."""
     for tenant in rule.tenants:
         advice = did_you_mean(tenant, settings.tenants) if tenant not in settings.tenants else ""
         if advice:
             what = f"{name} names the tenant {tenant}, which the setting tenants does not have"
             yield Finding("warning", "rules", what, f"{advice}else ignore this")
+    asked = arm_parts()
     for arm in rule.arms:
         params = settings.arms[arm]
-        parts = [params.get(part) for part in ("first", "then", "differs_from") if params.get("class") == "cascade"]
-        others = [part for part in parts if part in settings.arms and part not in rule.arms]
+        parts = [params.get(part) for part in asked.get(str(params.get("class", arm)), ())]
+        named = [part for part in parts if isinstance(part, str)]  # others are definitions
+        others = [part for part in named if part in settings.arms and part not in rule.arms]
         if others:
-            what = f"{name} allows {arm}, which asks {', '.join(map(str, others))}: an arm includes its parts"
+            what = f"{name} allows {arm}, which asks {', '.join(others)}: an arm includes its parts"
             yield Finding("warning", "rules", what, "allow only arms whose parts may answer, or accept that")
     rewrite = settings.conversation.rewrite
     models = {

@@ -22,6 +22,7 @@ from ragbandit.examples.handbook.report import show
 from ragbandit.examples.handbook.side_by_side import KINDS, sampled
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.shared.additions import arm_parts
 from tests.support import command
 from tests.support.additions import needs
 from tests.support.arms.arm_runs import ARMS_HERE, made
@@ -169,7 +170,7 @@ def test_all_arms_side_by_side(tmp_path, run_here, capsys):
     by_kind = {row["strategy"]: [row[kind] for kind in KINDS] for row in report["by_kind"]}
     lacking = {name: made(name).needs - {"completion", "stop"} for name in ARMS_HERE}
     assert {name for name, needed in lacking.items() if not needed} <= set(rows)
-    no_strategies = {"callable", "cascade", "http", "model"}
+    no_strategies = {"callable", "http", "model", *arm_parts()}
     assert no_strategies | {name for name, needed in lacking.items() if needed} == set(report["left_out"])
     printed = capsys.readouterr().out
     for name, needed in lacking.items():

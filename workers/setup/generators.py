@@ -13,7 +13,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
 from ragbandit.shared.texts.redaction import described
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.strategies.arms.cascade import Cascade
+from ragbandit.strategies.arm_parts.composite import CompositeArm
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.wrappers import PricedGenerator
 from ragbandit.strategies.registry import (
@@ -130,7 +130,7 @@ def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) ->
 
 
 def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
-    """Make these arms, and all arms that cascades ask. Loads no model. Raises ConfigError."""
+    """Make these arms, and all arms that they ask. Loads no model. Raises ConfigError."""
     strategies: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
     pending = dict(arms)
     while pending:
@@ -143,8 +143,8 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
             with named_kind(settings, arm.retriever) as kind:
                 kind.check_passages(name, _passages_of_search(strategy))
         strategies[ArmName(name)] = arm, strategy
-        if isinstance(strategy, Cascade):
-            parts = dict(parts_of_cascade(strategy, settings=settings).values())
+        if isinstance(strategy, CompositeArm):
+            parts = dict(parts_of_composite(strategy, settings=settings).values())
             pending |= {part: parts[part] for part in parts if part not in strategies and part not in pending}
     return strategies
 
@@ -168,7 +168,9 @@ def inline_arms(settings: Settings) -> dict[str, WorkerArm]:
 
 
 def _only_waits(strategy: Strategy, *, arm: WorkerArm, settings: Settings) -> bool:
-    if registered_name(type(strategy)) not in built_in_arms().keys() - {"callable", "cascade"}:
+    if registered_name(type(strategy)) not in built_in_arms().keys() - {"callable"}:
+        return False
+    if isinstance(strategy, CompositeArm):
         return False
     if generates(strategy) and settings.named_generators[arm.generator].server is None:
         return False
@@ -183,22 +185,22 @@ def needs_workers(settings: Settings) -> bool:
     return len(settings.worker_arms) > len(inline_arms(settings))
 
 
-def parts_of_cascade(cascade: Cascade, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
-    """Returns param of the cascade -> (name, definition) of the arm that the cascade asks. Raises ConfigError."""
+def parts_of_composite(composite: CompositeArm, *, settings: Settings) -> dict[str, tuple[str, WorkerArm]]:
+    """Returns param of the arm -> (name, definition) of the arm that it asks. Raises ConfigError."""
     arms = worker_arms(settings)
     parts: dict[str, tuple[str, WorkerArm]] = {}
-    if cascade.judged and settings.judge.generator is None:
+    if composite.judged and settings.judge.generator is None:
         remedy = "set judge.generator, or use another condition"
-        raise ConfigError("there is no judge", field=f"arms.{cascade.name}.judge", remedy=remedy)
-    for param, part in cascade.part_names.items():
+        raise ConfigError("there is no judge", field=f"arms.{composite.name}.judge", remedy=remedy)
+    for param, part in composite.part_names.items():
         if not isinstance(part, str):
-            name = f"{cascade.name}.{param}"
+            name = f"{composite.name}.{param}"
             # Made together with the configured arms, because only one of all these arms needs the preset `arms_preset`.
             parts[param] = name, worker_arms(settings, inline={name: part})[name]
-        elif part not in arms or part == cascade.name:
-            names = [name for name in arms if name != cascade.name]
+        elif part not in arms or part == composite.name:
+            names = [name for name in arms if name != composite.name]
             message = f"{part!r} is no other arm that our workers run"
-            raise ConfigError(message, field=f"arms.{cascade.name}.{param}", remedy=known_choices(names, given=part))
+            raise ConfigError(message, field=f"arms.{composite.name}.{param}", remedy=known_choices(names, given=part))
         else:
             parts[param] = part, arms[part]
     return parts

@@ -11,7 +11,7 @@ from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
-from ragbandit.strategies.arms.cascade import Cascade, CascadePart, Check
+from ragbandit.strategies.arm_parts.composite import ArmPart, Check, CompositeArm
 from ragbandit.strategies.base import Generator, Prompt, Retriever
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import made_by
@@ -77,27 +77,27 @@ class ArmLoader:
     def _bind(
         self, name: str, loaded: Mapping[ArmName, LoadedArm], *, bound: set[str], within: tuple[str, ...]
     ) -> None:
-        """Bind a cascade to its parts, inner cascades first, and add it to `bound`. within: enclosing cascades."""
-        cascade = loaded[ArmName(name)].strategy
-        if not isinstance(cascade, Cascade) or name in bound:
+        """Bind an arm to the arms that it asks, inner ones first, and add it to `bound`. within: arms that ask it."""
+        composite = loaded[ArmName(name)].strategy
+        if not isinstance(composite, CompositeArm) or name in bound:
             return
         within = (*within, name)
-        parts: dict[str, CascadePart] = {}
-        for param, (part, _) in generators.parts_of_cascade(cascade, settings=self._settings).items():
+        parts: dict[str, ArmPart] = {}
+        for param, (part, _) in generators.parts_of_composite(composite, settings=self._settings).items():
             if part in within:
                 message = f"{part} is a part of itself: {' > '.join((*within, part))}"
                 raise ConfigError(message, field=f"arms.{name}.{param}", remedy="name another arm")
             self._bind(part, loaded, bound=bound, within=within)
             arm = loaded[ArmName(part)]
-            parts[param] = CascadePart(arm.strategy, arm.generator, arm.retriever)
+            parts[param] = ArmPart(arm.strategy, arm.generator, arm.retriever)
         check = judge = None
-        if cascade.check is not None:
-            check = CheckProcess(RewardSettings(check=cascade.check), field=f"arms.{name}.check")
+        if composite.check is not None:
+            check = CheckProcess(RewardSettings(check=composite.check), field=f"arms.{name}.check")
             check.start()
         chosen = self._settings.judge.generator
-        if cascade.judged and chosen is not None:
+        if composite.judged and chosen is not None:
             judge = Judge(self._settings.judge, generator=self.generator(chosen, section="judge.generator"))
-        cascade.bind(parts, check=check, judge=judge)
+        composite.bind(parts, check=check, judge=judge)
         bound.add(name)
 
     def generator(self, chosen: GeneratorSettings, *, section: str, models: int = 1) -> Generator:
@@ -146,7 +146,7 @@ def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever | Check]:
     parts: list[Generator | Retriever | Check] = []
     for arm in arms:
         parts += [arm.generator, arm.retriever]
-        if isinstance(arm.strategy, Cascade):
+        if isinstance(arm.strategy, CompositeArm):
             parts += arm.strategy.runs_on
     return list({id(part): part for part in parts}.values())
 

@@ -23,7 +23,7 @@ from ragbandit.strategies.registry import built_in_arms, generates, registered_n
 from ragbandit.workers.setup.generators import make_strategies, worker_arms
 
 #: arms whose dollars are not the price of the tokens of one generator
-_OTHERS: Final = frozenset({"callable", "cascade", "http"})
+_OTHERS: Final = frozenset({"callable", "http"})
 
 
 def reprice(

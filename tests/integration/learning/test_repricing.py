@@ -205,7 +205,6 @@ def test_which_arms_have_a_price_of_tokens(settings):
             "chat": model,
             "no_retrieval": {},
             "own": {"class": "http", "url": "http://127.0.0.1:1/"},
-            "both": {"class": "cascade", "first": "chat", "then": "no_retrieval", "abstains": True},
         },
         generators={"small": {**server, "token_prices": {"input": 1.0, "output": 2.0}}},
     )

@@ -14,9 +14,8 @@ pytestmark = needs("evaluation", "local_models")
 ELSEWHERE = ("callable", "http", "model")
 #: arm -> its params in config.yaml
 ARMS = {
-    **{name: {} for name in built_in_arms() if name not in (*offered("arms"), "cascade", *ELSEWHERE)},
+    **{name: {} for name in built_in_arms() if name not in (*offered("arms"), *ELSEWHERE)},
     "paper_thoughts": {"class": "multi_step", "prompts": "paper", "rounds": 1},
-    "cascade": {"first": "no_retrieval", "then": "single_step", "empty": True, "differs_from": "multi_step"},
 }
 
 

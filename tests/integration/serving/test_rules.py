@@ -209,16 +209,14 @@ def test_a_key_that_callers_leave_out_is_named(settings):
 
 
 def test_a_rule_that_does_not_name_its_models_is_named(settings):
-    """`validate` names auxiliary models that a rule does not mention, and arms that a permitted cascade asks."""
+    """`validate` names auxiliary models that a rule does not mention."""
     chat = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
     arms = {"a": {"class": "model"}, "b": {"class": "model"}}
-    arms["both"] = {"class": "cascade", "first": "a", "then": "b", "empty": True}
     for models, warns in ((None, True), ([], False), (["judge"], False)):
-        rules = [{"name": "bank", "when": {"tenant": "bank"}, "arms": ["a", "both"], "models": models}]
+        rules = [{"name": "bank", "when": {"tenant": "bank"}, "arms": ["a"], "models": models}]
         made = settings(arms=arms, rules=rules, judge={"generator": chat}, generator=chat)
         lines = [finding.line for finding in of_settings(made)]
         assert any("whether judge, rewrite may read such questions" in line for line in lines) == warns
-        assert any("bank allows both, which asks b: an arm includes its parts" in line for line in lines)
 
 
 def test_a_library_call_has_its_proxied_value_in_the_context(make_world):

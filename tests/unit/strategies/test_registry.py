@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 
 from ragbandit import strategies
+from ragbandit.shared.additions import arm_parts
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies import Answer
 from ragbandit.strategies.base import Need
@@ -81,7 +82,7 @@ def test_every_registered_arm_can_be_made_bare():
     """No built-in arm needs a param, except arms that need an address or an object."""
     bare = {name: {} for name in built_in_arms()} | {"http": {"url": "http://localhost:9"}}
     bare["callable"] = {"object": "json:JSONDecoder.decode"}  # also what stands in a class
-    bare["cascade"] = {"first": "a", "then": "b", "empty": True}
+    bare |= {name: {"first": "a", "then": "b", "empty": True} for name in arm_parts()}
     assert set(make_arms(bare, capabilities=EVERYTHING)) == set(built_in_arms())
 
 

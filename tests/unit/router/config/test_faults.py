@@ -5,6 +5,7 @@ import pytest
 from ragbandit.router.config.faults import faults_of
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.verbs.validate import check_settings
+from tests.support.additions import needs
 
 GENERATOR = "generator: {name: openai, model: m, openai: {base_url: 'http://localhost:9/v1'}}\n"
 
@@ -40,6 +41,7 @@ policy: {name: mbaa, params: {ridge: 1}, incumbent: eight}
     assert fields(text + GENERATOR) == [*of_settings, *of_arms, "policy.incumbent", "policy.name"]
 
 
+@needs("cascade")
 def test_what_follows_from_a_fault_is_no_fault(fields):
     """An arm, a generator and a section with a fault keep their names, so that settings that name them are right."""
     text = """

@@ -1,11 +1,11 @@
 import asyncio
 import math
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -13,13 +13,14 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.texts.text_forms import answer_words, is_blank, words
 from ragbandit.shared.types import Round
 from ragbandit.strategies.answer_stream import AnswerStream
+from ragbandit.strategies.arm_parts.composite import ArmPart, Check, CompositeArm, Grader
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
 from ragbandit.strategies.arm_parts.steps import mean_logprob, together
-from ragbandit.strategies.base import Account, Completion, Generator, Passage, Request, Retriever, seconds_until
+from ragbandit.strategies.base import Account, Completion, Generator, Request, Retriever, seconds_until
 from ragbandit.strategies.failures import error_text
 from ragbandit.strategies.generators.wrappers import GeneratorAround
 from ragbandit.strategies.registry import generates
-from ragbandit.strategies.run import Answer, Run, Strategy
+from ragbandit.strategies.run import Answer, Run
 
 _ABSTENTION_PHRASES = (
     "i do not know;i don t know;unknown;unanswerable;no answer;not enough information;cannot be answered;"
@@ -55,41 +56,7 @@ class CascadeParams(ArmParams):
     forms: list[str] = field(default_factory=list)  #: phrases that mean "no answer"; [] for the built-in phrases
 
 
-class Check(Protocol):
-    """Scores answers with a function that runs in its own process."""
-
-    name: str
-
-    def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
-        """Returns a score from 0 to 1; None if the function gives no score. Blocks the thread. Raises ArmFailed."""
-
-    async def close(self) -> None: ...
-
-
-class Graded(Protocol):
-    @property
-    def value(self) -> float:
-        """A score from 0 to 1."""
-
-
-class Grader(Protocol):
-    """Scores answers with a model, as the class Judge of the workers."""
-
-    generator: Generator
-
-    async def score(
-        self, question: str, *, answer: str, sources: Sequence[Passage], bill: Account, generator: Generator | None
-    ) -> Graded:
-        """Score an answer. generator: asks the model within a run, whose cost is in `bill`, too. Raises ArmFailed."""
-
-
-class CascadePart(NamedTuple):
-    strategy: Strategy
-    generator: Generator
-    retriever: Retriever
-
-
-class Cascade(ParamsArm[CascadeParams]):
+class Cascade(ParamsArm[CascadeParams], CompositeArm):
     """Asks the arm `first`, and the arm `then` if a condition holds or `first` fails (FrugalGPT, AutoMix).
 
     Cost and trace include both runs. Call `bind` before `answer`.
@@ -108,7 +75,7 @@ class Cascade(ParamsArm[CascadeParams]):
             remedy = f"set one of {', '.join(_CONDITIONS)}"
             raise ConfigError("the cascade has no condition", field=f"arms.{self.name}", remedy=remedy)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
-        self._parts: Mapping[str, CascadePart] = {}
+        self._parts: Mapping[str, ArmPart] = {}
         self._check: Check | None = None
         self._judge: Grader | None = None
 
@@ -140,14 +107,11 @@ class Cascade(ParamsArm[CascadeParams]):
             resources.append(self._judge.generator)
         for part in self._parts.values():
             resources += [part.generator, part.retriever]
-            if isinstance(part.strategy, Cascade):
+            if isinstance(part.strategy, CompositeArm):
                 resources += part.strategy.runs_on
         return resources
 
-    def bind(
-        self, parts: Mapping[str, CascadePart], *, check: Check | None = None, judge: Grader | None = None
-    ) -> None:
-        """Set the arms (keys as in `part_names`), the check and the judge. Raises ConfigError."""
+    def bind(self, parts: Mapping[str, ArmPart], *, check: Check | None = None, judge: Grader | None = None) -> None:
         self._parts = dict(parts)
         self._check, self._judge = check, judge
         where = f"arms.{self.name}"
@@ -199,7 +163,7 @@ class Cascade(ParamsArm[CascadeParams]):
             parts.append(self._parts["differs_from"])
         stream = _NotesOnly(run.stream)
 
-        async def attempt(part: CascadePart) -> Answer | ArmFailed:
+        async def attempt(part: ArmPart) -> Answer | ArmFailed:
             try:
                 answer = await _ask_part(part, question=question, run=run, stream=stream, drafts=part is first_part)
             except ArmFailed as error:
@@ -295,7 +259,7 @@ class _LogprobRecorder(GeneratorAround):
         return next(map(mean_logprob, reversed(with_answer or self._completions)), -math.inf)
 
 
-async def _ask_part(part: CascadePart, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
+async def _ask_part(part: ArmPart, *, question: str, run: Run, stream: AnswerStream, drafts: bool = True) -> Answer:
     """Ask one arm within the remaining budget. drafts: whether the arm's draft becomes the draft of `run`."""
     with _sub_run(run, generator=part.generator, retriever=part.retriever, stream=stream) as sub_run:
         try:

@@ -1,0 +1,73 @@
+"""Arms that ask other arms of the configuration, and what they are given before the first question."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ragbandit.shared.types import ArmName
+from ragbandit.strategies.base import Account, Generator, Passage, Retriever
+from ragbandit.strategies.run import Strategy
+
+
+class Check(Protocol):
+    """Scores answers with a function that runs in its own process."""
+
+    name: str
+
+    def score(self, *, question: str, answer: str, sources: Sequence[Passage]) -> float | None:
+        """Returns a score from 0 to 1; None if the function gives no score. Blocks the thread. Raises ArmFailed."""
+
+    async def close(self) -> None: ...
+
+
+class Graded(Protocol):
+    @property
+    def value(self) -> float:
+        """A score from 0 to 1."""
+
+
+class Grader(Protocol):
+    """Scores answers with a model, as the class Judge of the workers."""
+
+    generator: Generator
+
+    async def score(
+        self, question: str, *, answer: str, sources: Sequence[Passage], bill: Account, generator: Generator | None
+    ) -> Graded:
+        """Score an answer. generator: asks the model within a run, whose cost is in `bill`, too. Raises ArmFailed."""
+
+
+class ArmPart(NamedTuple):
+    strategy: Strategy
+    generator: Generator
+    retriever: Retriever
+
+
+class CompositeArm(ABC):
+    """Base of arms that ask other arms. Workers load the parts first, and then call `bind`."""
+
+    name: ArmName
+
+    @property
+    @abstractmethod
+    def part_names(self) -> Mapping[str, str | dict[str, Any]]:
+        """Param -> name of an arm of the configuration, or the definition of one."""
+
+    @property
+    def check(self) -> str | None:
+        """Function as in `reward.check` that the arm wants; None if it wants none."""
+        return None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the arm wants the judge of the settings' section `judge`."""
+        return False
+
+    @property
+    @abstractmethod
+    def runs_on(self) -> list[Generator | Retriever | Check]:
+        """The generators, retrievers and checks of its parts, and of theirs. Valid after `bind`."""
+
+    @abstractmethod
+    def bind(self, parts: Mapping[str, ArmPart], *, check: Check | None = None, judge: Grader | None = None) -> None:
+        """Set the arms (keys as in `part_names`), the check and the judge. Raises ConfigError."""

@@ -27,6 +27,7 @@ _CONTINUED: Final = re.compile(rf" {{{_COLUMN}}}#.*")
 def config_file() -> str:
     """The text of config.yaml with the present comments."""
     meanings = dict(_meanings())
+    known = {key for key, *_ in sections(Settings, value=Settings()) if key}
     lines: list[str] = []
     path: tuple[str, ...] = ()
     for line in FILE.read_text(encoding="utf-8").splitlines():
@@ -39,7 +40,8 @@ def config_file() -> str:
         depth = len(entry["before"].replace("# ", "")) // 2
         key = ".".join((*path[:depth], entry["key"]))
         if key not in meanings:
-            lines.append(line)
+            if ".".join(path[:depth]) not in known:  # else it is a key of an addition that this tree lacks
+                lines.append(line)
             continue
         path = (*path[:depth], entry["key"])
         lines += _with_comment(f"{entry['before']}{entry['key']}:{entry['value']}", meanings[key])

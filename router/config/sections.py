@@ -86,7 +86,9 @@ class TokenPrices(Section):
 
 #: names of the core's generators; additions have further names
 GENERATORS: Final = ("openai", "scripted")
-_GENERATORS: Final = [*GENERATORS, *offered("generators")]
+#: the default, also in a tree without it: what needs no model works, and loading it is refused
+_DEFAULT: Final = "local"
+_GENERATORS: Final = [*dict.fromkeys((_DEFAULT, *GENERATORS, *offered("generators")))]
 GeneratorName = Annotated[str, one_of(_GENERATORS), Field(json_schema_extra=names_schema(_GENERATORS))]
 
 #: inputs and outputs besides plain text that a model can support
@@ -99,7 +101,7 @@ class GeneratorSettings(Section):
 
     #: "local" runs a model in the worker; "openai" and "anthropic" call a server of chat completions (or completions,
     #: see `openai.api`) or of Anthropic's Messages; "scripted" replies from `script`
-    name: GeneratorName = "local"
+    name: GeneratorName = _DEFAULT
     #: "local": folder or hub name; "openai", "anthropic": the model's name on the server
     model: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
     #: size of the model's context window in tokens, for prompt and answer together. None: 2048, except for servers,

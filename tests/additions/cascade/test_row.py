@@ -4,7 +4,7 @@ from tests.support.additions import needs
 from tests.support.arms.evaluated_arms import check_answer, evaluated
 from tests.support.tiny_models import tiny_writer
 
-pytestmark = needs("local_models")
+pytestmark = needs("evaluation", "local_models")
 
 
 def test_an_arm_answers(tmp_path):

@@ -1,7 +1,10 @@
 """The papers' three arms, from a configuration and an index on disk to an answer of a local model with an encoder."""
 
+from tests.support.additions import needs
 from tests.support.arms.evaluated_arms import evaluated
 from tests.support.tiny_models import tiny_writer
+
+pytestmark = needs("evaluation")
 
 
 def test_a_model_with_an_encoder_answers(tmp_path):

@@ -14,6 +14,7 @@ from ragbandit.examples.handbook.learning_curve import (
 )
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.passes import Played
+from tests.support.additions import needs
 from tests.support.examples import made_table
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -82,6 +83,7 @@ def test_a_lead_is_as_wide_as_questions_and_orders_make_it():
     assert curve(passed(clear)).leads == {}
 
 
+@needs("local_models")
 def test_both_curves_are_learned_and_drawn(tmp_path):
     """With an incumbent there are two curves; the one held back never falls behind by more than the harm."""
     settings = load(HERE / "config.yaml", environ={}).settings

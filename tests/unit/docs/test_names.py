@@ -13,6 +13,7 @@ from ragbandit.examples import concepts
 from ragbandit.router.config.settings import Settings
 from ragbandit.workers.cli import app
 from tests.support.additions import is_offered
+from tests.support.pages import names_without
 
 ROOT = Path(__file__).parents[3]
 PAGES = {
@@ -59,7 +60,7 @@ def is_command(line):
 
 def is_setting(name):
     section, key = name.split(".")
-    return key in getattr(Settings.model_fields[section].annotation, "model_fields", {key})
+    return key in names_without() or key in getattr(Settings.model_fields[section].annotation, "model_fields", {key})
 
 
 def is_option(name):

@@ -58,7 +58,7 @@ policy: {incumbent: odd, holdback: {share: 0.01}}
 
 def test_faults_of_the_environment_are_found_too(fields):
     """A variable of the environment and the file are checked together."""
-    assert fields("reward: {wieght: 1}\n", RAGBANDIT_SERVER__PORT="x") == ["reward.wieght", "server.port"]
+    assert fields("reward: {wieght: 1}\n" + GENERATOR, RAGBANDIT_SERVER__PORT="x") == ["reward.wieght", "server.port"]
 
 
 def test_a_file_that_cannot_be_read_is_one_fault(fields):
@@ -73,4 +73,5 @@ def test_a_fault_that_cannot_be_left_out_ends_the_search(tmp_path):
     def fail(_):
         raise ConfigError("never right", field="nowhere.at.all")
 
-    assert len(faults_of(None, check=fail, environ={"RAGBANDIT_DATA_DIR": str(tmp_path)})) == 1
+    environ = {"RAGBANDIT_DATA_DIR": str(tmp_path), "RAGBANDIT_GENERATOR__NAME": "scripted"}
+    assert len(faults_of(None, check=fail, environ=environ)) == 1

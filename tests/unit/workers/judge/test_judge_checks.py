@@ -5,6 +5,7 @@ import pytest
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.setup.judge_checks import check_judge
+from tests.support.additions import needs
 
 SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 
@@ -49,6 +50,7 @@ def test_what_no_worker_could_make_is_refused(monkeypatch, found, field, words):
     assert words in str(caught.value)
 
 
+@needs("local_models")
 def test_the_embedded_model_is_no_judge(caplog):
     """The default of `generator` as a judge is warned of: its replies are no JSON."""
     check_judge(judging({}), fetch=False)

@@ -26,7 +26,7 @@ from ragbandit.shared.additions import additions
 from ragbandit.shared.types import Query
 from ragbandit.workers.cli import VERBS
 from tests.support import command
-from tests.support.additions import is_offered
+from tests.support.additions import is_offered, needs
 from tests.support.logs.log_rows import write_json
 
 from .test_base_install import ROOT
@@ -123,16 +123,22 @@ def texts_of(path):
             yield node.lineno, node.value
 
 
+def files(pattern):
+    """Files of the product, each once: in the package, links lead to the other folders."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob(pattern)):
+            if not (folder == "ragbandit" and path.parts[len(ROOT.parts) + 1] in FOLDERS):
+                yield path
+
+
 @functools.cache
 def sources():
     """(place, text) of everything with a command that the product can print."""
     found = []
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            is_link = folder == "ragbandit" and path.parts[len(ROOT.parts) + 1] in FOLDERS
-            if not is_link and re.search(r"ragbandit [a-z{]", path.read_text(encoding="utf-8")):
-                found += [(f"{path.relative_to(ROOT)}:{line}", text) for line, text in texts_of(path)]
-    for path in (ROOT / "router").rglob("*.html"):
+    for path in files("*.py"):
+        if re.search(r"ragbandit [a-z{]", path.read_text(encoding="utf-8")):
+            found += [(f"{path.relative_to(ROOT)}:{line}", text) for line, text in texts_of(path)]
+    for path in files("*.html"):
         text = re.sub(r"<code>(.*?)</code>", r"`\1`", path.read_text(encoding="utf-8"))
         found.append((str(path.relative_to(ROOT)), re.sub(r"\{\{ (.*?) \}\}", r"{\1}", html.unescape(text))))
     return found
@@ -189,6 +195,7 @@ def test_commands_of_messages_run(made, tmp_path, monkeypatch):  # noqa: F811 - 
     assert faults_of(lines) == {}
 
 
+@needs("dashboard")
 def test_every_reason_is_needed():
     """Each reason not to run a command belongs to a command of a message."""
     lines = {line for _, text in sources() for line in commands_in(text)}

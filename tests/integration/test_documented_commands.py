@@ -77,17 +77,21 @@ CODES = {"advise": {0, 3, 4}, "status": {0, 1}}
 
 
 @functools.cache
-def commands():
-    """(page, words) for every command line in a block of a page, and every `export` of our variables, in order."""
+def commands(*, whole=False):
+    """(page, words) for every command line in a block of a page, and every `export` of our variables, in order, without
+    those of additions that this tree lacks. whole: also without what stands below one of these, which may need it.
+    """
     found = []
     for page in PAGES:
         for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
             for line in (block[2] or block[3]).replace("\\\n", " ").splitlines():
                 shown = COMMAND.match(line.strip())
-                if shown is not None and not is_offered(shown[1]):
-                    break  # those below it may need what it does
-                if shown is not None:
+                if shown is None:
+                    continue
+                if is_offered(shown[1]):
                     found.append((page.relative_to(ROOT).as_posix(), words_of(shown[1])))
+                elif whole:
+                    break
     return found
 
 
@@ -232,7 +236,7 @@ def reason_of(words):
 
 def runnable():
     pages, missing = defaultdict(list), names_without()
-    for page, words in commands():
+    for page, words in commands(whole=True):
         named = {name for word in words for name in word.split(",")}
         if page != "README.md" and reason_of(words) is None and not named & missing:
             pages[page].append(words)

@@ -81,10 +81,13 @@ class ReadDocument(Protocol):
 
 
 class CheckSettings(Protocol):
-    """Looks for settings that are valid and yet have an unexpected effect, for `ragbandit validate`."""
+    """Looks for settings with which no service can start, and for valid ones that have an unexpected effect."""
 
     def __call__(self, settings: Settings, /) -> Iterable[Finding]:
-        """Returns a finding for each, with its key. Called once; connects to nothing and raises nothing."""
+        """Returns a finding for each of the latter, with its key. Raises ConfigError for one of the former.
+
+        `ragbandit validate` and `up` call it; it connects to nothing, and may be called again.
+        """
 
 
 class LogForm(Protocol):

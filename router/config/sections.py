@@ -312,12 +312,5 @@ class LearningSettings(Section):
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
     #: number of newest snapshots whose files are kept, besides a few older ones; the others can be made from the ledger
     snapshots_kept: Count = 20
-    #: JSONL file of questions with answers, as `evaluate` reads, that all arms are asked every `golden_s` seconds; the
-    #: policy learns the outcomes (docs/drift.md). None turns it off
-    golden: Annotated[str, Field(min_length=1)] | None = None
-    #: seconds between two runs of the golden questions
-    golden_s: Annotated[float, Field(ge=60)] = 86_400.0
-    #: maximum dollars of the answers to these questions each time; None: no limit
-    golden_dollars: Annotated[float, Field(gt=0)] | None = None
     #: lease timeout, seconds: if a learner is silent for this long, another one takes over
     lease_s: Annotated[float, Field(ge=1)] = 10.0

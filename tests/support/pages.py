@@ -26,7 +26,7 @@ def without(row):
 
 def names_without():
     """Names of the arms, policies and settings of the additions that this tree lacks."""
-    return {name for row in ROWS if without(row) for name in re.findall(r"`(\w+)`", row[2])}
+    return {name for row in ROWS if without(row) for name in re.findall(r"`(\w+(?:\.\w+)*)`", row[2])}
 
 
 def module_of(page, name, *, folder):

@@ -9,7 +9,6 @@ from ragbandit.workers.chores.bought_verdicts import BoughtVerdicts
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.chores.clock import HostClock, StoreTime
 from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims, UnsupportedExchange
-from ragbandit.workers.chores.golden_questions import GoldenQuestions
 from ragbandit.workers.chores.recovery import LostWakeUps
 from ragbandit.workers.chores.reward_checks import RewardChecks
 from ragbandit.workers.chores.store_upkeep import HourlyTotals, OldDecisions
@@ -27,7 +26,6 @@ CHORES: Final[tuple[type[Chore], ...]] = (
     HostClock,
     HourlyTotals,
     VersionLearning,
-    GoldenQuestions,
     BoughtVerdicts,
     OldDecisions,
     RewardChecks,

@@ -38,7 +38,7 @@ from ragbandit.workers.processes.worker import QUEUES, run_worker
 from ragbandit.workers.setup.generators import check_worker_arms, inline_arms
 from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators, check_indexes
-from ragbandit.workers.verbs.validate import check_golden
+from ragbandit.workers.verbs.validate import of_additions
 
 
 def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
@@ -115,7 +115,7 @@ def up(
     check_policy(settings)
     check_judge(settings.judge, fetch=True)
     check_reward_check(settings.reward)
-    check_golden(settings.learning)
+    of_additions(settings)
     if settings.worker_arms and settings.workers.answer:
         # Errors that would end every worker are reported here instead of in the workers' logs.
         check_indexes(settings)

@@ -19,7 +19,7 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.faults import faults_of
 from ragbandit.router.config.named_sections import section_of
-from ragbandit.router.config.settings import LearningSettings, ServerSettings, Settings
+from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.operation.findings import (
@@ -110,19 +110,16 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
     check_judge(settings.judge, fetch=False)
     check_policy(settings)
     check_reward_check(settings.reward)
-    check_golden(settings.learning)
+    of_additions(settings)
     requirements.check_packages(settings)
     encoder = _encoder(settings)
     encoder.check(weights=True)
     return encoder
 
 
-def check_golden(settings: LearningSettings) -> None:
-    """Raise ConfigError if the file of golden questions cannot be read or used."""
-    if settings.golden is not None:
-        from ragbandit.workers.evaluation.golden.questions import read_golden
-
-        read_golden(settings)
+def of_additions(settings: Settings) -> list[Finding]:
+    """What additions find in the settings. Raises ConfigError if no service can start with them."""
+    return [*chain.from_iterable(check(settings) for check in loaded("checks").values())]
 
 
 def _of_settings(settings: Settings) -> list[Finding]:
@@ -131,8 +128,7 @@ def _of_settings(settings: Settings) -> list[Finding]:
         what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"
         remedy = "set it above 0, or `run_by: caller` for every arm"
         findings.append(Finding("warning", "workers.answer", what, remedy))
-    findings += chain.from_iterable(check(settings) for check in loaded("checks").values())
-    return findings
+    return findings + of_additions(settings)
 
 
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:

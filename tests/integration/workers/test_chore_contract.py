@@ -9,7 +9,7 @@ from ragbandit.workers.chores import CHORES
 #: chores that settings turn on -> the settings
 SETTINGS = {"OldDecisions": {"retention": {"days": 30.0}}}
 #: chores that need a running arm, a service or a function: they have tests of their own
-ELSEWHERE = {"BlockedLoop", "GoldenQuestions", "RewardChecks"}
+ELSEWHERE = {"BlockedLoop", "RewardChecks"}
 KINDS = [kind for kind in CHORES if kind.__name__ not in ELSEWHERE]
 
 

@@ -60,7 +60,8 @@ def is_command(line):
 
 def is_setting(name):
     section, key = name.split(".")
-    return key in names_without() or key in getattr(Settings.model_fields[section].annotation, "model_fields", {key})
+    known = getattr(Settings.model_fields[section].annotation, "model_fields", {key})
+    return key in known or not names_without().isdisjoint((key, name))
 
 
 def is_option(name):

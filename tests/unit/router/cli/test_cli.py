@@ -115,25 +115,6 @@ def test_generator_that_no_worker_could_make_ends_the_command(whole, tmp_path, v
     assert [file.name for file in (tmp_path / ".ragbandit").iterdir()] == ["indexes"]
 
 
-@pytest.mark.parametrize("verb", ["validate", "up"])
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        (None, "golden.jsonl cannot be read: No such file or directory"),
-        ("", "golden.jsonl: the file has no rows"),
-        ('{"question": "Who?"}', "golden.jsonl:1 answers: this question has no right answers"),
-    ],
-)
-def test_golden_questions_that_cannot_be_asked_end_the_command(run, tmp_path, verb, content, fault):
-    """`validate` and `up` end with exit code 2 if the golden questions are missing, empty or without answers."""
-    if content is not None:
-        (tmp_path / "golden.jsonl").write_text(content)
-    done = run("arms: {a: {run_by: caller}, b: {run_by: caller}}\nlearning: {golden: golden.jsonl}", verb)
-    assert done.exit_code == 2
-    assert f"learning.golden: {fault}" in done.output
-    assert not (tmp_path / ".ragbandit").exists()
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [

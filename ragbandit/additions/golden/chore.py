@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.telemetry.routines import StoreOutage
 from ragbandit.workers.chores.chore import Chore
@@ -20,10 +21,10 @@ class GoldenQuestions(Chore):
 
     @classmethod
     def of(cls, context: Context) -> "Iterable[GoldenQuestions]":
-        return [] if context.settings.learning.golden is None else [cls(context)]
+        return [] if context.settings.learning.of(GoldenSection).golden is None else [cls(context)]
 
     def do(self) -> None:
-        from ragbandit.workers.evaluation.golden.run import ask_golden  # it takes 40 MB
+        from ragbandit.additions.golden.run import ask_golden  # it takes 40 MB
 
         context = self.context
         ask_golden(context.settings, ledger=context.ledger, holder=self._holder, clock=context.deadlines.now)

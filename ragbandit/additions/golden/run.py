@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ragbandit.additions.golden.period import PeriodState
+from ragbandit.additions.golden.questions import read_golden
+from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.offline.logs.jsonl import write_records
@@ -23,8 +26,6 @@ from ragbandit.workers.asking.question_run import QuestionRun
 from ragbandit.workers.asking.stop import Stop
 from ragbandit.workers.evaluation.compared_arms import compared_arms
 from ragbandit.workers.evaluation.file_questions import FileQuestions
-from ragbandit.workers.evaluation.golden.period import PeriodState
-from ragbandit.workers.evaluation.golden.questions import read_golden
 from ragbandit.workers.evaluation.kept_answers import Answers
 from ragbandit.workers.evaluation.outcomes import OutcomeReader
 
@@ -44,7 +45,7 @@ def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callab
     NotReady.
     """
     lease = Lease(database=ledger.database, name="golden")
-    read = partial(PeriodState.read, ledger, period_s=settings.learning.golden_s)
+    read = partial(PeriodState.read, ledger, period_s=settings.learning.of(GoldenSection).golden_s)
     if not read(now=clock()).is_due or not lease.acquire(holder=holder, lease_s=LEASE_S):
         return
     renew = partial(lease.acquire, holder=holder, lease_s=LEASE_S)
@@ -60,7 +61,7 @@ def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callab
 
 def _run(settings: Settings, *, ledger: Ledger, state: PeriodState) -> None:
     """Ask the questions and let the policy learn, unless some are asked again later, because arms failed."""
-    options, period = settings.learning, state.period
+    options, period = settings.learning.of(GoldenSection), state.period
     tried_for_s = PART * options.golden_s
     folder = Path(settings.data_dir) / "golden"
     outcomes = OutcomeReader(settings=settings, progress=no_progress)

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from ragbandit.router.config.settings import LearningSettings
+from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import open_file
 from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
 
 
-def read_golden(options: LearningSettings) -> list[LabelledQuestion]:
+def read_golden(options: GoldenSection) -> list[LabelledQuestion]:
     """The distinct questions of `learning.golden`. Raises ConfigError if the file cannot be read or used."""
     file = Path(str(options.golden))
     try:

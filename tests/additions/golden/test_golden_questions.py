@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from ragbandit.additions.golden import run as golden
+from ragbandit.additions.golden.run import LEASE_S, ask_golden
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.asking.question_run import QuestionRun
-from ragbandit.workers.evaluation.golden import run as golden
-from ragbandit.workers.evaluation.golden.run import LEASE_S, ask_golden
 from tests.support.logs.log_rows import write_json
 
 SCRIPT = {"name": "scripted", "script": {"": "So the answer is: yes."}, "token_prices": {"input": 1.0, "output": 1.0}}
@@ -160,7 +160,7 @@ def lease(world):
 
 def test_old_answers_are_deleted(asked, monkeypatch):
     """The folder has the files of the newest runs only."""
-    monkeypatch.setattr("ragbandit.workers.evaluation.golden.run._KEPT_RUNS", 2)
+    monkeypatch.setattr("ragbandit.additions.golden.run._KEPT_RUNS", 2)
     ask = asked(questions=1)
     for number in range(4):
         ask(10_000.0 - 2_500.0 * number)

@@ -1,0 +1,19 @@
+"""The settings of golden questions."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ragbandit.router.config.section import Section
+
+
+class GoldenSection(Section):
+    """What golden questions add to `learning`."""
+
+    #: JSONL file of questions with answers, as `evaluate` reads, that all arms are asked every `golden_s` seconds; the
+    #: policy learns the outcomes (docs/drift.md). None turns it off
+    golden: Annotated[str, Field(min_length=1)] | None = None
+    #: seconds between two runs of the golden questions
+    golden_s: Annotated[float, Field(ge=60)] = 86_400.0
+    #: maximum dollars of the answers to these questions each time; None: no limit
+    golden_dollars: Annotated[float, Field(gt=0)] | None = None

@@ -47,7 +47,9 @@ def test_rooms_are_described():
 
 
 def test_headers_are_read_in_named_files():
-    """The docstring of question_headers.py names every other file of router/api/ that reads headers of a request."""
+    """The docstring of question_headers.py names every other file of router/api/ that reads headers of a request, and
+    every addition.
+    """
     folder = ROOT / "router" / "api"
     one = folder / "schemas" / "question_headers.py"
     named = ast.get_docstring(ast.parse(one.read_text(encoding="utf-8"))) or ""
@@ -55,6 +57,10 @@ def test_headers_are_read_in_named_files():
     readers = {str(file.relative_to(folder)) for file, code in files.items() if READS.search(code)}
     assert "edge.py" in readers
     assert [reader for reader in readers if reader not in named and folder / reader != one] == []
+    additions = ROOT / "ragbandit" / "additions"
+    codes = {file: ast.unparse(ast.parse(file.read_text(encoding="utf-8"))) for file in additions.rglob("*.py")}
+    others = {file.relative_to(additions).parts[0] for file, code in codes.items() if READS.search(code)}
+    assert [name for name in sorted(others) if f"`{name}`" not in named] == []
 
 
 def test_a_dialect_is_known_only_in_its_folder():

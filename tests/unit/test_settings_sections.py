@@ -5,7 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-#: folders whose task is the whole tree: configuration, commands and the setting up of parts
+#: folders whose task is the whole tree: configuration, commands and the setting up of parts. An addition gets the whole
+#: tree by its hooks, and takes its own section out of it
 ALLOWED = (
     "router/config/",
     "router/cli/",
@@ -19,13 +20,13 @@ ALLOWED = (
 LEFT = {
     "router/api": 1,
     "router/learning": 4,
-    "router/offline": 14,  # rows_of came from the examples, the importer of feedback from the commands
+    "router/offline": 12,  # rows_of came from the examples
     "router/policies": 1,
     "router/queue": 2,
     "router/reporting": 1,  # which command reaches a verdict depends on arms, judge and reward
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
-    "workers/evaluation": 9,  # the two bodies of `evaluate`
+    "workers/evaluation": 3,
     "workers/scoring": 1,
     "workers/pairs": 5,  # the assembly of a paired comparison, for the command and for a learner
     "workers/processes": 1,

@@ -10,7 +10,7 @@ import pytest
 from ragbandit.router.storage.sql import tables
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("router", "strategies", "workers", "migrations", "ragbandit/shared", "ragbandit/client")
+ROOMS = ("router", "strategies", "workers", "migrations", "ragbandit/shared", "ragbandit/client", "ragbandit/additions")
 #: place -> why it may look at the text of JSON
 ALLOWED = {
     "router/offline/logs/batches.py:_with_fact": "narrows what is parsed of a log, in one pass over the column",

@@ -5,13 +5,15 @@ a client may send one before a proxy adds its own.
 
 What is read elsewhere says nothing about a question:
 
-- edge.py: whose request it is (the gate), its id and trace, and the form of its body. mcp.py copies the headers of an
-  agent's request to the requests of its tools, so that the edge reads them there
+- edge.py: whose request it is (the gate), its id and trace, and the form of its body
 - routes.py: the parameters of an endpoint, as Idempotency-Key, and the type of a body
 - endpoints/decisions.py: whether the caller chose the id of the request, which is then stored
 - anthropic/endpoints.py and openai/endpoints.py: what one dialect alone has, the version of Anthropic's interface, and
   whether Open WebUI shows the reply
-- app.py and ui/rendering.py: pages for a browser
+- app.py: pages for a browser
+
+Of the additions, `dashboard` reads those of pages for a browser, and `mcp` copies the headers of an agent's request to
+the requests of its tools, so that the edge reads them there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -67,7 +67,16 @@ def test_signed_numbers_are_written_by_one_function():
     signed = re.compile(r":\+[,.\d]*[efg%]\}")
     places = [
         f"{path.relative_to(ROOT)}: {match[0]}"
-        for folder in ("router", "workers", "strategies", "ragbandit/shared", "examples", "benchmarks", "docs")
+        for folder in (
+            "router",
+            "workers",
+            "strategies",
+            "ragbandit/shared",
+            "ragbandit/additions",
+            "examples",
+            "benchmarks",
+            "docs",
+        )
         for path in (ROOT / folder).rglob("*.py")
         for match in signed.finditer(path.read_text(encoding="utf-8"))
     ]

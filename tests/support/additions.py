@@ -18,12 +18,19 @@ COMMANDS = {
     "data questions": "other_tools",
     "evaluate": "evaluation",
     "feedback import": "other_tools",
+    "index build --retriever elasticsearch": "elasticsearch",
     "index counts": "popularity",
 }
 
 
 #: words in the code or the params of a core test -> the addition that it needs
-NEEDED = {"/v1/responses": "responses", ".responses.create": "responses"}
+NEEDED = {
+    "name: elasticsearch": "elasticsearch",
+    "name: hybrid": "hybrid",
+    "rerank:": "reranking",
+    "/v1/responses": "responses",
+    ".responses.create": "responses",
+}
 
 
 def is_served(path: str) -> bool:

@@ -23,6 +23,7 @@ from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import ARM_CHECKS
 from ragbandit.workers.setup.generators import check_worker_arms, hints, worker_arms
 from ragbandit.workers.setup.loading import check_generators
+from tests.support.additions import needs
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 from tests.support.pages import names_without
 
@@ -65,6 +66,7 @@ def test_presets_are_those_of_the_arms():
             assert arms[name].params["preset"] == preset
 
 
+@needs("elasticsearch")
 def test_the_recipes_are_configurations(monkeypatch):
     """Routing between two models and between two indexes: the settings hold, and every arm has what it names."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")

@@ -28,7 +28,6 @@ import httpx
 
 import ragbandit
 from benchmarks.service_process import environment, free_port
-from ragbandit.shared.dialects.messages.requests import messages_of
 
 #: folder of our modules
 _OURS: Final = f"{Path(ragbandit.__file__).parent}{os.sep}"
@@ -63,7 +62,28 @@ def _long_chat(question: str) -> dict[str, Any]:
 
 def _long_messages(question: str) -> dict[str, Any]:
     """`_long_chat` in the form of Messages."""
-    return messages_of(_long_chat(question), max_tokens=100) | {"model": "auto"}
+    chat, messages = _long_chat(question), list[dict[str, Any]]()
+    system, *turns = chat["messages"]
+    for turn in turns:
+        role, content = turn["role"], turn["content"]
+        if role == "tool":
+            said = [{"type": "text", "text": content}]
+            result = {"type": "tool_result", "tool_use_id": turn["tool_call_id"], "content": said}
+            messages.append({"role": "user", "content": [result]})
+        elif role == "assistant":
+            (call,) = turn["tool_calls"]
+            used = {"name": call["function"]["name"], "input": json.loads(call["function"]["arguments"])}
+            messages.append({"role": role, "content": [{"type": "tool_use", "id": call["id"], **used}]})
+        else:
+            said = [{"type": "text", "text": content}]
+            if messages:  # the question of a user follows the result before it
+                messages[-1]["content"] += said
+            else:
+                messages.append({"role": role, "content": said})
+    blocks = [{"type": "text", "text": system["content"]}]
+    functions = [tool["function"] for tool in chat["tools"]]
+    tools = [{"name": one["name"], "input_schema": one["parameters"]} for one in functions]
+    return {"model": "auto", "max_tokens": 100, "system": blocks, "messages": messages, "tools": tools}
 
 
 #: name of a door -> (path, function from a question to the body of a request)

@@ -14,6 +14,8 @@
   no package and ask no server. Its contract: `ragbandit.testing.retrievers.RETRIEVER_CHECKS`
 - what stands around any retriever, for example a reranker: `WrapRetriever`, by `Addition.retriever_wrappers`
 - a form of documents: `ReadDocument`, by `Addition.documents`
+- a dialect of conversations, and how each becomes a chat completion: a `Dialect` of
+  ragbandit/shared/dialects/dialect.py, by `Addition.dialects`
 - an interface over HTTP: a `Door` of router/api/door.py, by `Addition.doors`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
   code reads them by `settings.of(Class)`

@@ -40,6 +40,9 @@ class Addition:
     retriever_wrappers: Mapping[str, str] = field(default_factory=dict)
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
+    #: name of a dialect of conversations -> an object `ragbandit.shared.dialects.dialect.Dialect`. Every process needs
+    #: it, so its module may import only `ragbandit.shared`
+    dialects: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `ragbandit.router.api.door.Door`
     doors: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Chore`

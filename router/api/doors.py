@@ -5,9 +5,6 @@ from typing import Final
 
 from starlette.types import Scope
 
-from ragbandit.router.api.anthropic import endpoints as anthropic
-from ragbandit.router.api.anthropic.errors import anthropic_error, request_id_header, speaks_anthropic
-from ragbandit.router.api.anthropic.models import anthropic_models
 from ragbandit.router.api.door import Door
 from ragbandit.router.api.endpoints import decisions, feedback, labels, operations, policies, sessions, verdicts
 from ragbandit.router.api.openai import endpoints as openai
@@ -27,17 +24,6 @@ _OURS: Final[Mapping[str, Door]] = {
         speaks=speaks_openai,
         error=openai_error,
         base="/v1",
-    ),
-    "anthropic": Door(
-        place=50,
-        endpoints=(anthropic.endpoints,),
-        description="For clients of Anthropic's Messages, such as Claude Code.",
-        schemas=("ragbandit.router.api.anthropic.endpoints",),
-        speaks=speaks_anthropic,
-        error=anthropic_error,
-        models=anthropic_models,
-        base="",
-        headers=request_id_header,
     ),
     "feedback": Door(
         place=60,

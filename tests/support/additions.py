@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from ragbandit.shared.additions import additions, loaded
+from ragbandit.shared.dialects.registry import DIALECTS
 
 #: class of the generator "anthropic"; None in a tree without it
 ANTHROPIC: Any = getattr(loaded("generators").get("anthropic"), "generator", None)
+
+_DIALECT = DIALECTS.get("messages")
+#: module with the requests of Anthropic's Messages; None in a tree without it
+MESSAGE_REQUESTS: Any = None if _DIALECT is None else sys.modules[_DIALECT.as_chat.__module__]
 
 #: beginning of commands on pages of the core -> the addition that they need
 COMMANDS = {
@@ -20,6 +25,7 @@ COMMANDS = {
     "feedback import": "other_tools",
     "index build --retriever elasticsearch": "elasticsearch",
     "index counts": "popularity",
+    "route": "dashboard",
 }
 
 
@@ -28,6 +34,7 @@ NEEDED = {
     "name: elasticsearch": "elasticsearch",
     "name: hybrid": "hybrid",
     "rerank:": "reranking",
+    "/v1/messages": "anthropic",
     "/v1/responses": "responses",
     ".responses.create": "responses",
 }

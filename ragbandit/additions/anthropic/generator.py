@@ -1,9 +1,9 @@
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
+from ragbandit.additions.anthropic.messages.replies import ChatChunks
+from ragbandit.additions.anthropic.messages.requests import CONVERTED, DIALECT, messages_of
 from ragbandit.additions.anthropic.settings import AnthropicOptions
-from ragbandit.shared.dialects.messages.replies import ChatChunks
-from ragbandit.shared.dialects.messages.requests import CONVERTED, DIALECT, messages_of
 from ragbandit.shared.dialects.thoughts import without_thoughts
 from ragbandit.shared.model_servers.fitting.chats import fit_before_messages
 from ragbandit.shared.model_servers.fitting.fitted import Fitted

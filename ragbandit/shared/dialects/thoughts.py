@@ -5,13 +5,34 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
-from ragbandit.shared.dialects.messages.replies import THINKING
-from ragbandit.shared.dialects.messages.requests import blocks_of, is_foreign
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.reading.fields import object_in
 
+#: types of blocks with thoughts, in requests of either dialect
+THINKING: Final = ("thinking", "redacted_thinking")
 #: message of a server that refuses thoughts of another model
 _REFUSAL: Final = re.compile("thinking|thought|signature|reasoning|encrypted|effort", re.IGNORECASE)
+
+
+def blocks_of(content: Any) -> list[dict[str, Any]]:
+    """The blocks of a message; a text is one block, and nothing is none."""
+    blocks = content if isinstance(content, list) else [content]
+    return [
+        block if isinstance(block, dict) else {"type": "text", "text": block}
+        for block in blocks
+        if block not in (None, "")
+    ]
+
+
+def is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
+    """Whether a block has thoughts. keep_signed: except those that a model of Anthropic has signed."""
+    is_thought = isinstance(block, dict) and block.get("type") in THINKING
+    return is_thought and not (keep_signed and is_signed(block))
+
+
+def is_signed(block: Mapping[str, Any]) -> bool:
+    """Whether a block has thoughts that a model of Anthropic has signed. `chat_of` leaves it out."""
+    return block.get("type") == THINKING[1] or bool(block.get("type") == THINKING[0] and block.get("signature"))
 
 
 def without_thoughts(body: Mapping[str, Any], *, keep_signed: bool = False) -> dict[str, Any]:

@@ -8,12 +8,12 @@ What is read elsewhere says nothing about a question:
 - edge.py: whose request it is (the gate), its id and trace, and the form of its body
 - routes.py: the parameters of an endpoint, as Idempotency-Key, and the type of a body
 - endpoints/decisions.py: whether the caller chose the id of the request, which is then stored
-- anthropic/endpoints.py and openai/endpoints.py: what one dialect alone has, the version of Anthropic's interface, and
-  whether Open WebUI shows the reply
+- openai/endpoints.py: whether Open WebUI shows the reply
 - app.py: pages for a browser
 
-Of the additions, `dashboard` reads those of pages for a browser, and `mcp` copies the headers of an agent's request to
-the requests of its tools, so that the edge reads them there.
+Of the additions, `anthropic` reads what its dialect alone has, as the version of its interface, and `dashboard` reads
+those of pages for a browser. `mcp` copies the headers of an agent's request to the requests of its tools, so that the
+edge reads them there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -167,7 +167,13 @@ def updates_of(router):
         return connection.execute(select(updates).order_by(updates.c.seq)).all()
 
 
-@pytest.mark.parametrize("client", [ClaudeCode, pytest.param(Codex, marks=needs("responses"))])
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(ClaudeCode, marks=needs("anthropic")),
+        pytest.param(Codex, marks=needs("responses")),
+    ],
+)
 def test_a_task_of_thirty_requests(gateway, server, client):
     """A task with tools, sub-agents, a title and a compaction is one decision of the main agent. Its judgement by the
     session is learned once, with the dollars of all its requests.

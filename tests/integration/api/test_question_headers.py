@@ -54,6 +54,7 @@ OTHERS = {
     "completions": ("/v1/completions", lambda question: {"model": "auto", "prompt": question}),
     "tokens": ("/v1/messages/count_tokens", chat),
 }
+OTHERS = {name: door for name, door in OTHERS.items() if is_served(door[0])}
 
 
 @dataclass

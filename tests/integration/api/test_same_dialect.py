@@ -9,6 +9,7 @@ import json
 import pytest
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.shared.additions import additions
 from tests.support import dialects
 from tests.support.anthropic_events import events_of, joined, sse_of
 from tests.support.servers.http_service import Service
@@ -62,7 +63,7 @@ def server_of(dialect, sent):
     return Scripted(body=events, headers={"content-type": "text/event-stream"})
 
 
-@pytest.fixture(scope="module", params=["chat", "messages"])
+@pytest.fixture(scope="module", params=["chat", *(["messages"] if "anthropic" in additions() else [])])
 def door(request, tmp_path_factory):
     """(dialect, function that posts a body to its door, the arm's server of the same dialect)."""
     dialect = request.param

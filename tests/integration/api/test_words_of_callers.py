@@ -130,7 +130,8 @@ def send(http: httpx.Client, caller: Caller) -> None:
         posted(http, "/v1/responses", response | {"previous_response_id": "resp_1"}, key="resp_2")
     tool = {"name": "f", "description": text("task"), "input_schema": caller.schema()}
     message = {"model": "auto", "max_tokens": 99, "messages": [*before, *user], "tools": [tool]}
-    posted(http, "/v1/messages", message | {"metadata": {"user_id": text("agent")}}, key="message")
+    if "anthropic" in additions():
+        posted(http, "/v1/messages", message | {"metadata": {"user_id": text("agent")}}, key="message")
     posted(http, f"/v1/sessions/{session}/end", {"feedback": {"rating": True, "feedback_id": "of-session"}})
 
 

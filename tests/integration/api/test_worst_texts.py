@@ -13,8 +13,6 @@ import pytest
 from fastapi import Request
 
 from ragbandit.router.api import reading
-from ragbandit.router.api.anthropic.endpoints import MessagesBody, message_question
-from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.requests import ChatBody, completion_question
 from ragbandit.router.api.reading import body_value
@@ -33,7 +31,7 @@ from tests.support import dialects
 from tests.support.additions import ANTHROPIC, door_module
 from tests.support.servers.http_service import Service
 
-RESPONSES = door_module("responses")
+MESSAGES, RESPONSES = door_module("anthropic"), door_module("responses")
 #: characters that are parsed or written as JSON, and characters that are copied, in about the time of a call
 WRITTEN, COPIED = 16, 4096
 
@@ -173,7 +171,7 @@ def asked(service, body, *, door, monkeypatch):
     request._body = body
     kind, question = {
         "chat": (ChatBody, completion_question),
-        "messages": (MessagesBody, message_question),
+        **({} if MESSAGES is None else {"messages": (MESSAGES.MessagesBody, MESSAGES.message_question)}),
         **({} if RESPONSES is None else {"responses": (RESPONSES.ResponseBody, RESPONSES.response_question)}),
     }[door]
     read = question(request, kind.model_validate(body_value(body)), key=None)
@@ -203,7 +201,7 @@ def replied(body, *, server, decision, monkeypatch):
     serve_once(monkeypatch, body)
     doors = [
         replies.ChatStream(decision, base="", include_usage=True, open_webui=False),
-        MessageStream(decision, base=""),
+        *([] if MESSAGES is None else [MESSAGES.MessageStream(decision, base="")]),
         *([] if RESPONSES is None else [RESPONSES.ResponseStream(decision, base="")]),
     ]
 
@@ -243,14 +241,16 @@ def replied(body, *, server, decision, monkeypatch):
             door.of(event)
     for door in doors:
         door.end(outcome, saved=None)
-    wholes = [replies.completion, message_reply, *([] if RESPONSES is None else [RESPONSES.response])]
+    wholes = [replies.completion, *([] if MESSAGES is None else [MESSAGES.message_reply])]
+    wholes += [*([] if RESPONSES is None else [RESPONSES.response])]
     for write in wholes:
         values.json_of(write(decision, outcome, base="", saved=None))
 
 
 def shapes():
     """(name, how it is read, where, function from a number to the bytes) of every shape of the three dialects."""
-    asked_at = [("chat", dialects.CHAT), ("messages", dialects.MESSAGES)]
+    asked_at = [("chat", dialects.CHAT)]
+    asked_at += [] if MESSAGES is None else [("messages", dialects.MESSAGES)]
     asked_at += [] if RESPONSES is None else [("responses", dialects.RESPONSES)]
     for door, example in asked_at:
         for name, shape in dialects.documents(example):

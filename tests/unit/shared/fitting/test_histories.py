@@ -4,12 +4,12 @@ import json
 
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.shared.dialects.messages.requests import chat_of, messages_of
 from ragbandit.shared.model_servers.fitting.chats import fit_before_messages, fit_chat
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import TABLE, takes_of
 from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.testing.strict_servers import refusal
+from tests.support.additions import MESSAGE_REQUESTS, needs
 from tests.unit.shared.fitting.requests import TOOL, VENDORS, answer, called, fitted_for, result, system, user
 
 IDS = st.sampled_from(["functions.weather:0", "call_Zb3kQ81xYc0", "abcdefgh1", "toolu_01", "x" * 60, None])
@@ -82,6 +82,7 @@ def single(messages):
     return [message | {"content": kept(message["content"])} for message in messages]
 
 
+@needs("anthropic")
 @given(TURNS.map(single))
 @settings(max_examples=100, deadline=None)
 def test_every_vendor_takes_messages_of_any_order(messages):
@@ -91,7 +92,7 @@ def test_every_vendor_takes_messages_of_any_order(messages):
     sent = fit_messages(body, takes=takes_of("anthropic", model="claude"), fitted=Fitted())
     assert refusal("anthropic", sent) is None, sent
     for vendor in VENDORS.keys() - {"anthropic"}:
-        sent, _ = fitted_for(vendor, chat_of(body)[0])
+        sent, _ = fitted_for(vendor, MESSAGE_REQUESTS.chat_of(body)[0])
         assert refusal(vendor, sent) is None, (vendor, sent)
 
 
@@ -132,4 +133,5 @@ def test_fields_of_any_type_are_fitted(messages, more):
     takes = takes_of("anthropic", model="claude")
     json.dumps(fit_messages(body, takes=takes, fitted=Fitted()))
     chat, fitted = fit_before_messages(body, takes=takes)
-    json.dumps(fit_messages(messages_of(chat, max_tokens=1), takes=takes, fitted=fitted))
+    if MESSAGE_REQUESTS is not None:
+        json.dumps(fit_messages(MESSAGE_REQUESTS.messages_of(chat, max_tokens=1), takes=takes, fitted=fitted))

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from ragbandit.shared.dialects.messages.requests import messages_of
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import takes_of
 from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.testing.strict_servers import refusal
+from tests.support.additions import MESSAGE_REQUESTS
 from tests.unit.shared.fitting.requests import (
     TOOL,
     VENDORS,
@@ -161,8 +161,8 @@ SILENT = (
 def test_every_server_takes_it(name):
     """What a vendor's strict server refuses is made right for it, and no other vendor refuses the request either."""
     body, refusers = SITUATIONS[name]
-    for vendor in refusers.split():
-        raw = messages_of(body, max_tokens=9) if vendor == "anthropic" else body
+    for vendor in filter(VENDORS.get, refusers.split()):
+        raw = MESSAGE_REQUESTS.messages_of(body, max_tokens=9) if vendor == "anthropic" else body
         assert refusal(vendor, raw) is not None, f"{vendor} takes it as it is"
     for vendor in VENDORS:
         sent, fitted = fitted_for(vendor, body)

@@ -20,8 +20,8 @@ USER = {"role": "user", "content": "Hi"}
     "tool",
     [
         {"type": "function", "name": "weather", "parameters": SCHEMA},
-        {"name": "weather", "input_schema": SCHEMA},
-        {"type": "custom", "name": "weather", "input_schema": SCHEMA},
+        pytest.param({"name": "weather", "input_schema": SCHEMA}, marks=needs("anthropic")),
+        pytest.param({"type": "custom", "name": "weather", "input_schema": SCHEMA}, marks=needs("anthropic")),
     ],
 )
 def test_tools_of_other_interfaces(tool):
@@ -34,6 +34,7 @@ def test_tools_of_other_interfaces(tool):
     assert chat["tool_choice"] == "required"
 
 
+@needs("anthropic")
 def test_blocks_of_messages():
     """Calls, results and images in blocks become calls, messages of tools and parts."""
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
@@ -68,7 +69,7 @@ def test_a_chat_completion_stays_as_it_is(body):
     assert as_completion(body)[0] is body
 
 
-@needs("responses")
+@needs("anthropic", "responses")
 def test_what_a_chat_lacks_is_named():
     """What a response or a turn of Messages has, and no chat completion, is in the list of what is ignored."""
     tools = [{"type": "web_search"}, {"type": "function", "name": "weather"}]
@@ -148,7 +149,7 @@ def with_one_wrong(value: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@needs("responses")
+@needs("anthropic", "responses")
 def test_a_wrong_value_at_any_place_is_an_error_of_the_caller(form):
     """A wrong value in a body of another form is accepted or refused as the caller's mistake, at every place."""
     outcomes = {"accepted": 0, "refused": 0}

@@ -6,10 +6,10 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
+from ragbandit.additions.anthropic.message_stream import MessageStream, message_reply
+from ragbandit.additions.anthropic.messages.replies import ChatChunks
 from ragbandit.shared.dialects.chat.message_parts import thoughts_first
 from ragbandit.shared.dialects.chat.replies import ModelReply
-from ragbandit.shared.dialects.messages.replies import ChatChunks
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply
 from ragbandit.shared.types import Cost, DeltaPiece, Outcome, TextPiece
 from tests.support.anthropic_events import events_of, joined

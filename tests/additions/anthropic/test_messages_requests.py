@@ -4,8 +4,8 @@ import json
 
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.dialects.messages.replies import content_of
-from ragbandit.shared.dialects.messages.requests import (
+from ragbandit.additions.anthropic.messages.replies import content_of
+from ragbandit.additions.anthropic.messages.requests import (
     chat_of,
     messages_of,
     unread,

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ragbandit.additions.anthropic.messages.replies import CALL_FIELDS, call_of, content_of
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
-from ragbandit.shared.dialects.messages.replies import CALL_FIELDS, THINKING, call_of, content_of
+from ragbandit.shared.dialects.thoughts import THINKING, blocks_of, is_foreign
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of
@@ -60,16 +61,6 @@ def unread(body: Mapping[str, Any]) -> list[str]:
     """The parameters of a request for Messages that a chat completion cannot have."""
     read = {*_READ, "metadata", "reasoning_effort"}
     return [name for name in body if name not in read]
-
-
-def blocks_of(content: Any) -> list[dict[str, Any]]:
-    """The blocks of a message; a text is one block, and nothing is none."""
-    blocks = content if isinstance(content, list) else [content]
-    return [
-        block if isinstance(block, dict) else {"type": "text", "text": block}
-        for block in blocks
-        if block not in (None, "")
-    ]
 
 
 def _as_text(parts: Sequence[Mapping[str, Any]], *, by: str) -> Any:
@@ -158,17 +149,6 @@ def _functions(body: Mapping[str, Any], *, foreign: set[str]) -> dict[str, Any]:
         mode = {"type": "function", "function": {"name": choice.get("name")}}
     is_single = choice.get("disable_parallel_tool_use") is True
     return {"tools": tools or None, "tool_choice": mode, "parallel_tool_calls": False if is_single else None}
-
-
-def is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
-    """Whether a block has thoughts. keep_signed: except those that a model of Anthropic has signed."""
-    is_thought = isinstance(block, dict) and block.get("type") in THINKING
-    return is_thought and not (keep_signed and is_signed(block))
-
-
-def is_signed(block: Mapping[str, Any]) -> bool:
-    """Whether a block has thoughts that a model of Anthropic has signed. `chat_of` leaves it out."""
-    return block.get("type") == THINKING[1] or bool(block.get("type") == THINKING[0] and block.get("signature"))
 
 
 def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.dialects.messages.replies import ChatChunks
+from ragbandit.additions.anthropic.messages.replies import ChatChunks
 from tests.unit.shared.dialects.replies import calls_of, read
 
 PIECE = {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"x": 1}'}}

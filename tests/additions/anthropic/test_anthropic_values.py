@@ -4,8 +4,8 @@ from itertools import chain
 
 import pytest
 
+from ragbandit.additions.anthropic.messages.replies import ChatChunks
 from ragbandit.shared.dialects.chat.replies import MAX_PARTS
-from ragbandit.shared.dialects.messages.replies import ChatChunks
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 
 

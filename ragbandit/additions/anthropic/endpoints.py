@@ -5,9 +5,12 @@ from typing import Annotated, Any, Final
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.anthropic.errors import ERRORS, VERSION
-from ragbandit.router.api.anthropic.message_stream import MessageStream, message_reply
+from ragbandit.additions.anthropic.errors import ERRORS, VERSION, anthropic_error, request_id_header, speaks_anthropic
+from ragbandit.additions.anthropic.message_stream import MessageStream, message_reply
+from ragbandit.additions.anthropic.messages.requests import DIALECT, NEED, chat_of
+from ragbandit.additions.anthropic.models import anthropic_models
 from ragbandit.router.api.dependencies import IdempotencyKey, router_of
+from ragbandit.router.api.door import Door
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable_value
@@ -19,7 +22,6 @@ from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, TEXTS
 from ragbandit.router.serving.abilities import NEEDS, TOKENS
 from ragbandit.router.serving.checks.questions import checked_session, checked_text
-from ragbandit.shared.dialects.messages.requests import DIALECT, NEED, chat_of
 from ragbandit.shared.types import Conversation, Json
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
@@ -106,3 +108,16 @@ async def count_tokens(body: MessagesBody, request: Request) -> Response:
     """Estimate the tokens of a request, as the decision does. No model is asked."""
     chat = await read_body(request, lambda: read_chat(chat_of(body.fields(), joined=True)[0], passed=True))
     return JsonReply({"input_tokens": chat.facts[TOKENS]})
+
+
+DOOR: Final = Door(
+    place=50,
+    endpoints=(endpoints,),
+    description="For clients of Anthropic's Messages, such as Claude Code.",
+    schemas=(__name__,),
+    speaks=speaks_anthropic,
+    error=anthropic_error,
+    models=anthropic_models,
+    base="",
+    headers=request_id_header,
+)

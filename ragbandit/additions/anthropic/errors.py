@@ -8,11 +8,11 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from ragbandit.additions.anthropic.messages.replies import STATUSES
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.telemetry.tracing import SCOPE_ID
-from ragbandit.shared.dialects.messages.replies import STATUSES
 
 #: paths of Anthropic's interface, with any base URL; paths that others have too only count with its header
 _PATHS: Final = re.compile(

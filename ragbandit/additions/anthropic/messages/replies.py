@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import BLOCKS, thoughts_of
+from ragbandit.shared.dialects.thoughts import THINKING
 from ragbandit.shared.model_servers.event_reader import reply_budget
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.budget import ReadBudget
@@ -24,7 +25,6 @@ STATUSES: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-THINKING: Final = ("thinking", "redacted_thinking")
 #: finish reason of a chat completion -> stop reason of Messages
 _STOPS: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _REASONS: Final = {*_STOPS.values(), "stop_sequence", "pause_turn", "model_context_window_exceeded"}

@@ -1,0 +1,24 @@
+"""What a dialect is: an object that `Addition.dialects` offers, or the dialect of chat completions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """How fields of this dialect become a chat completion, which is what most servers take, and what is lost then."""
+
+    #: fields -> (chat completion, types of what the fields have and a chat completion cannot have)
+    as_chat: Callable[[Mapping[str, Any]], tuple[dict[str, Any], set[str]]]
+    #: fields -> names of the parameters that a chat completion cannot have
+    unread: Callable[[Mapping[str, Any]], list[str]]
+    #: chat completion with parts of this dialect -> (its changed fields, names of what a chat completion lacks)
+    in_chat_form: Callable[[Mapping[str, Any]], tuple[dict[str, Any], list[str]]] = lambda _: ({}, [])
+    #: name of the generators that send this dialect, and of what a request needs if no other server can read it; None
+    #: if every server can
+    need: str | None = None
+    #: parameters that can cause this need; messages can cause it, too
+    need_parameters: tuple[str, ...] = ()
+    #: parts of a request in which the caller names the keys, as the schemas of tools
+    keys_of_caller: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ that is far above its number is lowered.
 
 import pytest
 
+from ragbandit.shared.additions import offered
 from tests.support.house import STREETS, House
 
 #: street -> (modules, lines) that its start may reach, with imports inside functions. Two modules of each
@@ -42,6 +43,15 @@ def test_a_street_reaches_no_more_than_allowed(house, street):
     reached, (modules, lines) = house.street(STREETS[street]), ALLOWED[street]
     assert modules - 10 < len(reached) <= modules
     assert lines - 1_000 < house.lines(reached) <= lines
+
+
+@pytest.mark.parametrize("place", offered("dialects").values(), ids=offered("dialects"))
+def test_a_dialect_of_an_addition_needs_no_heavy_module(house, place):
+    """Every process has the dialects, so one imports nothing of other packages of ours than `ragbandit.shared`."""
+    module = place.partition(":")[0]
+    addition = module.rpartition(".")[0]
+    reached = {name for name in house.street(module) if not name.startswith(addition)}
+    assert {name.split(".")[1] for name in reached if "." in name} == {"shared", "additions"}
 
 
 def test_a_public_name_has_one_meaning(house):

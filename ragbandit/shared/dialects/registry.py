@@ -5,6 +5,8 @@ from typing import Any, Final
 
 from ragbandit.shared.additions import with_additions
 from ragbandit.shared.dialects.dialect import Dialect
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Conversation
 
 _CHAT: Final = Dialect(
@@ -23,9 +25,18 @@ NATIVE_NEEDS: Final = {
 
 def as_chat(conversation: Conversation) -> dict[str, Any]:
     """The conversation as a chat completion. What a chat completion cannot have is left out."""
-    return DIALECTS[conversation.dialect].as_chat(conversation.fields)[0]
+    return _dialect_of(conversation).as_chat(conversation.fields)[0]
 
 
 def unread_parameters(conversation: Conversation) -> list[str]:
     """The names of the parameters that `as_chat` leaves out."""
-    return DIALECTS[conversation.dialect].unread(conversation.fields)
+    return _dialect_of(conversation).unread(conversation.fields)
+
+
+def _dialect_of(conversation: Conversation) -> Dialect:
+    """The dialect of a conversation. Raises ConfigError if this process lacks the addition with the dialect."""
+    name = conversation.dialect
+    if name not in DIALECTS:
+        message = f"no dialect is called {name!r:.80} here; {known_choices(DIALECTS, given=name)}"
+        raise ConfigError(message, remedy="install the same additions on routers and workers")
+    return DIALECTS[name]

@@ -50,7 +50,7 @@ class RequestFacts(TypedDict, total=False):
     effort_max: str | None
     """Lowest and highest reasoning effort that the caller allows."""
 
-    # What the request continues (router/storage/decisions, router/api/openai/stored_responses.py)
+    # What the request continues (router/storage/decisions, the addition `responses`)
     chat_hash: str
     """Hash of the whole conversation and its parameters."""
     conversation_hash: str

@@ -26,7 +26,6 @@ LEFT = {
     "router/reporting": 1,  # which command reaches a verdict depends on arms, judge and reward
     "router/rollouts": 2,
     "router/serving": 4,  # the assembly of a Router; feedback
-    "workers/evaluation": 3,
     "workers/scoring": 1,
     "workers/pairs": 5,  # the assembly of a paired comparison, for the command and for a learner
     "workers/processes": 1,

@@ -1,5 +1,6 @@
 """Judge: a model that scores one answer, with the passages that it is shown."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,12 +10,11 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import Outcome
-from ragbandit.strategies.base import Account, Generator, Passage
+from ragbandit.shared.types import Cost, Outcome
+from ragbandit.strategies.base import Account, Completion, Generator, Passage, Prompt, Request
 from ragbandit.strategies.failures import AnswerBlocked, UnreadableReply
 from ragbandit.strategies.generators.parts import plain_parts
 from ragbandit.workers.judge import rubric
-from ragbandit.workers.judge.booked_model import complete_prompt
 
 #: tokens that are expected of a reply with the scores and reasons of the rubric
 REPLY_TOKENS: Final = 100
@@ -122,3 +122,21 @@ class Judge:
         if done.finish == "length":
             raise NoVerdict(f"the judge gave no usable scores: the reply did not end within {most} tokens")
         return done.text
+
+
+async def complete_prompt(
+    generator: Generator, prompt: Prompt, *, seconds: float, max_tokens: int, bill: Account
+) -> Completion:
+    """Ask a model. Raises ArmFailed.
+
+    seconds, max_tokens: limits of the call. bill: gets the tokens and dollars, however the call ends.
+    """
+    deadline = time.monotonic() + seconds
+    done = await generator.complete(Request(prompt=prompt, max_tokens=max_tokens, deadline=deadline, lost=bill))
+    bill.cost += Cost(
+        llm_calls=1,
+        prompt_tokens=done.prompt_tokens,
+        completion_tokens=done.completion_tokens,
+        dollars=done.dollars,
+    )
+    return done

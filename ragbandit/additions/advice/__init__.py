@@ -3,5 +3,8 @@
 from ragbandit.shared.additions import Addition
 
 ADDITION = Addition(
-    verbs={"Start here: advise": "command:advise_verb"}, library={"advise": "library:advise"}, pages=("advise.md",)
+    verbs={"Start here: advise": "command:advise_verb"},
+    library={"advise": "library:advise"},
+    needs=frozenset({"evaluation"}),
+    pages=("advise.md",),
 )

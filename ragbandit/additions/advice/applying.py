@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from ragbandit.additions.advice.verdict import Advice
+from ragbandit.additions.evaluation.outcomes import STORE
 from ragbandit.router.comparison.holdback_size import Traffic, holdback_size
 from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import Settings
@@ -34,7 +35,6 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import read_file, whole_file
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.workers.evaluation.outcomes import STORE
 
 #: minimum number of answers from which the share of rated answers is taken; a store with fewer does not show it
 _FEWEST: Final = 200

@@ -9,6 +9,8 @@ from ragbandit.additions.advice.applying import apply_advice
 from ragbandit.additions.advice.assessment import advice_assessment, arm_notes
 from ragbandit.additions.advice.run import AdviceRun, RunOptions, advice_on
 from ragbandit.additions.advice.verdict import Ask
+from ragbandit.additions.evaluation.compared_arms import check_configured
+from ragbandit.additions.evaluation.outcomes import STORE, OutcomeReader
 from ragbandit.router.cli.assessments import show_assessment
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ColumnsOption, ConfigOption, JsonOption, SkipBadOption, check_dollars
@@ -21,8 +23,6 @@ from ragbandit.router.offline.warm import check_warm_policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.workers.evaluation.compared_arms import check_configured
-from ragbandit.workers.evaluation.outcomes import STORE, OutcomeReader
 from ragbandit.workers.setup.pipelines import named_pipelines
 
 EXITS: Final = {"route": 0, "wrong log": 2, "fix": 3, "not enough": 4}

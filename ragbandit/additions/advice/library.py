@@ -10,12 +10,12 @@ from ragbandit.additions.advice.assessment import arm_notes
 from ragbandit.additions.advice.question_file import Questions, question_file
 from ragbandit.additions.advice.run import AdviceRun, RunOptions
 from ragbandit.additions.advice.verdict import Advice, Ask
+from ragbandit.additions.evaluation.outcomes import OutcomeReader
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.serving.checks.questions import check_type, checked_number
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.workers.evaluation.outcomes import OutcomeReader
 from ragbandit.workers.setup.pipelines import Pipelines
 
 

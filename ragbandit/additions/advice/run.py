@@ -9,6 +9,11 @@ from typing import Any
 from rich.markup import escape
 
 from ragbandit.additions.advice.verdict import Advice, Ask, advice_of
+from ragbandit.additions.evaluation.compared_arms import compared_arms
+from ragbandit.additions.evaluation.file_questions import FileQuestions
+from ragbandit.additions.evaluation.kept_answers import Answers
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
+from ragbandit.additions.evaluation.outcomes import OutcomeReader
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import JUDGE_LINE, Settings
 from ragbandit.router.offline.estimation import Progress
@@ -20,11 +25,6 @@ from ragbandit.shared.types import Json
 from ragbandit.workers.asking.question_run import QuestionRun
 from ragbandit.workers.asking.scoring import JudgeScorer
 from ragbandit.workers.asking.stop import Stop, looks_at, shared_confidence
-from ragbandit.workers.evaluation.compared_arms import compared_arms
-from ragbandit.workers.evaluation.file_questions import FileQuestions
-from ragbandit.workers.evaluation.kept_answers import Answers
-from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
-from ragbandit.workers.evaluation.outcomes import OutcomeReader
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.setup.generators import make_generator
 from ragbandit.workers.setup.pipelines import Pipelines

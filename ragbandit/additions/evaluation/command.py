@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ragbandit.additions.evaluation.labelled_questions import FAMILY_NAMES
 from ragbandit.additions.evaluation.routers.run import RouterOptions, evaluate_routers, print_routers
 from ragbandit.additions.evaluation.strategies import StrategyOptions, evaluate_strategies
 from ragbandit.router.cli.console import errors
@@ -21,7 +22,6 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.workers.evaluation.labelled_questions import FAMILY_NAMES
 
 
 def evaluate(

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from ragbandit.additions.evaluation.kept_answers import StoredAnswer
+from ragbandit.additions.evaluation.kept_replies import KeptReplies
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
+from ragbandit.additions.evaluation.qualities import Measures
+from ragbandit.additions.evaluation.quiz import MEASURES, QuizJudge, chinese_words, grade_with_quiz, made_quiz
 from ragbandit.additions.evaluation.results import MOST_NAMED, Answered, Qualities
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.workers.asking.question_run import in_parallel
-from ragbandit.workers.evaluation.kept_answers import StoredAnswer
-from ragbandit.workers.evaluation.kept_replies import KeptReplies
-from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
-from ragbandit.workers.evaluation.qualities import Measures
-from ragbandit.workers.judge.quiz import MEASURES, QuizJudge, chinese_words, grade_with_quiz, made_quiz
 from ragbandit.workers.setup.generators import make_generator
 
 

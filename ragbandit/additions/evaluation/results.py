@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ragbandit.additions.evaluation.kept_answers import StoredAnswer
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
+from ragbandit.additions.evaluation.qualities import Measures, labelled_quality, measured_quality
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable
 from ragbandit.router.comparison.intervals import Parts, paired
@@ -18,9 +21,6 @@ from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.offline.logs.table_columns import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import ArmName, Json, finite_json
-from ragbandit.workers.evaluation.kept_answers import StoredAnswer
-from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
-from ragbandit.workers.evaluation.qualities import Measures, labelled_quality, measured_quality
 
 #: arm -> its answers, in the order of the questions
 Answered = Mapping[str, Sequence[StoredAnswer]]

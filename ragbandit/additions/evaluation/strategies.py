@@ -9,6 +9,9 @@ from typing import Any
 import typer
 
 from ragbandit.additions.evaluation import results
+from ragbandit.additions.evaluation.file_questions import FileQuestions
+from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer
+from ragbandit.additions.evaluation.labelled_questions import CRUD, LabelledQuestion, distinct, read_questions
 from ragbandit.additions.evaluation.quizzes import Quizzes
 from ragbandit.additions.evaluation.routers.routing_table import time_one_of
 from ragbandit.router.cli.assessments import show_assessment
@@ -18,9 +21,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.jsonl import write_records
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.asking.question_run import QuestionRun
-from ragbandit.workers.evaluation.file_questions import FileQuestions
-from ragbandit.workers.evaluation.kept_answers import Answers, StoredAnswer
-from ragbandit.workers.evaluation.labelled_questions import CRUD, LabelledQuestion, distinct, read_questions
 from ragbandit.workers.setup.chosen_arms import left_out, parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from ragbandit.workers.setup.retrievers import with_choice

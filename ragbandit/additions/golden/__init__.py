@@ -6,4 +6,5 @@ ADDITION = Addition(
     chores={"golden": "chore:GoldenQuestions"},
     sections={"learning": "settings:GoldenSection"},
     checks={"golden": "checks:check_golden"},
+    needs=frozenset({"evaluation"}),
 )

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
 from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import open_file
-from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
 
 
 def read_golden(options: GoldenSection) -> list[LabelledQuestion]:

@@ -12,6 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from ragbandit.additions.evaluation.compared_arms import compared_arms
+from ragbandit.additions.evaluation.file_questions import FileQuestions
+from ragbandit.additions.evaluation.kept_answers import Answers
+from ragbandit.additions.evaluation.outcomes import OutcomeReader
 from ragbandit.additions.golden.period import PeriodState
 from ragbandit.additions.golden.questions import read_golden
 from ragbandit.additions.golden.settings import GoldenSection
@@ -24,10 +28,6 @@ from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.workers.asking.question_run import QuestionRun
 from ragbandit.workers.asking.stop import Stop
-from ragbandit.workers.evaluation.compared_arms import compared_arms
-from ragbandit.workers.evaluation.file_questions import FileQuestions
-from ragbandit.workers.evaluation.kept_answers import Answers
-from ragbandit.workers.evaluation.outcomes import OutcomeReader
 
 log = logging.getLogger("ragbandit.worker")
 

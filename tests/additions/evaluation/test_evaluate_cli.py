@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer
+from ragbandit.additions.evaluation.kept_replies import KeptReplies
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.additions import arm_parts
@@ -16,8 +18,6 @@ from ragbandit.shared.types import Cost
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.run import Answer
-from ragbandit.workers.evaluation.kept_answers import Answers, StoredAnswer
-from ragbandit.workers.evaluation.kept_replies import KeptReplies
 from ragbandit.workers.setup.retrievers import index_folder
 from tests.support import command
 from tests.support.logs.log_rows import write_json

@@ -9,11 +9,10 @@ import pytest
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs.tables import read_table
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import open_file, read_file, read_text
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.workers.evaluation.kept_answers import Answers
 from tests.support.user_files import refusal
 
 #: what reads a file -> its error's field (None for the path)
@@ -23,7 +22,6 @@ READERS = {
         lambda path: load_templates(["read_direct"], overrides={"read_direct": str(path)}),
         "templates.read_direct",
     ),
-    "answers": (lambda path: Answers(path, resume=True), None),
 }
 #: readers of data, which may come from a pipe
 STREAMED = {"table": (read_table, None), "corpus": (lambda path: list(read_corpus(path)), None)}
@@ -31,7 +29,7 @@ STREAMED = {"table": (read_table, None), "corpus": (lambda path: list(read_corpu
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_pipe_is_refused_where_a_file_is_read_again(pipe, reader):
-    """A pipe as a file of settings, prompts or answers is refused at once, with its field and a remedy."""
+    """A pipe as a file of settings or prompts is refused at once, with its field and a remedy."""
     read, field = READERS[reader]
     error = refusal(read, pipe)
     assert "a pipe, not a file" in error.message
@@ -122,5 +120,3 @@ def test_a_folder_is_no_file(tmp_path):
         open_file(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot be read: it is a folder, not a file \(.*--config"):
         load(tmp_path)
-    with pytest.raises(InvalidInput, match=r"\(.*--answers"):
-        Answers(tmp_path, resume=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ragbandit.additions.evaluation.booked_model import BookedModel
+from ragbandit.additions.evaluation.kept_replies import KeptReplies
 from ragbandit.router.config.settings import PickSettings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.policies.picking import pick_of
@@ -13,8 +15,6 @@ from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.base import Generator, Prompt
 from ragbandit.workers.asking.question_run import in_parallel
-from ragbandit.workers.evaluation.kept_replies import KeptReplies
-from ragbandit.workers.judge.booked_model import BookedModel
 
 #: calls of the model at the same time
 CONCURRENCY: Final = 4

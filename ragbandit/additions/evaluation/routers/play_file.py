@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from ragbandit.additions.evaluation.kept_lines import KeptLines, first_fault
 from ragbandit.additions.evaluation.routers.play import PlayTask, PolicyPlay, Setup, played_of
 from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json
-from ragbandit.workers.evaluation.kept_lines import KeptLines, first_fault
 
 
 def check_unused(file: Path) -> None:

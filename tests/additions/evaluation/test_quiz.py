@@ -5,10 +5,7 @@ import sys
 
 import pytest
 
-from ragbandit.router.config.settings import JudgeSettings
-from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
-from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.judge.quiz import (
+from ragbandit.additions.evaluation.quiz import (
     CANNOT_INFER,
     MEASURES,
     QUESTIONS,
@@ -18,6 +15,9 @@ from ragbandit.workers.judge.quiz import (
     grade_with_quiz,
     made_quiz,
 )
+from ragbandit.router.config.settings import JudgeSettings
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 
 QUIZ = Quiz(questions=("谁", "何时", "何地", "为何"), answers=("张三", "三月 一日", "北京", CANNOT_INFER))
 ZERO = dict.fromkeys(MEASURES, 0.0)

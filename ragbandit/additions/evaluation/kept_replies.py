@@ -7,9 +7,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 
+from ragbandit.additions.evaluation.booked_model import BookedModel
+from ragbandit.additions.evaluation.kept_lines import KeptLines, is_amount
 from ragbandit.strategies.base import Prompt
-from ragbandit.workers.evaluation.kept_lines import KeptLines, is_amount
-from ragbandit.workers.judge.booked_model import BookedModel
 
 #: longest call of a model, seconds
 _MOST_SECONDS: Final = 1e9

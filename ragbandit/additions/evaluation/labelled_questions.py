@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragbandit.additions.evaluation.quiz import Quiz
 from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, metric_values
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.question_forms import answers_of
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
-from ragbandit.workers.judge.quiz import Quiz
 
 FAMILY_NAMES = tuple(sorted(FAMILIES))
-#: the family whose answers `evaluate` judges by a quiz too, see ragbandit.workers.judge.quiz
+#: the family whose answers `evaluate` judges by a quiz too, see ragbandit.additions.evaluation.quiz
 CRUD = "crud"
 _NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only with --family of a published data set"
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from ragbandit.additions.evaluation.kept_lines import KeptLines, first_fault
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Cost, Json, Outcome, OutcomeStatus
-from ragbandit.workers.evaluation.kept_lines import KeptLines, first_fault
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

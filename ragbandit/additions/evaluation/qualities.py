@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from ragbandit.additions.evaluation.kept_answers import StoredAnswer
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms, metric_values
 from ragbandit.shared.types import Json
-from ragbandit.workers.evaluation.kept_answers import StoredAnswer
-from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
 
 #: name of a measure of an answer's quality -> its value in [0, 1]
 Measures = Mapping[str, float]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, read_questions
 from ragbandit.router.offline.logs.tables import read_unlabelled as read_hops
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion, read_questions
 
 NO_DATE = {"day": "", "month": "", "year": ""}
 FORMS = {

@@ -1,30 +1,11 @@
-"""A call of a model outside of arms, and a model that is called so, with what its calls cost."""
+"""A model that is called outside of arms, with what its calls cost."""
 
-import time
 from dataclasses import dataclass, field
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.formats import counted, number
-from ragbandit.shared.types import Cost
-from ragbandit.strategies.base import Account, Completion, Generator, Prompt, Request
-
-
-async def complete_prompt(
-    generator: Generator, prompt: Prompt, *, seconds: float, max_tokens: int, bill: Account
-) -> Completion:
-    """Ask a model. Raises ArmFailed.
-
-    seconds, max_tokens: limits of the call. bill: gets the tokens and dollars, however the call ends.
-    """
-    deadline = time.monotonic() + seconds
-    done = await generator.complete(Request(prompt=prompt, max_tokens=max_tokens, deadline=deadline, lost=bill))
-    bill.cost += Cost(
-        llm_calls=1,
-        prompt_tokens=done.prompt_tokens,
-        completion_tokens=done.completion_tokens,
-        dollars=done.dollars,
-    )
-    return done
+from ragbandit.strategies.base import Account, Generator, Prompt
+from ragbandit.workers.judge.judge import complete_prompt
 
 
 @dataclass(kw_only=True)

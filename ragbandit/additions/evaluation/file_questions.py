@@ -5,15 +5,15 @@ and their records are a log for a verdict or a warm start.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer, key_of
+from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
+from ragbandit.additions.evaluation.qualities import labelled_quality, log_record, measured_quality
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.workers.asking.questions import AskedQuestion, Work
 from ragbandit.workers.asking.scoring import Score
-from ragbandit.workers.evaluation.kept_answers import Answers, StoredAnswer, key_of
-from ragbandit.workers.evaluation.labelled_questions import LabelledQuestion
-from ragbandit.workers.evaluation.qualities import labelled_quality, log_record, measured_quality
 from ragbandit.workers.setup.loading import LoadedArm
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
+from ragbandit.additions.evaluation.booked_model import BookedModel
 from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.prompting.prompts import fit, load_templates
-from ragbandit.workers.judge.booked_model import BookedModel
 
 #: answer to a question that the text does not answer: Chinese for "cannot infer"
 CANNOT_INFER: Final = "无法推断"
@@ -74,7 +74,7 @@ class QuizJudge(BookedModel):
     remedy: str = "raise judge.seconds or judge.max_tokens"
 
     def __post_init__(self) -> None:
-        self._templates = load_templates(_TEMPLATES, overrides={}, package="ragbandit.workers.judge")
+        self._templates = load_templates(_TEMPLATES, overrides={}, package="ragbandit.additions.evaluation")
 
     def prompt(self, template: str, **fields: str) -> Prompt:
         """Raises PromptTooLong."""

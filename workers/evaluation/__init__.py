@@ -1,1 +1,0 @@
-"""Evaluation: arms on the questions of a file, whose answers are kept. Each room does one thing with the outcomes."""

@@ -1,6 +1,6 @@
 """`python -m tests.without NAME [arguments of pytest]`: the tests of a copy of the tree that lacks an addition.
 
-NAME is an addition, or "turn": the addition whose turn it is with the present commit.
+NAME is an addition; or "turn", the addition whose turn it is with the present commit; or "all", which leaves the core.
 
 The copy lies in build/without/NAME. It lacks the folder, the tests and the pages of the addition, and of all that need
 it. Its generated pages are written again.
@@ -25,8 +25,8 @@ def whose_turn() -> str:
 
 
 def gone_with(name: str) -> set[str]:
-    """Names of the addition and of the additions that need it, directly or through others."""
-    gone = {name}
+    """Names of the addition and of the additions that need it, directly or through others. "all": of all additions."""
+    gone = {*additions()} if name == "all" else {name}
     while more := {one for one, what in additions().items() if one not in gone and what.needs & gone}:
         gone |= more
     return gone
@@ -56,8 +56,8 @@ def copy_without(name: str) -> Path:
 def main() -> int:
     name, *options = sys.argv[1:] or [""]
     name = whose_turn() if name == "turn" else name
-    if name not in additions():
-        print(f"there is no addition {name!r}; known: {', '.join(additions())}")
+    if name != "all" and name not in additions():
+        print(f"there is no addition {name!r}; known: {', '.join([*additions(), 'all', 'turn'])}")
         return 2
     copy = copy_without(name)
     print(f"without {', '.join(sorted(gone_with(name)))}: {copy}", flush=True)

@@ -26,7 +26,7 @@
   and writes do, and several processes do it at once unless it holds a lease. Its contract:
   `ragbandit.testing.chores.check_chore`
 - a check of the settings: `CheckSettings`, by `Addition.checks`
-- a form of other tools' logs: `LogForm`, by `Addition.logs`
+- a form of other tools' logs: `LogForm`, by `Addition.logs`; the addition other_tools reads them
 - a public function of the package `ragbandit`, as `ragbandit.advise`: by `Addition.library`. `ragbandit/__init__.py`
   names it too, with its type
 - a verb of the command: a function with typer's options, by `Addition.verbs`
@@ -34,7 +34,7 @@
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
 finds it by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A class that
 cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy, a form of documents, a
-retriever and a chore as examples, which a test runs.
+retriever, a chore and an interface as examples, and docs/logs.md a form of logs; tests run them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,7 +107,7 @@ class LogForm(Protocol):
         time, scores, tags, user and metadata. Values of any type are read as in other logs; a cell is a text.
 
         A record for which it raises is left out, and the command names its number and the form. Called two times
-        for each record, before the forms that RagBandit knows: decide by the names of its fields.
+        for each record, before the forms of the addition other_tools: decide by the names of its fields.
         """
 
 

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.api.app import create_app
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN
-from ragbandit.router.offline.warm import learner_of
+from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome

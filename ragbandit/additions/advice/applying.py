@@ -18,6 +18,7 @@ import yaml
 
 from ragbandit.additions.advice.verdict import Advice
 from ragbandit.additions.evaluation.outcomes import STORE
+from ragbandit.additions.evaluation.warm import WarmRows, enter
 from ragbandit.router.comparison.holdback_size import Traffic, holdback_size
 from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import Settings
@@ -26,7 +27,6 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Progress
-from ragbandit.router.offline.warm import WarmRows, enter
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.reporting.reading import ReportScope, read_log

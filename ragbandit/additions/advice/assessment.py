@@ -7,12 +7,12 @@ from typing import Any
 
 from ragbandit.additions.advice.gains import ROUTING
 from ragbandit.additions.advice.verdict import Advice
+from ragbandit.additions.evaluation.warm import WarmRows
 from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.offline.labels import confusion_table
-from ragbandit.router.offline.warm import WarmRows
 from ragbandit.shared.texts.formats import counted, decimal, money, number, percent
 
 

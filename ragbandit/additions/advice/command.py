@@ -11,6 +11,7 @@ from ragbandit.additions.advice.run import AdviceRun, RunOptions, advice_on
 from ragbandit.additions.advice.verdict import Ask
 from ragbandit.additions.evaluation.compared_arms import check_configured
 from ragbandit.additions.evaluation.outcomes import STORE, OutcomeReader
+from ragbandit.additions.evaluation.warm import check_warm_policy
 from ragbandit.router.cli.assessments import show_assessment
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ColumnsOption, ConfigOption, JsonOption, SkipBadOption, check_dollars
@@ -19,7 +20,6 @@ from ragbandit.router.cli.store import open_store, split_commas
 from ragbandit.router.comparison import WORTH
 from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.offline.warm import check_warm_policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.shared.errors import InvalidInput

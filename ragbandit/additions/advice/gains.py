@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ragbandit.additions.evaluation.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.router.comparison import Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import FrontierPoint, QuestionKind
 from ragbandit.router.comparison.intervals import PARTS, paired
@@ -23,7 +24,6 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.engine import replay_pmfs
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.report import comparisons
-from ragbandit.router.offline.warm import Outcomes, has_every_arm, outcomes_of, question_key
 from ragbandit.router.serving.explanations.policy_map import question_kinds
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import counted

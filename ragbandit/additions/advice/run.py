@@ -14,11 +14,11 @@ from ragbandit.additions.evaluation.file_questions import FileQuestions
 from ragbandit.additions.evaluation.kept_answers import Answers
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
 from ragbandit.additions.evaluation.outcomes import OutcomeReader
+from ragbandit.additions.evaluation.warm import WarmRows
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import JUDGE_LINE, Settings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs.jsonl import write_records
-from ragbandit.router.offline.warm import WarmRows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import Json

@@ -21,6 +21,7 @@ from ragbandit.additions.advice.gains import (
     on_outcomes,
     paired_outcomes,
 )
+from ragbandit.additions.evaluation.warm import question_numbers
 from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, WORTH, forecast, words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import policy_of
@@ -30,8 +31,8 @@ from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.policy_pmfs import crossfitted, held_out_folds, row_lessons
-from ragbandit.router.offline.warm import learner_of, question_numbers
 from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput

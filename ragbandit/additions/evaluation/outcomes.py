@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from ragbandit.additions.evaluation.warm import WarmRows, check_warm_policy, log_material, table_material
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.outcome_tables import left_out_rows, outcome_table
 from ragbandit.router.config.settings import Settings
@@ -17,7 +18,7 @@ from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import BadRow, form_of
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.replay.parts import LeftOut
-from ragbandit.router.offline.warm import WarmRows, check_warm_policy, learner_of, log_material, table_material
+from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import encoder_of

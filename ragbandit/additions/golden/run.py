@@ -16,13 +16,13 @@ from ragbandit.additions.evaluation.compared_arms import compared_arms
 from ragbandit.additions.evaluation.file_questions import FileQuestions
 from ragbandit.additions.evaluation.kept_answers import Answers
 from ragbandit.additions.evaluation.outcomes import OutcomeReader
+from ragbandit.additions.evaluation.warm import enter
 from ragbandit.additions.golden.period import PeriodState
 from ragbandit.additions.golden.questions import read_golden
 from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
 from ragbandit.router.offline.logs.jsonl import write_records
-from ragbandit.router.offline.warm import enter
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.telemetry.routines import Routine

@@ -471,3 +471,8 @@ class ConservativePolicy(HasParams):
         self.shortfall.restore(shortfall, seen=restored_counts(facts))
         self.gains.restore(facts["paired_gains"])
         self.inner.restore(inner, facts["inner"])
+
+
+def learner_of(policy: Policy) -> Policy:
+    """The policy that learns: the one inside a safe start, or the policy itself."""
+    return policy.inner if isinstance(policy, ConservativePolicy) else policy

@@ -18,7 +18,6 @@ from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
-from ragbandit.router.policies.algorithms.conservative import ConservativePolicy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.serving.loading.snapshots import SnapshotLoader
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -39,10 +38,6 @@ class WarmRows:
 def question_key(query: Query) -> str:
     """Key of a question. Two rows with the same key are the same question for a policy."""
     return canonical([query.text, dict(query.context), query.tenant])
-
-
-def learner_of(policy: Policy) -> Policy:
-    return policy.inner if isinstance(policy, ConservativePolicy) else policy
 
 
 def check_warm_policy(policy: Policy, *, name: str) -> None:

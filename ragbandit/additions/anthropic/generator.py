@@ -1,14 +1,14 @@
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
+from ragbandit.additions.anthropic.fitting.messages import fit_before_messages, fit_messages
 from ragbandit.additions.anthropic.messages.replies import ChatChunks
 from ragbandit.additions.anthropic.messages.requests import CONVERTED, DIALECT, messages_of
+from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.additions.anthropic.settings import AnthropicOptions
 from ragbandit.shared.dialects.thoughts import without_thoughts
-from ragbandit.shared.model_servers.fitting.chats import fit_before_messages
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Kind
-from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
 from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.reading.fields import object_in
@@ -51,7 +51,7 @@ class AnthropicGenerator(ChatGenerator):
         if sent.dialect == DIALECT:
             left_out = {*ignored}
             kept = {name: value for name, value in sent.fields.items() if name not in left_out}
-            body = {"max_tokens": options.max_tokens, **without_thoughts(kept, keep_signed=True)}
+            body = {"max_tokens": options.max_tokens, **without_thoughts(kept, keeps=is_signed)}
             if "reasoning_effort" in body:  # the effort of an arm
                 config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
@@ -84,7 +84,7 @@ class AnthropicGenerator(ChatGenerator):
     def _whole(self, body: Mapping[str, Any], *, streams: bool, fitted: Fitted) -> dict[str, Any]:
         """The request with what the options add and remove."""
         own = self._options.fields
-        whole = fit_messages(body, takes=self.takes, fitted=fitted)
+        whole = fit_messages(body, model=self.name, takes=self.takes, fitted=fitted)
         whole |= {"model": self.name, "stream": streams, **own}
         removed = {name for name, value in own.items() if value is None}
         return {name: value for name, value in whole.items() if name not in removed}

@@ -1,7 +1,7 @@
 """Thoughts of earlier turns in requests of either dialect: which ones a server may get, and requests without them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
@@ -24,28 +24,24 @@ def blocks_of(content: Any) -> list[dict[str, Any]]:
     ]
 
 
-def is_foreign(block: Any, *, keep_signed: bool = True) -> bool:
-    """Whether a block has thoughts. keep_signed: except those that a model of Anthropic has signed."""
-    is_thought = isinstance(block, dict) and block.get("type") in THINKING
-    return is_thought and not (keep_signed and is_signed(block))
+def is_thought(block: Any) -> bool:
+    """Whether a block has thoughts."""
+    return isinstance(block, dict) and block.get("type") in THINKING
 
 
-def is_signed(block: Mapping[str, Any]) -> bool:
-    """Whether a block has thoughts that a model of Anthropic has signed. `chat_of` leaves it out."""
-    return block.get("type") == THINKING[1] or bool(block.get("type") == THINKING[0] and block.get("signature"))
-
-
-def without_thoughts(body: Mapping[str, Any], *, keep_signed: bool = False) -> dict[str, Any]:
-    """A request in either form without thoughts in its messages. keep_signed: except those that Anthropic signed."""
+def without_thoughts(
+    body: Mapping[str, Any], *, keeps: Callable[[Mapping[str, Any]], bool] | None = None
+) -> dict[str, Any]:
+    """A request in either form without thoughts in its messages. keeps: whether a block of thoughts stays."""
 
     def bare(part: Any) -> Any:
-        if not isinstance(part, dict) or part.get("type") in THINKING:
+        if not isinstance(part, dict) or is_thought(part):
             return part
         reasoning = reasoning_in(part)
         kept = {name: value for name, value in part.items() if name not in reasoning}
         for name in ("content", "tool_calls"):
             if isinstance(kept.get(name), list):
-                kept[name] = [bare(one) for one in kept[name] if not is_foreign(one, keep_signed=keep_signed)]
+                kept[name] = [bare(one) for one in kept[name] if not is_thought(one) or (keeps and keeps(one))]
         return kept
 
     messages = [bare(message) if message.get("role") == "assistant" else message for message in body["messages"]]

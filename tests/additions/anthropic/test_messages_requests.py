@@ -10,6 +10,7 @@ from ragbandit.additions.anthropic.messages.requests import (
     messages_of,
     unread,
 )
+from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.shared.dialects.thoughts import refused_thoughts, without_thoughts
 from ragbandit.shared.model_servers.openai_client import RefusedRequest
 
@@ -141,7 +142,7 @@ def test_fields_of_any_type_are_converted(messages, more):
     body = {"messages": messages, **more}
     chat_of(body)
     chat_of(body, joined=True)
-    without_thoughts(body, keep_signed=True)
+    without_thoughts(body, keeps=is_signed)
     json.dumps(messages_of(body, max_tokens=1))
 
 
@@ -152,7 +153,7 @@ def test_thoughts_go_only_to_the_model_that_made_them():
     content = [signed, plain, {"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "Hi"}]
     body = {"messages": [{"role": "assistant", "content": content}]}
     assert chat_of(body)[0]["messages"] == [{"role": "assistant", "content": "Hi", "reasoning_content": "B"}]
-    kept = without_thoughts(body, keep_signed=True)["messages"][0]["content"]
+    kept = without_thoughts(body, keeps=is_signed)["messages"][0]["content"]
     assert kept == [content[0], *content[2:]]
     answer = {"role": "assistant", "content": "Hi", "thinking_blocks": [signed, plain]}
     blocks = messages_of({"messages": [answer]}, max_tokens=1)["messages"][0]["content"]

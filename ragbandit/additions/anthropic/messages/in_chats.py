@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.additions.anthropic.messages.requests import chat_of
-from ragbandit.shared.dialects.thoughts import is_signed
+from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in, objects_in
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.additions.anthropic.messages.replies import CALL_FIELDS, call_of, content_of
+from ragbandit.additions.anthropic.messages.thoughts import is_foreign
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
-from ragbandit.shared.dialects.thoughts import THINKING, blocks_of, is_foreign
+from ragbandit.shared.dialects.thoughts import THINKING, blocks_of
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of

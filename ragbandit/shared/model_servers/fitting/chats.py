@@ -67,14 +67,6 @@ def fitting_size(body: Mapping[str, Any]) -> int:
     return _VALUE * (count + len(waiting)) + characters // _TEXT
 
 
-def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
-    """As `fit_chat`, but only what must be right before a chat becomes a request for Messages."""
-    whole, fitted = dict(body), Fitted()
-    fit_free_text(whole, takes=takes, fitted=fitted)
-    fit_order(whole, fitted=fitted)
-    return whole, fitted
-
-
 def _declare_tools(body: dict[str, Any], *, fitted: Fitted) -> None:
     """Declare the tools of earlier calls if the request declares none."""
     calls = [call for message in body["messages"] for call in objects_in(message.get("tool_calls") or [])]

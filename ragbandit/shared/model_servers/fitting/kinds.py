@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 #: openai, mistral, deepseek: the vendor's own service. gemini, bedrock: Google's and Amazon's form of chat completions.
-#: anthropic: Messages. template: a server that fills a model's chat template (vLLM, llama.cpp, SGLang, Ollama).
-#: unknown: any other, for example a proxy in front of several vendors
+#: anthropic: a server of Anthropic's models. template: a server that fills a model's chat template (vLLM, llama.cpp,
+#: SGLang, Ollama). unknown: any other, for example a proxy in front of several vendors
 Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
 #: field that marks the end of what a provider's cache should keep
 MARK: Final = "cache_control"
@@ -109,8 +109,6 @@ class Takes:
     refused_thinking: frozenset[str] = frozenset()
     #: whether the model thinks if no effort is asked for
     thinks: bool = False
-    #: whether only one of `temperature` and `top_p` is taken (Messages)
-    one_sampling: bool = False
     #: whether names of tools must be unique
     unique_tools: bool = False
     #: most stop strings; None: any number
@@ -230,7 +228,6 @@ _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
         {"system": "nowhere", "without_user": False, "user_first": True, "alternates": True},
     ),
     (_ANYWHERE, r"gemma-?3|llama-?2\b", {"without_user": False, "user_first": True, "alternates": True}),
-    (frozenset[Kind]({"anthropic"}), r"(opus|sonnet|haiku)-(4[-.][1-9]\b|[5-9]\b)", {"one_sampling": True}),
     (_ANYWHERE, r"qwen", {"without_user": False}),
     (
         _ANYWHERE,

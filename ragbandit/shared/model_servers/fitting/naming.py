@@ -1,11 +1,11 @@
-"""Ids of calls and names of tools, in chats and in Messages. Both are changed back in the answer."""
+"""Ids of calls and names of tools. Both are changed back in the answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.reading.fields import object_in, words_of
 
 Rename = Callable[[str], str]
 #: roles of messages with results of calls
@@ -61,9 +61,9 @@ def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     if isinstance(tools, list) and tools:
         body["tools"] = [_with_name(tool, renamed) for tool in tools]
         if takes.unique_tools:
-            _drop_repeated(body, fitted=fitted)
+            drop_repeated(body, fitted=fitted)
     if isinstance(body.get("functions"), list):  # the older form of tools
-        body["functions"] = [_with_text(function, "name", renamed) for function in body["functions"]]
+        body["functions"] = [renamed_text(function, "name", renamed) for function in body["functions"]]
     for name, fit in (("tool_choice", _with_name), ("function_call", _with_own_name)):
         if isinstance(body.get(name), dict):
             body[name] = fit(body[name], renamed)
@@ -79,7 +79,7 @@ def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
 def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> Any:
     calls, changed = message.get("tool_calls"), dict[str, Any]()
     if isinstance(calls, list) and calls:
-        changed["tool_calls"] = [_with_name(_with_text(call, "id", ids.called), renamed) for call in calls]
+        changed["tool_calls"] = [_with_name(renamed_text(call, "id", ids.called), renamed) for call in calls]
     if isinstance(message.get("function_call"), dict):
         changed["function_call"] = _with_own_name(message["function_call"], renamed)
     if message.get("role") == "function":
@@ -94,7 +94,7 @@ def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> An
     return message
 
 
-def _drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
+def drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
     """Keep the first one of tools with the same name."""
     kept, known = list[Any](), set[str]()
     for tool in body["tools"]:
@@ -109,7 +109,7 @@ def _drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
 
 
 def _with_own_name(fields: Any, renamed: Rename) -> Any:
-    return _with_text(fields, "name", renamed)
+    return renamed_text(fields, "name", renamed)
 
 
 def _with_name(tool: Any, renamed: Rename) -> Any:
@@ -117,40 +117,12 @@ def _with_name(tool: Any, renamed: Rename) -> Any:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool
-    fitted = _with_text(function, "name", renamed)
+    fitted = renamed_text(function, "name", renamed)
     return tool if fitted is function else {**tool, "function": fitted}
 
 
-def _with_text(fields: Any, name: str, rename: Rename) -> Any:
+def renamed_text(fields: Any, name: str, rename: Rename) -> Any:
+    """The fields with another text under this name; the same object if it stays as it is."""
     text = fields.get(name) if isinstance(fields, dict) else None
     new = rename(text) if isinstance(text, str) and text else text
     return fields if new == text else {**fields, name: new}
-
-
-def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
-    """Fit the ids and names of a request for Messages."""
-
-    def renamed(name: str) -> str:
-        return tool_name(name, takes=takes, fitted=fitted)
-
-    if isinstance(body.get("tools"), list):
-        is_own = [isinstance(tool, dict) and tool.get("type") in (None, "custom") for tool in body["tools"]]
-        body["tools"] = [
-            _with_text(tool, "name", renamed) if own else tool for tool, own in zip(body["tools"], is_own, strict=True)
-        ]
-        _drop_repeated(body, fitted=fitted)
-    if object_in(body, "tool_choice").get("name"):
-        body["tool_choice"] = _with_text(body["tool_choice"], "name", renamed)
-    ids, messages = CallIds(takes=takes, fitted=fitted), list[Any]()
-    for message in body["messages"]:
-        content = message.get("content")
-        if any(block.get("type") in ("tool_use", "tool_result") for block in objects_in(content)):
-            content = [_block(block, ids=ids, renamed=renamed) for block in objects_in(content)]
-        messages.append(message if content == message.get("content") else {**message, "content": content})
-    body["messages"] = messages
-
-
-def _block(block: Any, *, ids: CallIds, renamed: Rename) -> Any:
-    if block.get("type") == "tool_use":
-        return _with_text(_with_text(block, "id", ids.called), "name", renamed)
-    return _with_text(block, "tool_use_id", ids.answered) if block.get("type") == "tool_result" else block

@@ -49,29 +49,6 @@ def _tool(tool: Any, *, takes: Takes, fitted: Fitted) -> Any:
     return {**tool, "function": changed}
 
 
-def fit_block_schemas(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
-    """Fit the schemas of tools and answer of a request for Messages."""
-    if isinstance(body.get("tools"), list):
-        tools = list[Any]()
-        for tool in body["tools"]:
-            is_own = isinstance(tool, dict) and tool.get("type") in (None, "custom") and "input_schema" in tool
-            changed = tool
-            if is_own:
-                schema = fitted_schema(tool["input_schema"], takes=takes, is_strict=tool.get("strict") is True)
-                changed = tool if schema == tool["input_schema"] else {**tool, "input_schema": schema}
-            tools.append(changed)
-        if tools != body["tools"]:
-            body["tools"] = tools
-            fitted.changed.add("tools.input_schema")
-    config = object_in(body, "output_config")
-    form = object_in(config, "format")
-    if object_in(form, "schema"):
-        schema = closed(form["schema"], words=takes.closed_words)
-        if schema != form["schema"]:
-            body["output_config"] = {**config, "format": {**form, "schema": schema}}
-            fitted.changed.add("output_config.format")
-
-
 def fitted_schema(schema: Any, *, takes: Takes, is_strict: bool) -> dict[str, Any]:
     """The schema of a function's parameters as this server takes it; an object at the top."""
     sent = schema if isinstance(schema, dict) else {}

@@ -2,10 +2,8 @@
 
 import copy
 
-from ragbandit.shared.model_servers.fitting.chats import fit_before_messages, fit_chat
+from ragbandit.shared.model_servers.fitting.chats import fit_chat
 from ragbandit.shared.model_servers.fitting.kinds import takes_of
-from ragbandit.shared.model_servers.fitting.messages import fit_messages
-from tests.support.additions import MESSAGE_REQUESTS, only_with
 
 #: vendor of the strict servers -> (kind of the server, name of a model)
 VENDORS = {
@@ -16,7 +14,6 @@ VENDORS = {
     "bedrock": ("bedrock", "openai.gpt-oss"),
     "qwen": ("template", "Qwen3-8B"),
     "gemma": ("unknown", "gemma-2-9b-it"),
-    **only_with("anthropic", {"anthropic": ("anthropic", "claude-sonnet")}),
 }
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"a": {}}}}}
 
@@ -25,11 +22,7 @@ def fitted_for(vendor, body, *, model=None):
     """Returns (the body that this vendor's server gets, what was changed)."""
     kind, name = VENDORS[vendor]
     takes, before = takes_of(kind, model=model or name), copy.deepcopy(body)
-    if vendor == "anthropic":
-        chat, fitted = fit_before_messages(body, takes=takes)
-        sent = fit_messages(MESSAGE_REQUESTS.messages_of(chat, max_tokens=9), takes=takes, fitted=fitted)
-    else:
-        sent, fitted = fit_chat({"model": model or name, **body}, takes=takes)
+    sent, fitted = fit_chat({"model": model or name, **body}, takes=takes)
     assert body == before, "the given body was changed"
     return sent, fitted
 

@@ -3,10 +3,6 @@
 import json
 
 from ragbandit.shared.dialects.chat.message_parts import MessageParts
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import takes_of
-from ragbandit.shared.model_servers.fitting.messages import fit_messages
-from ragbandit.testing.strict_servers import refusal
 from tests.unit.shared.fitting.requests import called, chat, fitted_for, result, user
 
 LONG = "mcp__plugin_chrome-tools-of-a-marketplace_chrome-tools__list_console_messages"
@@ -73,8 +69,6 @@ def test_calls_of_free_text_in_the_history():
     assert "start: /.+/" in sent["tools"][0]["function"]["description"]
     native, fitted = fitted_for("openai", body, model="gpt-5.2")
     assert (native["messages"], native["tools"], fitted.changed) == (body["messages"], [tool], set())
-    blocks = fitted_for("anthropic", body)[0]["messages"][1]["content"]
-    assert blocks == [{"type": "tool_use", "id": "c1", "name": "p", "input": {"input": "*** Begin"}}]
 
 
 def test_parameters_of_models_that_think():
@@ -85,19 +79,6 @@ def test_parameters_of_models_that_think():
     assert fitted_for("openai", body, model="gpt-5.1")[0]["temperature"] == 0.2
     assert "temperature" not in fitted_for("openai", body | {"reasoning_effort": "low"}, model="gpt-5.1")[0]
     assert fitted_for("openai", body, model="gpt-5-chat-latest")[0]["max_tokens"] == 9
-
-
-def test_parameters_of_anthropic():
-    """Thinking has no temperature, and new models get only one of two parameters of sampling."""
-    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [user()], "temperature": 0.2, "top_p": 0.9}
-    for more, model, left in (
-        ({}, "claude-sonnet-4-5", {"temperature"}),
-        ({}, "claude-3-5-haiku-latest", {"temperature", "top_p"}),
-        ({"thinking": {"type": "adaptive"}, "top_k": 3}, "claude-sonnet-4-5", {"top_p"}),
-    ):
-        sent = fit_messages(body | more, takes=takes_of("anthropic", model=model), fitted=Fitted())
-        assert sent.keys() & {"temperature", "top_p", "top_k"} == left
-        assert refusal("anthropic", sent | {"model": model}) is None
 
 
 def test_older_functions_are_fitted():
@@ -114,19 +95,3 @@ def test_older_functions_are_fitted():
     assert (sent["function_call"]["name"], sent["messages"][1]["function_call"]["name"]) == (name, name)
     assert sent["messages"][2]["name"] == name
     assert sent["messages"][1]["content"] is None
-
-
-def test_marks_of_caches_reach_anthropic():
-    """Marks of tools and of whole messages, in OpenAI's form, stand at the blocks of Messages."""
-    mark = {"type": "ephemeral"}
-    tool = chat()["tools"][0]
-    body = chat(
-        {"role": "system", "content": "Be brief.", "cache_control": mark},
-        user(),
-        called("c1"),
-        result("c1") | {"cache_control": mark},
-        tools=[tool | {"cache_control": mark}],
-    )
-    sent, _ = fitted_for("anthropic", body)
-    assert (sent["tools"][0]["cache_control"], sent["system"][0]["cache_control"]) == (mark, mark)
-    assert sent["messages"][-1]["content"][0]["cache_control"] == mark

@@ -4,12 +4,9 @@ import json
 
 from hypothesis import given, settings, strategies as st
 
-from ragbandit.shared.model_servers.fitting.chats import fit_before_messages, fit_chat
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.chats import fit_chat
 from ragbandit.shared.model_servers.fitting.kinds import TABLE, takes_of
-from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.testing.strict_servers import refusal
-from tests.support.additions import MESSAGE_REQUESTS, needs
 from tests.unit.shared.fitting.requests import TOOL, VENDORS, answer, called, fitted_for, result, system, user
 
 IDS = st.sampled_from(["functions.weather:0", "call_Zb3kQ81xYc0", "abcdefgh1", "toolu_01", "x" * 60, None])
@@ -49,53 +46,6 @@ def test_every_vendor_takes_a_history_of_any_order(messages):
         assert refusal(vendor, sent) is None, (vendor, sent)
 
 
-KEYS_OF_CALLS = st.sampled_from(["functions.weather:0", "toolu_01", "abcdefgh1", "x" * 60])
-BLOCKS = st.one_of(
-    st.builds(lambda text: {"type": "text", "text": text}, TEXT),
-    st.builds(lambda key: {"type": "tool_result", "tool_use_id": key, "content": "cold"}, KEYS_OF_CALLS),
-    st.builds(lambda key, text: {"type": "tool_result", "tool_use_id": key, "content": text}, KEYS_OF_CALLS, PARTS),
-)
-ANSWERS = st.one_of(
-    st.builds(lambda text: {"type": "text", "text": text}, TEXT),
-    st.builds(lambda key: {"type": "tool_use", "id": key, "name": "weather", "input": {}}, KEYS_OF_CALLS),
-)
-TURNS = st.lists(
-    st.one_of(
-        st.builds(user, TEXT | st.lists(BLOCKS, min_size=1, max_size=4)),
-        st.builds(answer, TEXT | st.lists(ANSWERS, min_size=1, max_size=3)),
-        st.builds(system, TEXT),
-    ),
-    min_size=1,
-    max_size=7,
-)
-
-
-def single(messages):
-    """The history without a block that stands twice in one message."""
-
-    def kept(content):
-        if not isinstance(content, list):
-            return content
-        keys = [block.get("id") or block.get("tool_use_id") or number for number, block in enumerate(content)]
-        return list(dict(zip(keys, content, strict=True)).values())
-
-    return [message | {"content": kept(message["content"])} for message in messages]
-
-
-@needs("anthropic")
-@given(TURNS.map(single))
-@settings(max_examples=100, deadline=None)
-def test_every_vendor_takes_messages_of_any_order(messages):
-    """A history in the form of Messages, in any order, becomes a regular request, also as a chat for other vendors."""
-    tool = {"name": "weather", "input_schema": {"type": "object"}}
-    body = {"max_tokens": 9, "messages": messages, "tools": [tool]}
-    sent = fit_messages(body, takes=takes_of("anthropic", model="claude"), fitted=Fitted())
-    assert refusal("anthropic", sent) is None, sent
-    for vendor in VENDORS.keys() - {"anthropic"}:
-        sent, _ = fitted_for(vendor, MESSAGE_REQUESTS.chat_of(body)[0])
-        assert refusal(vendor, sent) is None, (vendor, sent)
-
-
 KEYS = ("type", "text", "id", "name", "function", "custom", "arguments", "image_url", "url", "cache_control", "source")
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 JUNK = st.recursive(
@@ -130,8 +80,3 @@ def test_fields_of_any_type_are_fitted(messages, more):
     body = {"messages": messages, **more}
     for kind in TABLE:
         json.dumps(fit_chat(body, takes=takes_of(kind, model="o3"))[0])
-    takes = takes_of("anthropic", model="claude")
-    json.dumps(fit_messages(body, takes=takes, fitted=Fitted()))
-    chat, fitted = fit_before_messages(body, takes=takes)
-    if MESSAGE_REQUESTS is not None:
-        json.dumps(fit_messages(MESSAGE_REQUESTS.messages_of(chat, max_tokens=1), takes=takes, fitted=fitted))

@@ -6,10 +6,7 @@ import json
 import pytest
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import takes_of
-from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.testing.strict_servers import refusal
-from tests.support.additions import MESSAGE_REQUESTS
 from tests.unit.shared.fitting.requests import (
     TOOL,
     VENDORS,
@@ -51,16 +48,16 @@ SITUATIONS = {
     ),
     "a reminder behind results": (chat(user(), called("call_1"), result("call_1"), system("Tasks.")), "mistral qwen"),
     "a reminder at the end": (chat(user(), answer(), system("Go on.")), "mistral qwen"),
-    "only system messages": (chat(system(), system("A title?")), "mistral gemini bedrock qwen gemma anthropic"),
-    "beginning with the assistant": (chat(system(), answer("Hello!"), user()), "mistral gemini bedrock anthropic"),
+    "only system messages": (chat(system(), system("A title?")), "mistral gemini bedrock qwen gemma"),
+    "beginning with the assistant": (chat(system(), answer("Hello!"), user()), "mistral gemini bedrock"),
     "a user behind results": (chat(user(), called("abcdefgh1"), result("abcdefgh1"), user("Stop.")), "mistral"),
     "users in a row": (chat(user(), user("There?"), answer(), answer("Yes.")), "gemma"),
-    "ids of Kimi": (chat(user(), called(KIMI), result(KIMI), user()), "mistral bedrock anthropic"),
+    "ids of Kimi": (chat(user(), called(KIMI), result(KIMI), user()), "mistral bedrock"),
     "ids of OpenAI": (chat(user(), called("call_Zb3kQ81xYc0"), result("call_Zb3kQ81xYc0")), "mistral"),
     "long ids": (chat(user(), called("c" * 60), result("c" * 60)), "openai mistral"),
     "ids used again": (
         chat(user(), called("call_0"), result("call_0"), user(), called("call_0"), result("call_0", "warm")),
-        "anthropic",
+        "",
     ),
     "calls without ids": (chat(user(), called(None, None), result(None), result(None, "warm")), "openai mistral"),
     "calls in two turns": (
@@ -69,18 +66,18 @@ SITUATIONS = {
     ),
     "results in two turns": (
         chat(user(), called("call_1", "call_2"), result("call_1"), user("Well?"), result("call_2")),
-        "openai mistral deepseek gemini bedrock qwen anthropic",
+        "openai mistral deepseek gemini bedrock qwen",
     ),
     "a user between call and result": (
         chat(user(), called("call_1"), user("Well?"), result("call_1")),
-        "openai mistral deepseek gemini bedrock qwen anthropic",
+        "openai mistral deepseek gemini bedrock qwen",
     ),
-    "a call without a result": (chat(user(), called("call_1"), user("Stop.")), "openai mistral anthropic"),
+    "a call without a result": (chat(user(), called("call_1"), user("Stop.")), "openai mistral"),
     "a call at the end": (chat(user(), called("call_1")), "openai mistral deepseek"),
-    "a result without a call": (chat(user(), result("call_1"), user()), "openai mistral anthropic"),
+    "a result without a call": (chat(user(), result("call_1"), user()), "openai mistral"),
     "a result twice": (chat(user(), called("call_1"), result("call_1"), result("call_1", "warm")), "openai deepseek"),
     "a long name": (chat(user(), tools=[function(LONG)]), "openai mistral deepseek gemini bedrock"),
-    "a name with dots": (chat(user(), tools=[function("crm.find")]), "openai mistral anthropic"),
+    "a name with dots": (chat(user(), tools=[function("crm.find")]), "openai mistral"),
     "a long name in the history": (
         chat(user(), called("call_1", name=LONG), result("call_1"), tools=[function(LONG)]),
         "openai mistral deepseek",
@@ -93,7 +90,7 @@ SITUATIONS = {
     "an empty schema": (chat(user(), tools=[function()]), "openai gemini bedrock"),
     "required is null": (
         chat(user(), tools=[function(type="object", properties={}, required=None)]),
-        "openai gemini bedrock anthropic",
+        "openai gemini bedrock",
     ),
     "objects and lists within": (
         chat(user(), tools=[function(type="object", properties={"a": {"type": "array"}, "b": {"type": "object"}})]),
@@ -101,27 +98,27 @@ SITUATIONS = {
     ),
     "a choice at the top": (
         chat(user(), tools=[function(anyOf=[{"type": "object", "properties": {"a": {"type": "string"}}}])]),
-        "openai anthropic",
+        "openai",
     ),
-    "limits in a schema": (chat(user(), response_format=formatted(LIMITS)), "anthropic deepseek"),
-    "a blank text": (chat(user(), answer(" "), user("And?")), "gemini bedrock anthropic"),
+    "limits in a schema": (chat(user(), response_format=formatted(LIMITS)), "deepseek"),
+    "a blank text": (chat(user(), answer(" "), user("And?")), "gemini bedrock"),
     "a blank part": (
         chat({"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "\n"}]}),
-        "gemini bedrock anthropic",
+        "gemini bedrock",
     ),
     "a blank system": (
         chat({"role": "system", "content": [{"type": "text", "text": " "}]}, user()),
-        "gemini bedrock anthropic",
+        "gemini bedrock",
     ),
-    "a blank question": (chat(user(" ")), "gemini bedrock anthropic"),
+    "a blank question": (chat(user(" ")), "gemini bedrock"),
     "a blank result": (
         chat(user(), called("call_1"), result("call_1", [{"type": "text", "text": ""}])),
         "gemini bedrock",
     ),
     "a beginning of the answer": (chat(user(), answer("It is")), "mistral"),
-    "a beginning with a blank": (chat(user(), answer("It is ")), "mistral anthropic"),
-    "image/jpg": (chat({"role": "user", "content": [image("image/jpg")]}), "gemini bedrock anthropic"),
-    "a wrong type of an image": (chat({"role": "user", "content": [image("image/tiff")]}), "gemini bedrock anthropic"),
+    "a beginning with a blank": (chat(user(), answer("It is ")), "mistral"),
+    "image/jpg": (chat({"role": "user", "content": [image("image/jpg")]}), "gemini bedrock"),
+    "a wrong type of an image": (chat({"role": "user", "content": [image("image/tiff")]}), "gemini bedrock"),
     "an image in a result": (chat(user(), called("call_1"), result("call_1", [image("image/jpeg")])), "openai"),
     "empty arguments": (chat(user(), called("call_1", arguments=""), result("call_1")), "mistral gemini qwen"),
     "a mark of a cache": (
@@ -138,7 +135,7 @@ SITUATIONS = {
     "many stop strings": (chat(user(), stop=list("abcdefg")), "openai"),
     "an answer without content": (chat(user(), {"role": "assistant", "content": None}, user()), "openai"),
     "an empty list of parts": (chat(user(), {**called("call_1"), "content": []}, result("call_1", [])), "openai"),
-    "a name twice": (chat(user(), tools=[TOOL, TOOL]), "anthropic"),
+    "a name twice": (chat(user(), tools=[TOOL, TOOL]), ""),
     "a tool of free text": (
         chat(user(), tools=[{"type": "custom", "custom": {"name": "apply_patch"}}]),
         "openai mistral deepseek gemini bedrock",
@@ -161,9 +158,8 @@ SILENT = (
 def test_every_server_takes_it(name):
     """What a vendor's strict server refuses is made right for it, and no other vendor refuses the request either."""
     body, refusers = SITUATIONS[name]
-    for vendor in filter(VENDORS.get, refusers.split()):
-        raw = MESSAGE_REQUESTS.messages_of(body, max_tokens=9) if vendor == "anthropic" else body
-        assert refusal(vendor, raw) is not None, f"{vendor} takes it as it is"
+    for vendor in refusers.split():
+        assert refusal(vendor, body) is not None, f"{vendor} takes it as it is"
     for vendor in VENDORS:
         sent, fitted = fitted_for(vendor, body)
         json.dumps(sent)
@@ -195,12 +191,11 @@ def test_a_request_that_every_server_takes_stays_as_it_is():
     for vendor in VENDORS.keys() - {"gemma"}:
         sent, fitted = fitted_for(vendor, body)
         assert (fitted.changed, fitted.names, fitted.ids) == (set(), {}, {}), vendor
-        if vendor != "anthropic":
-            assert {name: value for name, value in sent.items() if name != "model"} == body
-            assert all(after is before for after, before in zip(sent["messages"], body["messages"], strict=True))
+        assert {name: value for name, value in sent.items() if name != "model"} == body
+        assert all(after is before for after, before in zip(sent["messages"], body["messages"], strict=True))
 
 
-@pytest.mark.parametrize("vendor", sorted(VENDORS.keys() - {"anthropic"}))
+@pytest.mark.parametrize("vendor", sorted(VENDORS))
 def test_what_nobody_has_to_change_goes_out_unchanged(vendor):
     """Each rule leaves the fields that it does not need unchanged."""
     plain = {
@@ -222,39 +217,11 @@ def test_ids_are_stable_and_kept_apart():
     """An id is mapped to the same one in each turn; results stay with their calls; the map leads back."""
     first = chat(user(), called(KIMI, "x:y"), result(KIMI), result("x:y"))
     more = chat(*first["messages"], answer(), user(), called(KIMI), result(KIMI, "warm"))
-    for vendor in ("mistral", "anthropic", "bedrock"):
+    for vendor in ("mistral", "bedrock"):
         ids = [list(fitted_for(vendor, body)[1].ids) for body in (first, more)]
         assert ids[1][:2] == ids[0], vendor
         assert len(set(ids[0])) == 2
         assert set(fitted_for(vendor, more)[1].ids.values()) == {KIMI, "x:y"}
-
-
-def test_a_request_of_messages_is_made_right_too():
-    """A request in the form of Messages goes to Anthropic with other ids, order, blank texts and types of images."""
-    use = {"type": "tool_use", "id": KIMI, "name": "weather", "input": {}}
-    reply = {"type": "tool_result", "tool_use_id": KIMI, "content": [{"type": "text", "text": " "}]}
-    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/jpg", "data": JPEG}}
-    other = {"type": "tool_use", "id": "b.1", "name": "weather", "input": {}}
-    body = {
-        "system": [{"type": "text", "text": "\n"}],
-        "max_tokens": 9,
-        "tools": [{"name": "weather", "input_schema": {"type": "object", "required": None}}],
-        "messages": [
-            {"role": "user", "content": [picture, {"type": "text", "text": " "}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "\n"}, use]},
-            {"role": "assistant", "content": [other]},
-            {"role": "user", "content": [{"type": "text", "text": "Well?"}, reply]},
-            {"role": "system", "content": "Go on."},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "b.1", "content": "warm"}]},
-            {"role": "assistant", "content": "It is "},
-        ],
-    }
-    assert refusal("anthropic", body)
-    fitted = Fitted()
-    sent = fit_messages(body, takes=takes_of("anthropic", model="claude"), fitted=fitted)
-    assert refusal("anthropic", sent) is None
-    assert {"tool_calls.id", "messages.order", "messages.content", "system", "tools.input_schema"} <= fitted.changed
-    assert [message["role"] for message in sent["messages"]][-2:] == ["system", "assistant"]
 
 
 @pytest.mark.parametrize("odd", [None, 5, [1], {"a": 1}, True])

@@ -11,7 +11,6 @@ import pytest
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.fitting.kinds import TABLE
-from ragbandit.shared.model_servers.fitting.messages import fit_messages
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.shared.types import Conversation
@@ -67,9 +66,6 @@ def test_a_worst_shape_takes_linear_time(shape):
         began = time.process_time()
         fit_chat(body, takes=TABLE[kind])
         assert time.process_time() - began < LIMIT_S, kind
-    began = time.process_time()
-    fit_messages(body, takes=TABLE["anthropic"], fitted=Fitted())
-    assert time.process_time() - began < LIMIT_S
 
 
 def test_large_chats_do_not_hold_the_event_loop(monkeypatch):

@@ -1,23 +1,36 @@
 """Requests for Anthropic's Messages as its servers take them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT, CallPlaces
+from ragbandit.additions.anthropic.fitting.blocks import fit_block_names, fit_block_schemas
+from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT, CallPlaces, fit_order
 from ragbandit.shared.model_servers.fitting.contents import BLANK, is_blank_part, media_type, without_blank_end
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.free_text import fit_free_text
 from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.fitting.naming import fit_block_names
 from ragbandit.shared.model_servers.fitting.roles import BEGINNING
-from ragbandit.shared.model_servers.fitting.schemas import fit_block_schemas
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 _RESULT: Final = "tool_result"
+#: models that take only one of `temperature` and `top_p`
+_ONE_SAMPLING: Final = re.compile(r"(opus|sonnet|haiku)-(4[-.][1-9]\b|[5-9]\b)")
 #: (position of a message, id of a call) of results that stand in another turn now
 _Moved: TypeAlias = set[tuple[int, str]]
 
 
-def fit_messages(body: Mapping[str, Any], *, takes: Takes, fitted: Fitted) -> dict[str, Any]:
+def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
+    """Returns (a chat completion with what must be right before it becomes a request for Messages, what was changed).
+    The given body stays as it is.
+    """
+    whole, fitted = dict(body), Fitted()
+    fit_free_text(whole, takes=takes, fitted=fitted)
+    fit_order(whole, fitted=fitted)
+    return whole, fitted
+
+
+def fit_messages(body: Mapping[str, Any], *, model: str, takes: Takes, fitted: Fitted) -> dict[str, Any]:
     """The body of a request for Messages as this server takes it. The given body stays as it is, and messages that
     nothing changes are the same objects.
     """
@@ -34,16 +47,16 @@ def fit_messages(body: Mapping[str, Any], *, takes: Takes, fitted: Fitted) -> di
     if not whole["messages"] or whole["messages"][0].get("role") == "assistant":
         _begin(whole, fitted=fitted)
     fit_block_schemas(whole, takes=takes, fitted=fitted)
-    _fit_sampling(whole, takes=takes, fitted=fitted)
+    _fit_sampling(whole, model=model, fitted=fitted)
     return whole
 
 
-def _fit_sampling(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+def _fit_sampling(body: dict[str, Any], *, model: str, fitted: Fitted) -> None:
     """Leave out parameters that are refused together with thinking, or with each other."""
     refused = set[str]()
     if object_in(body, "thinking").get("type") in ("enabled", "adaptive"):
         refused = {"top_k"} if body.get("temperature") in (None, 1) else {"top_k", "temperature"}
-    if takes.one_sampling and body.get("temperature") is not None and "temperature" not in refused:
+    if _ONE_SAMPLING.search(model.lower()) and body.get("temperature") is not None and "temperature" not in refused:
         refused.add("top_p")
     for name in refused & body.keys():
         del body[name]

@@ -16,12 +16,13 @@ FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": SC
 USER = {"role": "user", "content": "Hi"}
 
 
+@needs("anthropic")
 @pytest.mark.parametrize(
     "tool",
     [
         {"type": "function", "name": "weather", "parameters": SCHEMA},
-        pytest.param({"name": "weather", "input_schema": SCHEMA}, marks=needs("anthropic")),
-        pytest.param({"type": "custom", "name": "weather", "input_schema": SCHEMA}, marks=needs("anthropic")),
+        {"name": "weather", "input_schema": SCHEMA},
+        {"type": "custom", "name": "weather", "input_schema": SCHEMA},
     ],
 )
 def test_tools_of_other_interfaces(tool):

@@ -30,6 +30,7 @@ from ragbandit.shared.additions import additions
 from ragbandit.shared.model_servers.failures import FAILOVER, FAILURE, SUCCESSOR
 from ragbandit.shared.types import Fact, RequestFacts, names
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support import additions as support
 from tests.support.servers.http_service import Service
 
 #: a word that stands in every text, key and value of a caller
@@ -227,6 +228,7 @@ def test_every_reader_reads_the_same(stores):
         assert hostile[name] == value, name
 
 
+@support.needs("anthropic", "responses")
 @pytest.mark.parametrize("hostile", [False, True])
 def test_erasure_leaves_no_word_of_a_caller(stores, hostile):
     """After an erasure no file of the store has a word that a caller or a model has written, as key or as value."""

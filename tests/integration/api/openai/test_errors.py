@@ -14,6 +14,7 @@ from ragbandit.router.api.endpoints import streaming
 from ragbandit.router.api.openai import chat_exchange, endpoints
 from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.integration.api.openai.conftest import outcome_of
+from tests.support.additions import needs
 from tests.support.servers.http_service import QUESTION
 
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -72,6 +73,7 @@ def test_what_is_refused(unmoved, sent, param):
     assert (reply.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
 
 
+@needs("responses")
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize(
     ("sent", "param"),

@@ -7,6 +7,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.testing.strict_servers import strict
+from tests.support.additions import needs
 from tests.support.servers.http_service import Service
 
 LONG = "mcp__plugin_chrome-tools-of-a-marketplace_chrome-tools__list_console_messages"
@@ -141,6 +142,7 @@ def test_a_chat_with_a_tool_of_free_text(door):
     assert (call["type"], call["custom"]) == ("custom", {"name": "apply_patch", "input": PATCH})
 
 
+@needs("responses")
 def test_cursor_sends_responses_to_the_door_of_chats(door):
     """A body of Responses at /v1/chat/completions gets a chat completion, whole and streamed."""
     items = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "The weather?"}]

@@ -5,6 +5,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from tests.support.additions import needs
+
 PAGE = (Path(__file__).parents[4] / "docs" / "openai.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8100"
 
@@ -13,6 +15,7 @@ def blocks(kind):
     return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, flags=re.S | re.M)
 
 
+@needs("responses")
 def test_the_python_of_the_page_runs(service, answers, capsys):
     """All of its blocks run one after the other against a service, and print the answer twice."""
     answers()

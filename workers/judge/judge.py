@@ -79,7 +79,8 @@ class Judge:
         prompt = self._prompt(question, answer=answer, sources=sources, again=again)
         reply = await self._reply(prompt, generator=generator or self.generator, bill=bill)
         try:
-            scores = rubric.parsed_scores(reply, criteria=prompt.criteria)
+            shown = "\n".join(plain_parts(prompt.prompt))
+            scores = rubric.parsed_scores(reply, criteria=prompt.criteria, prompt=shown)
         except rubric.UnreadableScores as error:
             raise NoVerdict(f"the judge gave no usable scores: {error}") from error
         return Verdict(value=rubric.mean_score(scores), scores=scores, passages=prompt.passages)

@@ -8,12 +8,12 @@ the structure of the prompt, but cannot make a judge ignore instructions. `addre
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from secrets import token_hex
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.json_lines import each_key_once
@@ -35,7 +35,20 @@ _DIVISORS: Final = (1, 2, 4, 8, 16)
 #: start of a tag, or of a control word of a chat format; a space after this start makes both plain text
 _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
 _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-_FENCED: Final = re.compile(r"```(?:json)?(.*)```", re.DOTALL | re.IGNORECASE)
+#: the next token of an object. A single quote ends a text only before a sign, so that "it's" is no end
+_TOKEN: Final = re.compile(
+    r"""\s*+(?:"(?:[^"\\]|\\.)*+"|'(?P<single>(?:[^'\\]|\\.|'(?!\s*+[,:}\]]))*+)'|\u201c(?P<curly>[^\u201c\u201d]*+)\u201d"""
+    r"""|(?P<sign>[{}\[\],:])|(?P<word>[^\s{}\[\],:"'\u201c\u201d][^\s{}\[\],:"\u201c\u201d]*+))""",
+    re.DOTALL,
+)
+_DEPTHS: Final[Mapping[str | None, int]] = {"{": 1, "[": 1, "}": -1, "]": -1}
+_UNENDED: Final = re.compile(r"\s*+[\"'\u201c]")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+#: a score as a text. Another scale, as in "4/5" or "80 %", is none: 1 is the highest score
+_TEXT_SCORE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+|0,[0-9]+)(?:\s*/\s*1(?:\.0)?)?\s*")
+_NO_LETTERS: Final = re.compile(r"[\W_]+")
+#: what a quotation may change
+_SPACES_AND_QUOTES: Final = re.compile(r"[\s|\\`\"'\u201c\u201d]+")
 _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 
 #: letters that look like Latin letters, and invisible tag characters, which a model reads as letters -> Latin letters
@@ -82,7 +95,10 @@ _ADDRESSES: Final = tuple(
             r"\b(?:gib|geben|gebt|bewerte\w*|vergib|donne[rz]?|attribue[rz]?|note[rz]?|da|dale|otorg\w+|calific\w+|assegn\w+|dai)\b"
             rf"[^.\n]{{0,30}}\b(?:antwort|reponse|respuesta|risposta)\b[^.\n]{{0,40}}(?:{_BEST}|\b(?:voll|hochst|maxim|massim|best)\w*)"
         ),
-        r'"(?:supported|answers|right)"\s*:\s*(?:\{|[01])',
+        (
+            r"[\"']\s?(?:supported|answers|right)\s?[\"']\s?:\s?(?:\{|[01]|[\"'](?:[01](?:[.,]\d+)?|[.]\d+)[\"'])"
+            r"|\b(?:supported|answers|right)\s?:\s?\{\s?[\"']?\s?score\b"
+        ),
         r"<\s?\|\s?(?:im_start|im_end|system|user|assistant|endoftext|eot_id|start_header_id)\s?\|\s?>",
         r"\[\s?/?INST\s?\]|<<\s?/?SYS\s?>>|<\s?(?:start|end)_of_turn\s?>",
     )
@@ -212,31 +228,110 @@ def addresses_judge(text: str) -> bool:
     return any(pattern.search(visible) for pattern in _ADDRESSES)
 
 
-def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, CriterionScore]:
-    """The scores in a reply, which must be one JSON object, perhaps in a code fence and after <think>...</think>."""
+def parsed_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Mapping[str, CriterionScore]:
+    """The scores in a reply: one object in JSON or like it, perhaps with words around it and after <think>...</think>.
+
+    Raises UnreadableScores if a criterion has no score or different ones, or if an object with a score is broken.
+    prompt: what the judge was shown. An object that stands in it is quoted, for example the form, and gives no score.
+    """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableScores(f"the reply has more than {_LONGEST_REPLY} characters")
-    body = _THOUGHTS.sub("", text).strip()
-    fenced = _FENCED.fullmatch(body)
+    scores = dict[str, CriterionScore]()
+    for value in _objects(_THOUGHTS.sub("", text), shown=_squeezed(prompt)):
+        for name, entry in _entries(value, criteria=criteria).items():
+            score = _score(entry, name=name)
+            if scores.setdefault(name, score).score != score.score:
+                raise UnreadableScores(f'"{name}" has more than one score')
+    missing = next((name for name in criteria if name not in scores), None)
+    if missing is not None:
+        raise UnreadableScores(f'"{missing}" has no "score"')
+    return {name: scores[name] for name in criteria}
+
+
+def _objects(text: str, *, shown: str) -> Iterator[Mapping[str, Any]]:
+    """The outermost objects of a text that name a score and are not quoted, in linear time.
+
+    Single quotes, names without quotes and commas at the end are read. A broken object with a score raises
+    UnreadableScores, since the next one could be another's. Other braces are words.
+    """
+    at = text.find("{")
+    while at >= 0:
+        tokens, end = _tokens(text, at)
+        if any(_plain_name(token) == "score" for token in tokens) and _squeezed(text[at:end]) not in shown:
+            value = _value(tokens)
+            if value is None:
+                raise UnreadableScores("an object with a score cannot be read")
+            yield value
+        at = text.find("{", end)
+
+
+def _tokens(text: str, at: int) -> tuple[list[str], int]:
+    """Tokens of JSON from a brace to the brace that closes it, or as far as they go, and the place after them."""
+    tokens, depth = list[str](), 0
+    while match := _TOKEN.match(text, at):
+        single, curly, sign, word = match.group("single", "curly", "sign", "word")
+        at, depth = match.end(), depth + _DEPTHS.get(sign, 0)
+        if sign in ("}", "]") and tokens[-1:] == [","]:
+            tokens.pop()
+        if word is not None and not _NUMBER.fullmatch(word):
+            tokens.append(json.dumps(word))
+        elif single is not None or curly is not None:
+            tokens.append(json.dumps((single or curly or "").replace("\\'", "'")))
+        else:
+            tokens.append(match.group().strip())
+        if depth == 0:
+            return tokens, at
+    if _UNENDED.match(text, at):  # nobody can tell whether a score is in it
+        raise UnreadableScores("the reply has a text in quotes without an end")
+    return tokens, at
+
+
+def _value(tokens: Sequence[str]) -> Mapping[str, Any] | None:
     try:
-        value = json.loads(fenced[1] if fenced else body, object_pairs_hook=each_key_once)
+        value = _DECODER.decode(" ".join(tokens))
     except (ValueError, RecursionError):
-        raise UnreadableScores("the reply is not one JSON object") from None
-    if not isinstance(value, dict):
-        raise UnreadableScores("the reply is not one JSON object")
-    return {name: _score(value.get(name), name=name) for name in criteria}
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _plain_name(name: str) -> str:
+    """A name without capitals, spaces and punctuation."""
+    return _NO_LETTERS.sub("", name).casefold() or name
+
+
+def _plainly_named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return each_key_once([(_plain_name(name), value) for name, value in pairs])
+
+
+def _squeezed(text: str) -> str:
+    """A text without spaces and quotes, and without the bars that a prompt has before each line."""
+    return _SPACES_AND_QUOTES.sub("", text).casefold()
+
+
+def _entries(value: Mapping[str, Any], *, criteria: Sequence[str]) -> Mapping[str, Any]:
+    """Criterion -> its entry in an object. If one criterion was asked for, the object may be its entry."""
+    for one in (value, *(value.values() if len(value) == 1 else ())):  # the object, or one with a name around it
+        if isinstance(one, dict) and (entries := {name: one[name] for name in criteria if name in one}):
+            return entries
+    return {criteria[0]: value} if len(criteria) == 1 and "score" in value else {}
 
 
 def _score(value: object, *, name: str) -> CriterionScore:
     if not isinstance(value, dict) or "score" not in value:
         raise UnreadableScores(f'"{name}" has no "score"')
     score, reason = value["score"], value.get("reason")
+    if isinstance(score, str) and (number := _TEXT_SCORE.fullmatch(score)):
+        score = float(number[1].replace(",", "."))
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not
         raise UnreadableScores(f'the "score" of "{name}" is no number from 0 to 1')
     if not isinstance(reason, str) or not reason.strip():
         raise UnreadableScores(f'"{name}" has no "reason"')
     short = " ".join(reason.replace("\x00", " ").encode("utf-8", "replace").decode().split())
     return CriterionScore(score=float(score), reason=short[:300])
+
+
+#: texts may have line breaks
+_DECODER: Final = json.JSONDecoder(strict=False, object_pairs_hook=_plainly_named)
 
 
 def mean_score(scores: Mapping[str, CriterionScore]) -> float:

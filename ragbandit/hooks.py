@@ -13,6 +13,10 @@
   functions from the settings to one. A process makes kinds often, also one that never searches: making one must load
   no package and ask no server. Its contract: `ragbandit.testing.retrievers.RETRIEVER_CHECKS`
 - what stands around any retriever, for example a reranker: `WrapRetriever`, by `Addition.retriever_wrappers`
+- a step of deciding, as a guard: a subclass of `Step`, by `Addition.steps`. It names the step of the core that it
+  follows. `prepare` may ask a model or a service before the question waits for its batch, at the cost of its time; a
+  step has no part in the draw, in the transaction that stores decisions, or in learning
+- what a policy needs besides question and features, as a model's pick: `NeedSource`, by `Addition.policy_needs`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - a dialect of conversations, and how each becomes a chat completion: a `Dialect` of
   ragbandit/shared/dialects/dialect.py, by `Addition.dialects`
@@ -34,7 +38,7 @@
 Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
 finds it by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A class that
 cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy, a form of documents, a
-retriever, a chore and an interface as examples, and docs/logs.md a form of logs; tests run them.
+retriever, a chore, an interface and a guard as examples, and docs/logs.md a form of logs; tests run them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +49,8 @@ from ragbandit.router.config.section import Section
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import Finding
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.needs import NeedSource
+from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.shared.additions import Addition
 from ragbandit.strategies.arm_parts.composite import CompositeArm
 from ragbandit.strategies.base import Generator, Retriever
@@ -62,11 +68,13 @@ __all__ = [
     "Generator",
     "GeneratorKind",
     "LogForm",
+    "NeedSource",
     "Policy",
     "ReadDocument",
     "Retriever",
     "RetrieverKind",
     "Section",
+    "Step",
     "WrapRetriever",
 ]
 

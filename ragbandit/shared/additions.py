@@ -27,10 +27,14 @@ class Addition:
 
     #: name of an arm -> a class that follows `ragbandit.hooks.Arm`
     arms: Mapping[str, str] = field(default_factory=dict)
-    #: name of one of these arms -> its params that name other arms, which it asks; the arm is a `CompositeArm`
+    #: name of an arm that asks other arms (`CompositeArm`) -> its params that contain their names
     arm_parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: name of a policy -> a class that follows `ragbandit.hooks.Policy`
     policies: Mapping[str, str] = field(default_factory=dict)
+    #: what a policy needs, as "pick" -> a class that follows `ragbandit.hooks.NeedSource`
+    policy_needs: Mapping[str, str] = field(default_factory=dict)
+    #: name -> a subclass of `ragbandit.hooks.Step`, a step of deciding
+    steps: Mapping[str, str] = field(default_factory=dict)
     #: `generator.name` -> a subclass of `ragbandit.hooks.GeneratorKind`
     generators: Mapping[str, str] = field(default_factory=dict)
     #: `retriever.name` -> a function from the settings to a `ragbandit.hooks.RetrieverKind`
@@ -102,7 +106,7 @@ def loaded(hook: str) -> Mapping[str, Any]:
 
 
 def arm_parts() -> Mapping[str, tuple[str, ...]]:
-    """Name of each arm of additions that asks other arms -> its params that name them. Imports no arm."""
+    """Name of an arm -> its params that contain names of other arms. Imports no arm."""
     return {arm: params for what in additions().values() for arm, params in what.arm_parts.items()}
 
 

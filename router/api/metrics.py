@@ -17,7 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
-from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.serving.router import Router
@@ -200,10 +199,9 @@ def _process(router: Router) -> Iterator[Metric]:
     if rewriter is not None:
         text = "Questions of conversations by the result of their rewrite: rewritten, unchanged, or why it failed."
         yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
-    picks = router.service.step(Picks).results
-    if picks:
-        text = "Questions by the result of a model's pick of the arm: picked, or why it failed."
-        yield counter("ragbandit_picks", text, dict(picks), labels=["result"])
+    for step in router.service.steps:
+        for name, text, results in step.counters():
+            yield counter(name, text, results, labels=["result"])
     text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
     yield gauge(
         "ragbandit_listener_up", text, router.process.listener is None or router.process.listener.fault() is None

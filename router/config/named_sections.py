@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator
 
 from ragbandit.router.config.grids import NAME, NAME_REMEDY
+from ragbandit.shared.additions import additions, section_parts
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.texts.formats import known_choices
 
@@ -14,8 +15,8 @@ from ragbandit.shared.texts.formats import known_choices
 DEFAULT: Final = "default"
 #: longest name of a section in `generators` or `retrievers`, characters
 MAX_NAME: Final = 32
-#: settings that accept a section like `generator`, or the name of a generator
-BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"), ("policy", "pick", "generator"))
+#: settings of the core that accept a section like `generator`, or the name of a generator
+BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))
 
 Kind = Literal["generator", "retriever", "generator.openai"]
 
@@ -59,10 +60,18 @@ Name = Annotated[str, AfterValidator(_name)]
 SectionName = Annotated[str, AfterValidator(_section_name)]
 
 
+def settings_by_name() -> Iterator[tuple[str, ...]]:
+    """Paths of the settings that accept a section like `generator`, or the name of a generator."""
+    yield from BY_NAME
+    for section in sorted({section for what in additions().values() for section in what.sections}):
+        for part in section_parts(section):
+            yield from ((*filter(None, section.split(".")), *path) for path in part.by_name)
+
+
 def with_named_sections(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Replace names of generators by their sections. tree: all settings as read. Raises ValueError for other names."""
     whole = dict(tree)
-    for path in BY_NAME:
+    for path in settings_by_name():
         name = value_at(whole, path)
         if not isinstance(name, str):
             continue

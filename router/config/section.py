@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from types import new_class
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -17,6 +17,8 @@ _Extended = TypeVar("_Extended", bound="Section")
 class Section(BaseModel):
     """Base of all sections. Refuses unknown keys, wrong types, and numbers that are not finite."""
 
+    #: of an addition's part: paths of its settings that accept a section like `generator`, or the name of a generator
+    by_name: ClassVar[tuple[tuple[str, ...], ...]] = ()
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     def of(self, part: type[_Part], /) -> _Part:

@@ -133,24 +133,6 @@ class JudgeSettings(Section):
         return self
 
 
-class PickSettings(Section):
-    """The language model that picks the arm of a question, for the policy `llm`. See docs/policies.md."""
-
-    #: model that picks: a section like `generator` with `name: openai`, or a name in `generators`; None: `generator`
-    generator: GeneratorSettings | None = None
-    #: time limit of a pick, retries included, seconds; after it the policy's fallback arm is drawn
-    seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
-    #: maximum number of tokens of a reply, reasoning tokens included
-    max_tokens: Annotated[int, Field(ge=16)] = 256
-
-    @field_validator("generator")
-    @classmethod
-    def _asked_by_the_router(cls, generator: GeneratorSettings | None) -> GeneratorSettings | None:
-        if generator is not None and generator.name != "openai":
-            raise ValueError("policy.pick.generator: it must have name: openai")
-        return generator
-
-
 @extended("policy")
 class PolicySettings(Section):
     """The policy that chooses the arm, and the ledger that it learns from."""
@@ -180,7 +162,6 @@ class PolicySettings(Section):
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
     #: control group: a share of the questions goes to the arm that would answer without a router; None: no group
     holdback: HoldbackSettings | None = None
-    pick: PickSettings = PickSettings()
 
     def floor_of(self, arms: int) -> float:
         return FLOORS / arms if self.floor is None else self.floor

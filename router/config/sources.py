@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragbandit.router.config.grids import grids_of
-from ragbandit.router.config.named_sections import BY_NAME, section_of, value_at
+from ragbandit.router.config.named_sections import section_of, settings_by_name, value_at
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.urls import shown_setting
 
@@ -46,7 +46,7 @@ def with_short_forms(tree: Mapping[str, Any], sources: Sources) -> dict[str, str
     for entry, names in grids_of(tree.get("arms") or {}).items():
         origin = source_of(f"arms.{entry}.grid", sources)
         expanded |= {f"arms.{name}": f"{origin}, grid of arms.{entry}" for name in names}
-    for path in BY_NAME:
+    for path in settings_by_name():
         name = value_at(tree, path)
         if not isinstance(name, str):
             continue

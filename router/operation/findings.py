@@ -153,6 +153,8 @@ def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Findi
         if advice:
             what = f"{name} names the tenant {tenant}, which the setting tenants does not have"
             yield Finding("warning", "rules", what, f"{advice}else ignore this")
+    from ragbandit.router.policies import static_needs
+
     asked = arm_parts()
     for arm in rule.arms:
         params = settings.arms[arm]
@@ -166,7 +168,7 @@ def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Findi
     models = {
         "judge": settings.judge.generator is not None,
         "rewrite": rewrite.by != "off" and (rewrite.generator or settings.generator).name == "openai",
-        "pick": settings.policy.name == "llm",
+        "pick": "pick" in static_needs(settings.policy.name),
         "embeddings": getattr(settings, "embeddings", None) is not None,
     }
     configured = ", ".join(model for model, is_on in models.items() if is_on)

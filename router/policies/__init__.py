@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.policies.base import WHERE, Policy
+from ragbandit.router.policies.base import WHERE, Policy, PolicyNeed
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.additions import with_additions
 from ragbandit.shared.errors import ConfigError, RagBanditError
@@ -66,6 +66,15 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
         remedy = "the class is called with the params as keywords"
         raise ConfigError(message, field="policy.params", remedy=remedy) from error
     return policy if name in built_in_policies() else _checked(policy, name=name)
+
+
+def static_needs(name: str) -> frozenset[PolicyNeed]:
+    """The needs that the class of a policy declares; empty for an unknown name, and if they depend on params."""
+    try:
+        needs = getattr(_class_of(name), "needs", None)
+    except ConfigError:
+        return frozenset()
+    return needs if isinstance(needs, frozenset) else frozenset()
 
 
 def make_protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings, weight: float) -> Policy:

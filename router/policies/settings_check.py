@@ -4,10 +4,11 @@ import difflib
 import logging
 from collections.abc import Iterator, Sequence
 
-from ragbandit.router.config.settings import GeneratorSettings, PolicySettings, Settings
+from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
 from ragbandit.router.policies.base import WHERE, Policy, TableTrained, needs_every_arm, schema_of
-from ragbandit.shared.errors import ConfigError, required_module
+from ragbandit.router.policies.needs import need_source
+from ragbandit.shared.errors import ConfigError
 
 log = logging.getLogger("ragbandit.policies")
 
@@ -27,28 +28,14 @@ def check_policy(settings: Settings) -> None:
     )
     policy = make_policy(configured.name, params=params)
     check_arms(policy, arms=arms, where=WHERE)
-    if "pick" in policy.needs:
-        _check_picks(settings.policy, generator=settings.generator)
-        nameless = sorted(settings.arms.keys() - settings.arm_descriptions.keys())
-        if nameless:
-            details = {"action": "no_description"}
-            text = "arms: the model of policy.pick knows %s by name only; set arms.NAME.description"
-            log.warning(text, ", ".join(nameless), extra=details)
+    for need in sorted(policy.needs - {"features", "text"}):
+        undescribed = sorted(settings.arms.keys() - settings.arm_descriptions.keys())
+        need_source(need).check(configured, generator=settings.generator, undescribed=undescribed)
     if settings.log.text != "full":
         _check_without_texts(policy, worker_arms=sorted(settings.worker_arms))
     if settings.context and not schema_of(policy):
         details = {"action": "context_unused"}
         log.warning("context: %s does not learn from it; mba, linucb and vw do", policy.algorithm, extra=details)
-
-
-def _check_picks(policy: PolicySettings, *, generator: GeneratorSettings) -> None:
-    """Raise ConfigError if the router cannot ask a model for the arm."""
-    chosen = policy.pick.generator or generator
-    if chosen.name != "openai":
-        fault = f"{policy.name} asks a model behind a server for the arm, and generator.name is {chosen.name}"
-        remedy = "set it to a section with name: openai, or to the name of one in generators"
-        raise ConfigError(fault, field="policy.pick.generator", remedy=remedy)
-    required_module("openai", extra="openai", field="policy.pick.generator")
 
 
 def _check_without_texts(policy: Policy, *, worker_arms: Sequence[str]) -> None:

@@ -25,10 +25,9 @@ from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
 from ragbandit.router.serving.checks.questions import check_type, checked_id, checked_number, checked_text, new_id
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
-from ragbandit.router.serving.deciding.steps.picks import Picks
-from ragbandit.router.serving.deciding.steps.step import Question
+from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.health.readiness import RouterState
-from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.process import RouterProcess
 from ragbandit.router.serving.setup.bootstrap import make_encoder, make_jobs, make_learner, open_database
 from ragbandit.router.storage.cancellations import Cancellation, cancel
@@ -145,7 +144,7 @@ class Router(AbstractContextManager["Router"]):
         Future raises Conflict if the id was used for another request. If it is cancelled in time, nothing is stored.
         """
         question = self.service.question(query_of(query, more), run_by=run_by)
-        return self._submit_with_pick(question) or self.service.submit(question)
+        return self._submit_prepared(question) or self.service.submit(question)
 
     def preview(
         self, query: Query | str, *, run_by: RunBy = "caller", **more: Unpack[QueryFields]
@@ -157,18 +156,21 @@ class Router(AbstractContextManager["Router"]):
         question.is_preview = True
         return self.service.submit(question)
 
-    def _submit_with_pick(self, question: Question) -> "Future[Decision] | None":
-        """Ask a model for the arm, then submit the question. None if no model is asked. Raises as `submit`."""
-        asking = self.service.step(Picks).policy_to_ask(question, live=self.process.versions.live)
-        if asking is None:
+    def _submit_prepared(self, question: Question) -> "Future[Decision] | None":
+        """Let steps ask a model or a service, then submit the question. None if none has to. Raises as `submit`."""
+        live = self.process.versions.live
+        steps = self.service.asking(question, live=live)
+        if not steps:
             return None
         self.service.admit(question)  # before anything is paid for the question
-        return asyncio.run_coroutine_threadsafe(self._pick_and_decide(question, asking=asking), event_loop())
+        deciding = self._prepare_and_decide(question, steps=steps, live=live)
+        return asyncio.run_coroutine_threadsafe(deciding, event_loop())
 
-    async def _pick_and_decide(self, question: Question, *, asking: ServedPolicy) -> Decision:
+    async def _prepare_and_decide(self, question: Question, *, steps: Sequence[Step], live: LiveVersions) -> Decision:
         named = question.query.id if question.query.request.get(NAMED_ID) else None
         if named is None or not await asyncio.to_thread(self.store.decisions_by_id, [DecisionId(named)]):
-            question = await self.service.step(Picks).ask_for_pick(question, asking=asking)
+            for step in steps:
+                await step.prepare(question, live=live)
         return await asyncio.wrap_future(self.service.submit(question))
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
@@ -188,11 +190,11 @@ class Router(AbstractContextManager["Router"]):
         for place, query in enumerate(queries):
             try:
                 question = self.service.question(query_of(query, {}), run_by=run_by)
-                picked = self._submit_with_pick(question)
-                if picked is None:
+                prepared = self._submit_prepared(question)
+                if prepared is None:
                     questions[place] = question
                 else:
-                    futures[place] = picked
+                    futures[place] = prepared
             except (InvalidInput, Forbidden, Overloaded) as error:
                 futures[place] = Future()
                 futures[place].set_exception(error)

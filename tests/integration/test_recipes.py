@@ -41,7 +41,7 @@ def declared(code: str, *, line: str, above: str) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of the tree with the arm, the policy, the guard and the additions of the page."""
+    """A copy of the tree with the arm, the policy, the additions of the page."""
     copy = tmp_path_factory.mktemp("tree")
     for entry in ROOT.iterdir():
         if entry.name in CHANGED:
@@ -52,15 +52,11 @@ def tree(tmp_path_factory):
     (copy / "strategies/arms/curt.py").write_text(arm)
     policy = declared(code_of("A policy of your own"), line='algorithm: ClassVar[str] = "mine"', above="    needs = ")
     (copy / "router/policies/algorithms/mine.py").write_text(policy)
-    steps = copy / "router/serving/deciding/steps"
-    (steps / "hurry.py").write_text(code_of("A guard of your own"))
-    listed = (steps / "__init__.py").read_text().replace("    Tasks,", "    Tasks,\n    Hurry,", 1)
     add_addition(copy, "subtitles", section="A form of documents of your own", module="reader.py")
     add_addition(copy, "lines", section="A retriever of your own", module="retriever.py")
     add_addition(copy, "backlog", section="A chore of your own", module="chore.py")
     add_addition(copy, "arm_list", section="An interface of your own", module="endpoints.py")
-    imported = "from ragbandit.router.serving.deciding.steps.hurry import Hurry\n"
-    (steps / "__init__.py").write_text(listed.replace("from ragbandit", f"{imported}from ragbandit", 1))
+    add_addition(copy, "hurry", section="A guard of your own", module="step.py")
     return copy
 
 
@@ -81,8 +77,8 @@ def test_the_contracts_find_a_built_in_arm_and_policy(tree):
     assert {"curt", "mine"} <= set(re.findall(r"\[(\w+)[^]]*\] PASSED", printed)), printed
 
 
-def test_a_guard_with_its_line_decides_and_is_explained(tree):
-    """A file and a line in STEPS exclude an arm from the draw, and `explain` has the guard's sentence."""
+def test_a_guard_in_an_addition_decides_and_is_explained(tree):
+    """A step in a folder of ragbandit/additions/ excludes an arm from the draw, and `explain` has its sentence."""
     program = """
 from ragbandit import Router
 from ragbandit.router.config.settings import Settings

@@ -14,7 +14,7 @@ from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, output
 from ragbandit.router.serving.abilities import Ability
 from ragbandit.router.serving.batching import CLOSE_S, ActiveTenants, MicroBatcher, QueueState, joint_state
 from ragbandit.router.serving.checks.questions import checked_query
-from ragbandit.router.serving.deciding.steps import STEPS
+from ragbandit.router.serving.deciding.steps import all_steps
 from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import NOTHING_LIVE, LiveVersions
@@ -54,7 +54,7 @@ class RouteService:
         #: versions and kill switch: as this process knows them, and as the store has them
         self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
         self.glance: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
-        self.steps = tuple(step(store.database) for step in STEPS)
+        self.steps = tuple(step(store.database) for step in all_steps())
         self._by_class: dict[type[Step], Step] = {type(step): step for step in self.steps}
         self.take_over(served)
         #: secret of the store, from which draws are seeded; None before `start`
@@ -154,6 +154,7 @@ class RouteService:
         for step in self.steps:
             step.configure(served)
         steps = [step for step in self.steps if step.is_on]
+        self._asking = [step for step in steps if type(step).prepare is not Step.prepare]
         self._checks = _overridden(steps, Step.check)
         self._befores = _overridden(steps, Step.before)
         self._afters = _overridden(steps, Step.after)[::-1]
@@ -177,6 +178,10 @@ class RouteService:
             check(question)
         question.checked_facts = dict(question.facts)
         return question
+
+    def asking(self, question: Question, *, live: LiveVersions) -> list[Step]:
+        """The steps that ask a model or a service before the question is submitted (`Step.prepare`)."""
+        return [step for step in self._asking if step.asks(question, live=live)]
 
     def refresh_steps(self) -> None:
         """Let the steps read the store. Raises StoreError."""

@@ -12,7 +12,7 @@ from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.reporting.status import learning_of
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.deciding.steps import STEPS
+from ragbandit.router.serving.deciding.steps import all_steps
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -112,7 +112,7 @@ def explain(
     fault = None if is_imported else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
     drawn = next((arm for arm in arms if arm.drawn), None)
-    sentences = [sentence for step in reversed(STEPS) for sentence in step.explain(decision)]
+    sentences = [sentence for step in reversed(all_steps()) for sentence in step.explain(decision)]
     is_drawn = decision.facts.keys().isdisjoint(UNDRAWN) and not decision.query.forced and decision.turn_of is None
     reasons = (
         *_instead_of_a_draw(decision, draw=draw),
@@ -138,7 +138,7 @@ def explain(
 
 def preview_of(decision: Decision) -> tuple[list[str], tuple[ArmChance, ...]]:
     """Reasons and arms of a decision that was not drawn (`Router.preview`)."""
-    reasons = [sentence for step in reversed(STEPS) for sentence in step.explain(decision)]
+    reasons = [sentence for step in reversed(all_steps()) for sentence in step.explain(decision)]
     if decision.turn_of is not None:
         reasons.insert(
             0, f"It would be {turn_words(decision)}, of decision {decision.turn_of}, and nothing would be drawn."

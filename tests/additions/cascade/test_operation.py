@@ -1,4 +1,4 @@
-"""What operators are told of a cascade: arms that it asks against a rule, and outcomes whose dollars are sums."""
+"""Cascades in operation: findings about rules that do not allow the parts, and no price of tokens."""
 
 import pytest
 

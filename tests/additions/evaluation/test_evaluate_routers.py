@@ -230,6 +230,7 @@ def test_another_file_is_not_cut(world, tmp_path, text):
     assert (tmp_path / "notes").read_text() == text
 
 
+@needs("model_picks")
 def test_a_language_model_picks_the_arms(world, tmp_path):
     """`llm` asks the model once per question; picks that were kept are used again, and a failed pick is counted."""
     script = {f'"question": "{word}': arm for word, arm in zip(("who", "where"), ARMS, strict=False)}
@@ -251,6 +252,7 @@ def test_a_language_model_picks_the_arms(world, tmp_path):
     assert any("0 calls" in note for note in json.loads(again.stdout)["notes"])
 
 
+@needs("model_picks")
 def test_a_row_of_a_model_that_never_picked_says_so(world, tmp_path):
     """If no pick names an arm, the row of `llm` says on the screen that it is the fallback arm's."""
     tree = yaml.safe_load((tmp_path / "config.yaml").read_text())

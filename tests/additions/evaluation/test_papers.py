@@ -17,7 +17,7 @@ from tests.support.additions import needs
 from tests.support.logs.log_rows import write_json
 from tests.support.tiny_models import tiny_encoder
 
-pytestmark = needs("classifiers", "popularity", "vw")
+pytestmark = needs("classifiers", "model_picks", "popularity", "vw")
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 DATASETS = ("nq", "squad", "trivia", "musique", "hotpotqa", "2wikimultihopqa")

@@ -77,7 +77,7 @@ def service(tmp_path_factory, models, vectors):
             "models": ["rewrite", "pick", "embeddings"],
         },
     ]
-    more = {"policy": {**picking, "pick": pick}, "rules": rules}
+    more = {"rules": rules} | only_with("model_picks", {"policy": {**picking, "pick": pick}})
     more |= only_with("embeddings", {"embeddings": {"base_url": f"{vectors.url}/v1"}})
     running = Service(settings(tmp_path_factory.mktemp("rules"), models, **more), inline=True)
     yield running
@@ -91,6 +91,7 @@ def asked_models(models, work):
     return [request.body["model"] for request in models.requests[before:]]
 
 
+@needs("model_picks")
 def test_an_auxiliary_model_reads_what_a_rule_lets_it_read(service, models):
     """The models that rewrite and pick read no question under a rule, unless the rule names them."""
     body = {"question": TURNS[-1]["content"], "messages": TURNS[:-1]}

@@ -10,7 +10,6 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving import router as serving
 from ragbandit.router.serving.deciding import service as deciding
-from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.shared.errors import NotReady, Overloaded, RagBanditError, TooManyRequests
 from ragbandit.shared.types import Query
 from tests.support.servers.http_service import Service, refused, routed
@@ -154,7 +153,7 @@ def test_no_model_is_paid_for_a_question_that_its_queue_refuses(held):
     futures = [router.submit("known")]
     assert store.begun.wait(20)
     futures += [router.submit("known") for _ in range(8)]
-    router.service.step(Picks).asking = lambda _, **__: router.service.serving
+    router.service.asking = lambda _, **__: router.service.steps[:1]  # a step that asks a model first
     with pytest.raises(Overloaded):
         router.submit("known")
     store.free.set()

@@ -70,7 +70,8 @@ def is_option(name):
 
 
 def is_metric(name):
-    return f'"{re.sub(r"_(total|bucket|sum|count)$", "", name)}' in source_of("router/api/**/*.py")
+    sources = source_of("router/api/**/*.py") + source_of("ragbandit/additions/**/*.py")
+    return name in names_without() or f'"{re.sub(r"_(total|bucket|sum|count)$", "", name)}' in sources
 
 
 def is_module(name):

@@ -7,9 +7,8 @@ from typing import Final
 
 from ragbandit.additions.evaluation.booked_model import BookedModel
 from ragbandit.additions.evaluation.kept_replies import KeptReplies
-from ragbandit.router.config.settings import PickSettings
 from ragbandit.router.offline.estimation import Progress
-from ragbandit.router.policies.picking import pick_of
+from ragbandit.router.policies.needs import ModelToAsk, need_source
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json
@@ -22,7 +21,7 @@ CONCURRENCY: Final = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TablePicks:
-    """question -> what `pick_of` returned; the mean seconds of a call; what the calls cost."""
+    """question -> its pick; the mean seconds of a call; what the calls cost."""
 
     by_question: Mapping[str, Mapping[str, Json]]
     seconds: float
@@ -45,7 +44,7 @@ async def ask_for_picks(
     *,
     arms: Sequence[ArmName],
     descriptions: Mapping[str, str],
-    limits: PickSettings,
+    limits: ModelToAsk,
     generator: Generator,
     file: Path | None,
     progress: Progress,
@@ -69,7 +68,9 @@ async def ask_for_picks(
 
         async def ask_one(question: str) -> None:
             try:
-                found[question] = await pick_of(question, arms=arms, descriptions=descriptions, ask=ask)
+                found[question] = await need_source("pick").of_question(
+                    question, arms=arms, descriptions=descriptions, ask=ask
+                )
             except ArmFailed as error:
                 found[question] = {"failed": str(error)}
             progress(f"arms picked ({model.dollars:.4g} dollars)", len(found), len(questions))

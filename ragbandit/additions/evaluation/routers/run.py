@@ -52,6 +52,7 @@ from ragbandit.router.offline.passes import table_rows
 from ragbandit.router.policies import with_settings
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.finetuned.params import RIGHT
+from ragbandit.router.policies.needs import need_source
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.processes.this_process import cores
@@ -155,8 +156,8 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
     notes = remarks if encoder is None else [*remarks, f"features are of the encoder {encoder.source}"]
     of_picks: dict[str, str | None] = {}
     if any("pick" in policy.needs for policy in instances.values()):
-        pick = settings.policy.pick
-        generator = make_generator(pick.generator or settings.generator)
+        pick = need_source("pick").model(settings.policy, generator=settings.generator)
+        generator = make_generator(pick.generator)
         described: dict[str, Any] = {"descriptions": settings.arm_descriptions, "limits": pick, "generator": generator}
         picks = _picks(test, **described, file=options.answers, progress=progress)
         setup = replace(setup, picks=picks.by_question, pick_seconds=picks.seconds)

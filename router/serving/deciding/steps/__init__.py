@@ -1,4 +1,4 @@
-"""Steps of deciding: one file for each feature that has a part in a decision, in the order of STEPS."""
+"""Steps of deciding: one file for each feature that has a part in a decision, in the order of `all_steps`."""
 
 from typing import Final
 
@@ -10,20 +10,21 @@ from ragbandit.router.serving.deciding.steps.judge_share import JudgeShare
 from ragbandit.router.serving.deciding.steps.kill_switch import KillSwitch
 from ragbandit.router.serving.deciding.steps.labels import Labels
 from ragbandit.router.serving.deciding.steps.needs import Needs
-from ragbandit.router.serving.deciding.steps.picks import Picks
 from ragbandit.router.serving.deciding.steps.prices import Prices
 from ragbandit.router.serving.deciding.steps.rebuilding import RebuildingStep
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.router.serving.deciding.steps.tasks import Tasks
+from ragbandit.shared.additions import loaded
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.texts.formats import known_choices
 
-#: `check` and `before` run in this order, `after` in the reverse order, so that a step encloses the later ones and the
-#: draw. A guard of your own is one file with one class, and one line here
+#: the steps of the core. `check` and `before` run in this order, `after` in the reverse order, so that a step encloses
+#: the later ones and the draw
 STEPS: Final[tuple[type[Step], ...]] = (
     Prices,  # first: an invalid cost weight is refused before anything else is looked at
     Rules,  # before anything else looks at the arms
     Needs,  # next: later steps choose among the arms that can answer; its `after` sees the final arm
-    Picks,  # its model was asked before the batch, about the arms that `Needs` left
     KillSwitch,  # encloses all steps that choose arms: a pinned arm replaces whatever they did
     RebuildingStep,
     Labels,
@@ -34,3 +35,19 @@ STEPS: Final[tuple[type[Step], ...]] = (
     IncumbentStep,  # part of the draw, as is the holdback
     HoldbackStep,  # its share is fixed, so the draw applies it last
 )
+
+
+def all_steps() -> tuple[type[Step], ...]:
+    """The steps of the core, each followed by the steps of additions that name it (`Step.follows`), by their names.
+
+    Raises ConfigError for a step that names none of the core.
+    """
+    added = loaded("steps")
+    known = [step.__name__ for step in STEPS]
+    for name, step in added.items():
+        if step.follows not in ("", *known):
+            message = f"the step {name!r} of an addition follows {step.follows!r}, which is no step of the core"
+            raise ConfigError(message, remedy=known_choices(known, given=step.follows))
+    following = {place: [step for step in added.values() if step.follows == place] for place in ("", *known)}
+    rest = (one for step in STEPS for one in (step, *following[step.__name__]))
+    return (*following[""], *rest)

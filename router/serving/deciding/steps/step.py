@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from ragbandit.router.policies.base import Policy, PolicyOutput
 from ragbandit.router.policies.draw import Offer, certain_decision
@@ -99,10 +99,13 @@ class Batch:
 class Step:
     """One feature of deciding. A step overrides the methods that it needs; the other methods do nothing.
 
-    `check` runs on the caller's thread, `refresh` on the polling thread, `before`, `after` and `note_committed` on the
-    deciding thread. A step reads the store at most once per batch.
+    `check` and `asks` run on the caller's thread, `prepare` on the event loop of asked models, `refresh` on the polling
+    thread, `before`, `after` and `note_committed` on the deciding thread. A step reads the store at most once per
+    batch.
     """
 
+    #: of an addition's step: class name of the step of the core after which it stands; "" is the first place
+    follows: ClassVar[str] = ""
     #: whether the settings give the step something to do, set by `configure`; questions skip the others
     is_on: bool = True
 
@@ -115,6 +118,16 @@ class Step:
     def check(self, question: Question) -> None:
         """Read one submitted question. Raises InvalidInput or Forbidden if it cannot be decided."""
 
+    def asks(self, question: Question, *, live: LiveVersions) -> bool:
+        """Whether `prepare` has something to ask for this question; asked for each question, so it must be quick."""
+        del question, live
+        return False
+
+    async def prepare(self, question: Question, *, live: LiveVersions) -> None:
+        """Ask a model or a service, before the question waits for its batch, and store the reply in its query. The
+        question was admitted; a repeated id is not asked about. Must not raise.
+        """
+
     def before(self, batch: Batch) -> None:
         """Choose the arms that may be drawn, before the policy is asked. Raises StoreError."""
 
@@ -126,6 +139,10 @@ class Step:
 
     def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
         """Read the store about once a second. arms: all arms that may be offered. Raises StoreError."""
+
+    def counters(self) -> Iterator[tuple[str, str, Mapping[str, int]]]:
+        """(metric, what it counts, result -> number since the start) for /metrics."""
+        return iter(())
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from ragbandit.additions.model_picks.picking import INSTRUCTIONS, MAX_QUESTION, material_of, parsed_pick, pick_of
+from ragbandit.additions.model_picks.policy import Llm
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.algorithms.llm import Llm
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.picking import INSTRUCTIONS, MAX_QUESTION, material_of, parsed_pick, pick_of
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import PICK, ArmName, Query

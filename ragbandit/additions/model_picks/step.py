@@ -5,12 +5,13 @@ The pick is stored in `Query.request`, under PICK, with the model, its tokens an
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from ragbandit.additions.model_picks.picking import INSTRUCTIONS, material_of, parsed_pick
+from ragbandit.additions.model_picks.settings import PickSection
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.picking import INSTRUCTIONS, material_of, parsed_pick
 from ragbandit.router.serving.asked_model import AskedModel
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import LiveVersions
@@ -26,6 +27,8 @@ MOST_WAITING: Final = 1024
 class Picks(Step):
     """Asks the models; the questions of one router come from one event loop."""
 
+    follows = "Needs"  # the model picks among the arms that remain
+
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         #: picks since the start, by result: "picked", or the reason of the failure
@@ -36,7 +39,10 @@ class Picks(Step):
     def configure(self, served: ServedPolicy) -> None:
         self._served, self._rules = served, served.settings.rule_book
 
-    def policy_to_ask(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
+    def asks(self, question: Question, *, live: LiveVersions) -> bool:
+        return self._policy_to_ask(question, live=live) is not None
+
+    def _policy_to_ask(self, question: Question, *, live: LiveVersions) -> ServedPolicy | None:
         """The policy that needs a pick for this question; None if no model is asked, for example since a rule lets no
         model read the question.
 
@@ -53,8 +59,11 @@ class Picks(Step):
                 return served if self._rules.lets_read(question.query, model="pick") else None
         return None
 
-    async def ask_for_pick(self, question: Question, *, asking: ServedPolicy) -> Question:
-        """Ask the model of this policy, and store its pick with the question's request. Never raises."""
+    async def prepare(self, question: Question, *, live: LiveVersions) -> None:
+        """Ask the model of the policy that needs a pick, and store its pick with the question's request."""
+        asking = self._policy_to_ask(question, live=live)
+        if asking is None:
+            return
         query, arms = question.query, question.allowed
         material = material_of(query.text, arms=arms, descriptions=asking.settings.arm_descriptions)
         messages = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": material}]
@@ -63,11 +72,15 @@ class Picks(Step):
             facts |= {"failed": "too_long"} if reply.finish == "length" else parsed_pick(reply.text, arms=arms)
         self.results[str(facts.get("failed", "picked"))] += 1
         question.query = replace(query, request={**query.request, PICK: facts})
-        return question
+
+    def counters(self) -> Iterator[tuple[str, str, Mapping[str, int]]]:
+        if self.results:
+            text = "Questions by the result of a model's pick of the arm: picked, or why it failed."
+            yield "ragbandit_picks", text, dict(self.results)
 
     def _model(self, asking: ServedPolicy) -> AskedModel:
         settings = asking.settings
-        label, pick = settings.policy.label, settings.policy.pick
+        label, pick = settings.policy.label, settings.policy.of(PickSection).pick
         known = self._models.get(label)
         if known is not None and known[0] is settings:
             return known[1]

@@ -5,13 +5,11 @@ The service asks before the draw and stores the pick in `Query.request`, under P
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from ragbandit.router.policies.needs import Ask
 from ragbandit.shared.types import ArmName, Json
-
-#: (instructions, material) -> the model's reply
-Ask = Callable[[str, str], Awaitable[str]]
 
 #: longest question and longest reply that are read, characters
 MAX_QUESTION: Final = 8000

@@ -1,0 +1,51 @@
+"""What a policy needs besides a question and its features, as a model's pick of an arm, comes from an addition."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ragbandit.router.config.settings import GeneratorSettings, PolicySettings
+from ragbandit.router.policies.base import PolicyNeed
+from ragbandit.shared.additions import loaded
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import ArmName, Json
+
+#: (instructions, material) -> the model's reply
+Ask = Callable[[str, str], Awaitable[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelToAsk:
+    """The model, the time limit of a call, and the maximum number of tokens of a reply."""
+
+    generator: GeneratorSettings
+    seconds: float
+    max_tokens: int
+
+
+class NeedSource(Protocol):
+    """Provides a need of policies by a model. In a service a step asks it before the draw; `evaluate` asks it here."""
+
+    def check(self, policy: PolicySettings, *, generator: GeneratorSettings, undescribed: Sequence[str]) -> None:
+        """Raise ConfigError if a service with these settings could not provide it. Logs probable mistakes.
+
+        undescribed: arms without a description
+        """
+
+    def model(self, policy: PolicySettings, *, generator: GeneratorSettings) -> ModelToAsk:
+        """The model that these settings name. generator: the default one"""
+
+    async def of_question(
+        self, question: str, *, arms: Sequence[ArmName], descriptions: Mapping[str, str], ask: Ask
+    ) -> dict[str, Json]:
+        """What is stored with the question's request. descriptions: arm -> what it does. Raises what `ask` raises."""
+
+
+def need_source(need: PolicyNeed) -> NeedSource:
+    """Raises ConfigError if no addition in this tree provides it."""
+    known = loaded("policy_needs")
+    if need not in known:
+        message = f"the policy needs {need!r}, which nothing in this installation provides"
+        raise ConfigError(message, field="policy.name", remedy="choose a policy that needs only features or text")
+    source: NeedSource = known[need]()
+    return source

@@ -9,6 +9,7 @@ import pytest
 from ragbandit import Client
 from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.additions import needs
 from tests.support.servers.http_service import Service
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
@@ -94,6 +95,7 @@ def test_a_chat_goes_through_as_it_came(gateway):
     assert "ignored" not in kept["request"]
 
 
+@needs("anthropic")
 def test_a_model_shows_its_context_window(gateway):
     """A model has its context window under the names that clients read; `auto` has none if an arm takes any length."""
     client, _, _ = gateway

@@ -93,9 +93,10 @@ def __getattr__(name: str) -> object:
 
 
 def _module_of_addition(name: str) -> str:
-    from ragbandit.shared.additions import offered
+    from ragbandit.shared.additions import offered_beside
 
-    if name not in offered("library"):
+    places = offered_beside({*__all__} - {*_OF_ADDITIONS}, hook="library")
+    if name not in places:
         message = f"ragbandit.{name} belongs to an addition, and its folder was deleted from this installation"
         raise ConfigError(message, remedy="install RagBandit again")
-    return offered("library")[name].partition(":")[0]
+    return places[name].partition(":")[0]

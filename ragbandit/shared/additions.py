@@ -4,7 +4,7 @@ The core imports no addition. It asks here for the classes that additions offer,
 `Addition`), and imports a class when it is needed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
@@ -45,7 +45,7 @@ class Addition:
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
     #: name of a dialect of conversations -> an object `ragbandit.shared.dialects.dialect.Dialect`. Every process needs
-    #: it, so its module may import only `ragbandit.shared`
+    #: it, so its module may import only `ragbandit.shared` and modules of its folder that import nothing else
     dialects: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `ragbandit.router.api.door.Door`
     doors: Mapping[str, str] = field(default_factory=dict)
@@ -87,13 +87,27 @@ def offered(hook: str) -> Mapping[str, str]:
 
     Raises ValueError if two additions offer the same name.
     """
-    places: dict[str, str] = {}
+    places, taken = dict[str, str](), dict[str, str]()
     for addition, what in additions().items():
         for name, place in getattr(what, hook).items():
-            if name in places:
-                raise ValueError(f"two additions offer {name!r} in {hook}: {places[name]} and one in {addition}")
-            places[name] = f"{PACKAGE}.{addition}.{place}"
+            words = _without_heading(name)
+            if words in taken:
+                raise ValueError(f"two additions offer {words!r} in {hook}: {taken[words]} and one in {addition}")
+            places[name] = taken[words] = f"{PACKAGE}.{addition}.{place}"
     return MappingProxyType(dict(sorted(places.items())))
+
+
+def offered_beside(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
+    """As `offered`. ours: the core's names. Raises ValueError if an addition offers one of them."""
+    for name, place in offered(hook).items():
+        if _without_heading(name) in ours:
+            raise ValueError(f"{_without_heading(name)!r} in {hook} is a name of the core, and {place} has it too")
+    return offered(hook)
+
+
+def _without_heading(name: str) -> str:
+    """The name itself: that of a verb can stand behind a heading, as "Run: mcp"."""
+    return name.rpartition(": ")[2]
 
 
 @cache
@@ -124,8 +138,7 @@ def with_additions(ours: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:
 
     Raises ValueError if an addition offers a name of the core.
     """
-    for name in sorted(ours.keys() & offered(hook).keys()):
-        raise ValueError(f"{name!r} in {hook} is a name of the core, and {offered(hook)[name]} has it too")
+    offered_beside(ours, hook=hook)
     return MappingProxyType(dict(sorted({**ours, **loaded(hook)}.items())))
 
 

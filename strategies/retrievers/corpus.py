@@ -20,7 +20,7 @@ from uuid import UUID
 
 import yaml
 
-from ragbandit.shared.additions import loaded, offered
+from ragbandit.shared.additions import loaded, offered_beside
 from ragbandit.shared.errors import InvalidInput, encodable, required_module
 from ragbandit.shared.files import open_file
 from ragbandit.shared.json_lines import MAX_LINE, decode_line, lines, parse_line, rereadable
@@ -454,7 +454,7 @@ _OURS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
 
 def _readers() -> Mapping[str, Callable[[Path], tuple[str, str]]]:
     """As `_OURS`, with the forms of documents that additions read."""
-    return {**_OURS, **{suffix: _by_addition for suffix in offered("documents") if suffix not in _OURS}}
+    return {**_OURS, **dict.fromkeys(offered_beside(_OURS, hook="documents"), _by_addition)}
 
 
 def passage_line(passage: Passage) -> bytes:

@@ -1,14 +1,18 @@
 """Additions: folders that the core finds by name and never imports, so that each can be deleted."""
 
 import ast
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 import pytest
 
 import ragbandit
+from ragbandit.router.policies import built_in_policies
 from ragbandit.shared import additions as module
-from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, loaded, offered, with_additions
+from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, loaded, offered
 from ragbandit.shared.errors import ConfigError
+from ragbandit.strategies.registry import built_in_arms
+from ragbandit.strategies.retrievers.corpus import read_folder
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "ragbandit" / "additions"
@@ -85,11 +89,48 @@ def test_a_name_belongs_to_one_addition(monkeypatch):
     offered.cache_clear()
 
 
-def test_a_name_of_the_core_is_not_replaced(monkeypatch):
-    """An addition that offers a name of the core is an error that names both."""
-    monkeypatch.setattr(module, "offered", lambda hook: {"mba": f"{PACKAGE}.first.policy:Mba"})
-    with pytest.raises(ValueError, match=r"'mba' in policies is a name of the core, and ragbandit.additions.first"):
-        with_additions({"mba": object}, hook="policies")
+def test_a_verb_belongs_to_one_addition(monkeypatch):
+    """Two additions that offer the same verb are an error that names both, also if its headings differ."""
+    first, second = Addition(verbs={"Run: mend": "verb:mend"}), Addition(verbs={"Look: mend": "verb:mend"})
+    monkeypatch.setattr(module, "additions", lambda: {"first": first, "second": second})
+    offered.cache_clear()
+    with pytest.raises(ValueError, match=r"two additions offer 'mend' in verbs: ragbandit.additions.first.verb:mend"):
+        offered("verbs")
+    offered.cache_clear()
+
+
+def run_again(name):
+    """Run the code of a module in a module of its own."""
+    spec = find_spec(name)
+    spec.loader.exec_module(module_from_spec(spec))
+
+
+#: hook -> (name of the core, what reads the names of the hook)
+OF_THE_CORE = {
+    "arms": ("single_step", built_in_arms.__wrapped__),
+    "policies": ("mba", built_in_policies.__wrapped__),
+    "generators": ("openai", lambda: run_again("ragbandit.router.config.sections")),
+    "retrievers": ("bm25", lambda: run_again("ragbandit.router.config.sections")),
+    "documents": (".pdf", lambda: [*read_folder(FOLDER / "none")]),
+    "dialects": ("chat", lambda: run_again("ragbandit.shared.dialects.registry")),
+    "doors": ("openai", lambda: run_again("ragbandit.router.api.doors")),
+    "verbs": ("Look: serve", lambda: run_again("ragbandit.workers.cli")),
+    "verbs of a group": ("index build", lambda: run_again("ragbandit.workers.cli")),
+    "library": ("Router", lambda: ragbandit.advise),
+}
+
+
+@pytest.mark.parametrize("hook", OF_THE_CORE)
+def test_a_name_of_the_core_is_not_replaced(monkeypatch, hook):
+    """An addition that offers a name of the core is an error that names both, at each hook where it has names."""
+    name, read = OF_THE_CORE[hook]
+    own = Addition(**{hook.partition(" ")[0]: {name: "part:Part"}})
+    monkeypatch.setattr(module, "additions", lambda: {"own": own})
+    offered.cache_clear()
+    words = name.rpartition(": ")[2]
+    with pytest.raises(ValueError, match=rf"'{words}' in \w+ is a name of the core, and ragbandit.additions.own.part"):
+        read()
+    offered.cache_clear()
 
 
 def test_an_addition_that_cannot_be_imported_is_named(monkeypatch):

@@ -10,7 +10,7 @@ class Conversation:
     """What a client sent for a model, for arms that pass it on. It is false if the client sent nothing for a model.
 
     fields: messages and parameters as they came, without those of this service
-    dialect: form of the fields: the name of a folder in ragbandit/shared/dialects
+    dialect: form of the fields: a name of DIALECTS (ragbandit/shared/dialects/registry.py)
     headers: headers of the client for servers of the same dialect
     """
 

@@ -10,7 +10,10 @@ from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_table
+from tests.support.additions import needs
 from tests.support.demo import QUESTIONS, run
+
+pytestmark = needs("local_models")  # the configuration of the demo has its keys
 
 
 @pytest.mark.parametrize("name", TRAINED)

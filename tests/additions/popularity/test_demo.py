@@ -4,7 +4,10 @@ from pathlib import Path
 
 from ragbandit.examples.handbook.policies import PARAMS
 from ragbandit.router.config.loading import load
+from tests.support.additions import needs
 from tests.support.demo import run
+
+pytestmark = needs("local_models")  # the configuration of the demo has its keys
 
 
 def test_names_of_the_corpus_are_counted(tmp_path):

@@ -5,9 +5,12 @@ import pytest
 from ragbandit.examples.handbook.policies import PARAMS, TRAINED
 from ragbandit.router.config.loading import load
 from ragbandit.router.policies import make_policy
+from tests.support.additions import needs
 from tests.support.demo import run
 from tests.support.policies import POLICIES
 from tests.support.tiny_models import tiny_counts, tiny_encoder, tiny_trained
+
+pytestmark = needs("local_models")  # the configuration of the demo has its keys
 
 #: the real nets are too large for a unit test
 SMALL = {"mba_paper": {"model": tiny_encoder(), "max_tokens": 16}} | {key: {"max_tokens": 16} for key in TRAINED}

@@ -56,6 +56,8 @@ class PartialReply(ModelReply):
     def end(self) -> None:
         """Complete the message. Raises BrokenReply for a missing answer, and as `check`."""
         super().end()
+        if self.is_cut_off(max_tokens=self.request.max_tokens):
+            self.finish = "length"
         self.check()
 
     def check(self) -> None:

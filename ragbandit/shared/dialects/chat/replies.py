@@ -63,6 +63,10 @@ _KNOWN: Final = {
     "choice": {"index", "delta", "message", "text", "finish_reason", "error", "usage", LOGPROBS},
     "usage": {f"{kind}_tokens{end}" for kind in ("prompt", "completion") for end in ("", "_details")},
 }
+#: finish reasons of a reply that ends with calls
+_CALLS_ENDED: Final = ("tool_calls", "function_call")
+#: characters of a call that take a token at most, if the server counts no tokens
+_FEWEST_CHARACTERS: Final = 2
 #: last characters of a JSON text
 _JSON_ENDS: Final = frozenset('}]" \t\r\nel0123456789')
 #: values of a field that say nothing
@@ -237,6 +241,19 @@ class ModelReply:
             self.finish = "tool_calls" if self._calls else self.finish
         self.message.add({"tool_calls": self._held_calls()})
         self.message.end()
+
+    def is_cut_off(self, *, max_tokens: int) -> bool:
+        """Whether the limit of tokens ended the reply within the last call, though the server gave another reason. Then
+        all tokens are used, and the call's arguments are no JSON. Call this after `end`.
+        """
+        if self.finish not in _CALLS_ENDED:
+            return False
+        whole = self.message.whole
+        call = whole["tool_calls"][-1] if whole.get("tool_calls") else {"function": whole.get("function_call")}
+        function = call.get("function")
+        text = str(function.get("arguments") or "") if isinstance(function, dict) else ""
+        written = self.usage.get("written", self.size // _FEWEST_CHARACTERS) + self.usage.get("thoughts_apart", 0)
+        return bool(text) and written >= max_tokens and not is_json(text)
 
     def _raise_failure(self, part: Mapping[str, Any]) -> None:
         """Raise BrokenReply if a reply, a chunk or a choice has an error, unless the answer is already complete."""

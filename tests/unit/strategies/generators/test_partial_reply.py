@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from ragbandit.shared.model_servers.event_reader import EventReader
+from ragbandit.shared.model_servers.event_reader import DONE, EventReader
 from ragbandit.strategies import answer_stream
 from ragbandit.strategies.base import Prompt, Request
+from ragbandit.strategies.failures import AnswerBlocked
 from ragbandit.strategies.generators import partial_reply
 from ragbandit.strategies.generators.partial_reply import PartialReply
 
@@ -78,3 +79,50 @@ def test_an_answer_is_searched_for_stop_strings_once(monkeypatch):
     monkeypatch.setattr(partial_reply, "first_stop", first_stop)
     ended(["ab "] * 1000, together=1, stop=("END", "\n\n"), max_tokens=1000)
     assert sum(searched) < 20_000
+
+
+def called(arguments, *, finish, usage, kind="tool_calls", max_tokens=5):
+    """The finish reason of a reply, whole and streamed, whose last call has these arguments."""
+    function = {"name": "weather", "arguments": arguments}
+    calls = [
+        {"index": 0, "id": "a", "type": "function", "function": {"name": "time", "arguments": "{}"}},
+        {"index": 1, "id": "b", "type": "function", "function": function},
+    ]
+    message = {"tool_calls": calls} if kind == "tool_calls" else {"function_call": function}
+    reasons = set()
+    for field in ("message", "delta"):
+        reply = PartialReply(Request(prompt=PROMPT, max_tokens=max_tokens), uses_functions=kind == "function_call")
+        reply.read({"choices": [{"index": 0, field: message, "finish_reason": finish}]})
+        reply.read({"choices": [], "usage": usage} if usage else DONE)
+        reply.end()
+        reasons.add(reply.finish)
+    return reasons
+
+
+HALF = '{"city": "Os'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "expected"),
+    [
+        (HALF, {}, "length"),
+        (HALF, {"finish": "stop"}, "length"),
+        (HALF, {"finish": "stop", "kind": "function_call"}, "length"),
+        (HALF, {"usage": None}, "length"),
+        (HALF, {"usage": {"completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 3}}}, "length"),
+        ('{"city": [1, tr', {}, "length"),
+        (HALF, {"max_tokens": 6}, "tool_calls"),
+        (HALF, {"usage": None, "max_tokens": 100}, "tool_calls"),
+        ('{"city": "Oslo"}', {}, "tool_calls"),
+        ("", {}, "tool_calls"),
+        (HALF, {"finish": "content_filter", "usage": None, "max_tokens": 100}, None),
+    ],
+)
+def test_a_call_that_the_limit_cut_off(arguments, changes, expected):
+    """If all tokens are used and a call has half a JSON, the limit ended the reply, whatever the server says."""
+    options = {"finish": "tool_calls", "usage": {"completion_tokens": 5}, **changes}
+    if expected is None:
+        with pytest.raises(AnswerBlocked):
+            called(arguments, **options)
+        return
+    assert called(arguments, **options) == {expected}

@@ -79,7 +79,7 @@ CODES = {"advise": {0, 3, 4}, "status": {0, 1}}
 @functools.cache
 def commands(*, whole=False):
     """(page, words) for every command line in a block of a page, and every `export` of our variables, in order, without
-    those of additions that this tree lacks. whole: also without what stands below one of these, which may need it.
+    commands of missing additions. whole: whether to end a block at such a command, since later commands may need it.
     """
     found = []
     for page in PAGES:

@@ -118,7 +118,7 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
 
 
 def of_additions(settings: Settings) -> list[Finding]:
-    """What additions find in the settings. Raises ConfigError if no service can start with them."""
+    """Findings of additions in the settings. Raises ConfigError if no service can start."""
     return [*chain.from_iterable(check(settings) for check in loaded("checks").values())]
 
 

@@ -5,6 +5,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from ragbandit.additions.responses.tools import (
+    CLIENT_TOOLS,
+    SEARCH_OUTPUT,
+    brings_only_tools,
+    in_namespace,
+    offered_names,
+    sent_tools,
+    tools_of,
+)
 from ragbandit.router.api.openai.chats import CHAT_PARTS, OTHER_PARTS, TEXT_PARTS, message_schema
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
@@ -30,6 +39,14 @@ ITEM: Final[dict[str, Any]] = {
         {"required": ["type"], "properties": {"type": {"enum": [CALL, f"{CALL}_output", _REASONING]}}},
     ]
 }
+#: types of items that have the summary of a conversation in place of its turns; the first one is ours
+COMPACTIONS: Final = ("compaction", "compaction_summary", "context_compaction")
+#: how `encrypted_content` begins if this service has written the summary
+SUMMARY: Final = "ragbandit.summary.v1:"
+#: how `encrypted_content` begins that only OpenAI can read; other providers get text from Codex
+_CIPHERTEXT: Final = "gAAAAA"
+#: types of results of tools that OpenAI has run itself
+_RUN_ELSEWHERE: Final = ("program_output",)
 #: fields of an item that belong neither to the arguments of a call nor to its result
 _HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
 
@@ -42,32 +59,87 @@ def add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str
     """Append an item of a response to the messages of a chat. Calls of tools become calls of functions, except calls of
     tools of free text. Returns None, or the type of the item if it was left out because no chat model can read it.
     """
-    kind, role = str(item.get("type") or "message"), item.get("role")
+    kind = str(item.get("type") or "message")
     call_id = item.get("call_id") or (item.get("id") if kind.endswith((CALL, "shell_call", "_output")) else None)
     if kind == "message":
-        if role not in _ITEM_ROLES:
-            remedy = f"use {', '.join(_ITEM_ROLES)}"
-            raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
-        content = item.get("content")
-        if isinstance(content, list):
-            content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
-            if role == "assistant" and _is_text(content):  # many model servers accept only text
-                content = "".join(part["text"] for part in content)
-        if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
-            messages[-1]["content"] = content  # a tool's results must follow the message with its call
-        else:
-            messages.append({"role": role, "content": content, **reasoning_in(item)})
+        _add_message(messages, item, at=at)
+    elif kind == "agent_message":
+        return _add_agent_message(messages, item, at=at)
+    elif kind in COMPACTIONS:
+        messages.append({"role": "user", "content": _summary_in(item, at=at)})
+    elif kind in _RUN_ELSEWHERE:
+        return kind
     elif kind.endswith("_call") and call_id:
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": None})
         call = {"id": call_id, **_called(item, kind=kind), **reasoning_in(item)}
         messages[-1].setdefault("tool_calls", []).append(call)
     elif kind.endswith("_output") and call_id:
-        output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
-        messages.append({"role": "tool", "tool_call_id": call_id, "content": _result(output, at=f"{at}.output")})
+        content = _result(_output_of(item, kind=kind), at=f"{at}.output")
+        result = {"role": "tool", "tool_call_id": call_id, "content": content}
+        messages.insert(_place_of_result(messages, call_id), result)
     else:
         return None if kind == _REASONING else kind
     return None
+
+
+def _add_message(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> None:
+    role = item.get("role")
+    if role not in _ITEM_ROLES:
+        remedy = f"use {', '.join(_ITEM_ROLES)}"
+        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
+    content = item.get("content")
+    if isinstance(content, list):
+        content = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(content)]
+        if role == "assistant" and _is_text(content):  # many model servers accept only text
+            content = "".join(part["text"] for part in content)
+    if role == "assistant" and messages and messages[-1].get("tool_calls") and messages[-1]["content"] is None:
+        messages[-1]["content"] = content  # a tool's results must follow the message with its call
+    else:
+        messages.append({"role": role, "content": content, **reasoning_in(item)})
+
+
+def _add_agent_message(messages: list[dict[str, Any]], item: Mapping[str, Any], *, at: str) -> str | None:
+    """Append what one agent says to another as a user's message. Returns a name if a part of it cannot be read."""
+    sent = item.get("content")
+    sent = sent if isinstance(sent, list) else [sent] if sent else []
+    converted = [_item_part(part, at=f"{at}.content.{place}") for place, part in enumerate(sent)]
+    texts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in converted]
+    parts = [part for part in texts if isinstance(part, Mapping) and part.get("type") != "encrypted_content"]
+    if parts:
+        messages.append({"role": "user", "content": parts})
+    return None if len(parts) == len(sent) and parts else "agent_message.encrypted_content"
+
+
+def _summary_in(item: Mapping[str, Any], *, at: str) -> str:
+    """The summary in an item that stands for earlier turns. Raises Unsupported if another service has written it."""
+    text = item.get("encrypted_content")
+    if not (isinstance(text, str) and text.startswith(SUMMARY)):
+        message = "this summary of earlier turns was written by another service, and only that one can read it"
+        remedy = "send the turns themselves, or begin a new conversation"
+        raise Unsupported(message, field=f"{at}.encrypted_content", remedy=remedy)
+    return f"Summary of the conversation so far:\n\n{text.removeprefix(SUMMARY)}"
+
+
+def _place_of_result(messages: Sequence[Mapping[str, Any]], call_id: object) -> int:
+    """Where the result of a call belongs: behind the call, also if an agent's message came between the two."""
+    place = len(messages)
+    while place and messages[place - 1]["role"] == "user":
+        place -= 1
+    calls = [message for message in messages[:place] if message["role"] == "assistant"][-1:]
+    ids = [call.get("id") for message in calls for call in objects_in(message.get("tool_calls"))]
+    return place if call_id in ids else len(messages)
+
+
+def _output_of(item: Mapping[str, Any], *, kind: str) -> object:
+    """What the model gets as the result of a tool."""
+    output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
+    if kind == SEARCH_OUTPUT:
+        names = ", ".join(offered_names(objects_in(item.get("tools"))))
+        return f"Tools that can be called now: {names}" if names else "No tool was found."
+    if kind == "apply_patch_call_output":  # its output may be empty, and its status says whether it failed
+        return "\n".join(filter(None, [str(item.get("status") or ""), words_of(item.get("output"))]))
+    return output
 
 
 def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -78,6 +150,10 @@ def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]
     for index, item in enumerate(items):
         if item.get("type") == _REASONING:
             waiting.append(_reasoning_fields(item))
+            if item.get("encrypted_content") and not waiting[-1]:
+                ignored.append(f"input.{_REASONING}")
+            continue
+        if brings_only_tools(item):
             continue
         before = messages[-1:]
         kind = add_item(messages, item, at=f"input.{index}")
@@ -116,7 +192,9 @@ def _called(item: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
         name = in_namespace(str(item.get("name")), item.get("namespace"))
         return {"type": "custom", "custom": {"name": name, "input": words_of(item.get("input"))}}
     name = str(item.get("name") or kind.removesuffix("_call"))
-    arguments = item.get("arguments")
+    arguments, tool = item.get("arguments"), CLIENT_TOOLS.get(kind.removesuffix("_call"))
+    if tool is not None and item.get(tool.place) is not None:
+        arguments = json.dumps(item[tool.place] if tool.place == "arguments" else {tool.place: item[tool.place]})
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments or {name: value for name, value in item.items() if name not in _HEAD})
     function = {"name": in_namespace(name, item.get("namespace")), "arguments": arguments}
@@ -140,6 +218,9 @@ def _item_part(part: object, *, at: str) -> object:
     if not isinstance(part, Mapping):
         return part
     kind, url, text = str(part.get("type")), part.get("image_url"), part.get("text", part.get("refusal"))
+    sealed = part.get("encrypted_content")
+    if kind == "encrypted_content" and isinstance(sealed, str) and not sealed.startswith(_CIPHERTEXT):
+        return {"type": "text", "text": sealed}
     if kind == "input_file":
         return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
     if kind == "input_image" and url is None:
@@ -150,67 +231,6 @@ def _item_part(part: object, *, at: str) -> object:
     if kind in CHAT_PARTS and text is not None:
         return {"type": CHAT_PARTS[kind], CHAT_PARTS[kind]: text}
     return part
-
-
-def in_namespace(name: str, space: object) -> str:
-    """The name of a function with its namespace as a prefix, because chat completions have no namespaces."""
-    return f"{space}__{name}" if space else name
-
-
-def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:
-    """Convert the tools of a response to functions and tools of free text. Returns (parameters of chat completions,
-    types of ignored tools). Tools that OpenAI runs itself are ignored, or raise Unsupported if `choice` demands one.
-    """
-    functions: list[dict[str, Any]] = []
-    ignored: list[str] = []
-    for tool in tools:
-        space = tool.get("name") if tool.get("type") == "namespace" else None
-        for member in objects_in(tool.get("tools")) if space else (tool,):
-            if (member.get("type") or "function") == "function":
-                functions.append(_function(member, space=space))
-            elif member.get("type") == "custom":
-                functions.append(_free_text(member, space=space))
-            else:
-                ignored.append(f"tools.{member.get('type')}")
-    name, mode = None, choice
-    if isinstance(choice, Mapping):
-        name, mode = _called_name(choice), choice.get("type")
-        if mode == "allowed_tools":
-            names = [_called_name(tool) for tool in objects_in(choice.get("tools"))]
-            functions = [tool for tool in functions if _called_name(tool) in names]
-            name, mode = None, choice.get("mode") or "auto"
-    is_foreign = mode not in ("none", "auto", "required", "function", "custom", None)
-    if is_foreign or (mode in ("required", "function", "custom") and ignored and not functions):
-        message = f"tool_choice demands a call of a tool that is not run here ({', '.join(ignored) or mode!s:.80})"
-        raise Unsupported(message, field="tool_choice", remedy="send functions of your own, or tool_choice: auto")
-    if name is not None:
-        kind = "custom" if mode == "custom" else "function"
-        mode = {"type": kind, kind: {"name": name}}
-    return {"tools": functions or None, "tool_choice": mode}, ignored
-
-
-def _called_name(tool: Mapping[str, Any]) -> str | None:
-    function = tool.get("function") or tool.get("custom")
-    name = function.get("name") if isinstance(function, Mapping) else tool.get("name")
-    return None if name is None else in_namespace(str(name), tool.get("namespace"))
-
-
-def _function(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
-    if isinstance(tool.get("function"), Mapping):  # `tool` has the form of chat completions already
-        return dict(tool)
-    function = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    return {"type": "function", "function": function | {"name": in_namespace(tool.get("name", ""), space)}}
-
-
-def _free_text(tool: Mapping[str, Any], *, space: object) -> dict[str, Any]:
-    if isinstance(tool.get("custom"), Mapping):
-        return dict(tool)
-    custom = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    form = custom.get("format")
-    if isinstance(form, Mapping) and form.get("type") == "grammar" and "grammar" not in form:
-        grammar = {name: value for name, value in form.items() if name != "type"}
-        custom["format"] = {"type": "grammar", "grammar": grammar}
-    return {"type": "custom", "custom": custom | {"name": in_namespace(tool.get("name", ""), space)}}
 
 
 def format_of(form: object) -> dict[str, Any] | None:
@@ -230,7 +250,9 @@ _ONLY_HERE: Final = frozenset(
 #: parameters of responses without an effect here
 _IGNORED: Final = ("truncation", "max_tool_calls", "client_metadata", "context_management")
 #: fields of `reasoning` that are accepted: those that chat completions have too, and those that change no answer
-_EFFORT: Final = frozenset({"effort", "summary", "generate_summary"})
+_EFFORT: Final = frozenset({"effort", "summary", "generate_summary", "context", "mode"})
+#: those of them without an effect here
+_REASONING_IGNORED: Final = ("context", "mode")
 
 #: parameter with a list -> (type of its values, how an error calls them)
 _LISTS: Final = {"tools": (dict, "objects"), "include": (str, "texts")}
@@ -258,7 +280,7 @@ def chat_of_items(
     if body.get("instructions"):
         messages.insert(0, {"role": "system", "content": body["instructions"]})
     unread = add_items(messages, [{"role": "user", "content": sent}] if isinstance(sent, str) else sent)
-    tools, ignored = tools_of(body.get("tools") or (), choice=body.get("tool_choice"))
+    tools, ignored = tools_of(sent_tools(body), choice=body.get("tool_choice"))
     text, reasoning = object_in(body, "text"), object_in(body, "reasoning")
     is_known = reasoning.keys() <= _EFFORT  # otherwise it is the server's own object, as OpenRouter's
     wants_logprobs = body.get("top_logprobs") or "message.output_text.logprobs" in (body.get("include") or ())
@@ -274,4 +296,5 @@ def chat_of_items(
     converted = {name: value for name, value in converted.items() if value is not None}
     passed = {name: value for name, value in body.items() if name not in {*_ONLY_HERE, *tools}}
     ignored += unread + [name for name in _IGNORED if body.get(name) is not None]
+    ignored += [f"reasoning.{name}" for name in _REASONING_IGNORED if is_known and reasoning.get(name) is not None]
     return {**passed, **converted, "messages": messages}, ignored

@@ -3,6 +3,7 @@ from typing import Any, cast
 
 from ragbandit.additions.responses import responses
 from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL
+from ragbandit.additions.responses.tools import called_as
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.replies import DONE
@@ -19,6 +20,8 @@ class ResponseStream:
         self._number = 0
         #: id of an item -> types of its parts, both in the order in which they began
         self._items: dict[str, list[str]] = {}
+        #: places of calls whose items need the whole call
+        self._whole_calls: set[int] = set()
 
     @property
     def has_begun(self) -> bool:
@@ -49,11 +52,13 @@ class ResponseStream:
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         events = self._created() + self._begin_reasoning(replies.message_of(outcome))
-        if outcome.answer or not self._items.keys() - {responses.item_id(self.decision, part="reasoning_text")}:
-            events += self._begin_part("output_text")
         reply = responses.response(self.decision, outcome, base=self._base, saved=saved)
+        has_message = any(item["type"] == "message" for item in reply["output"])
+        is_empty = not self._items.keys() - {responses.item_id(self.decision, part="reasoning_text")}
+        if has_message and (outcome.answer or is_empty):
+            events += self._begin_part("output_text")
         for item in reply["output"]:
-            if item["id"] not in self._items:  # an image, which is sent whole
+            if item["id"] not in self._items:  # an image, or a call that is sent whole
                 events += self._begin_item(item)
             where = self._where(item["id"])
             if item["type"] == CALL:
@@ -86,9 +91,13 @@ class ResponseStream:
 
     def _call_delta(self, call: Mapping[str, Any]) -> list[bytes]:
         kind = "custom" if isinstance(call.get("custom"), Mapping) else "function"
-        name, body = CALL_TEXTS[kind], call.get(kind) or {}
+        name, body, place = CALL_TEXTS[kind], call.get(kind) or {}, int(call.get("index", 0))
+        if body.get("name") and called_as(self.decision.query.request, str(body["name"]))[0] is not None:
+            self._whole_calls.add(place)
+        if place in self._whole_calls:
+            return []
         first = {**call, kind: {**body, name: ""}}
-        item = responses.call_item(self.decision, first, place=int(call.get("index", 0)), status="in_progress")
+        item = responses.call_item(self.decision, first, place=place, status="in_progress")
         events = [] if item["id"] in self._items else self._begin_item(item)
         if body.get(name):
             event = "function_call_arguments.delta" if kind == "function" else f"{FREE_TEXT_CALL}_input.delta"

@@ -4,12 +4,13 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL, ITEM, chat_of_items, in_namespace
+from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL, ITEM, chat_of_items
+from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, called_as, sent_tools
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_value
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.router.serving.abilities import SHORT_NAME, short_names
+from ragbandit.router.serving.abilities import short_names
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
 from ragbandit.shared.reading.fields import objects_in
@@ -48,9 +49,10 @@ class ResponseReply(TypedDict):
     output: list[dict[str, Any]]
     """Items of the answer. A `message` has the text in its part `output_text`, or a refusal in its part `refusal`.
     The `annotations` of the text are the passages that the arm saw, each a `url_citation` of the whole answer. A
-    `reasoning` item has the thoughts that the model's server sent, each call of a tool is a `function_call`, or a
-    `custom_tool_call` for a tool of free text, and each image that the model made is an `image_generation_call`. Other
-    fields of the model's message are in its item. [] before there is an answer, and if the response failed."""
+    `reasoning` item has the thoughts that the model's server sent, each call of a tool is a `function_call`, a
+    `custom_tool_call` for a tool of free text, or the item of a tool that the client runs, and each image that the
+    model made is an `image_generation_call`. Other fields of the model's message are in its item. [] before there is
+    an answer, and if the response failed."""
     usage: dict[str, Any] | None
     """Tokens of all calls of the arm: `input_tokens`, `output_tokens`, `total_tokens`, and `saved` as in a chat
     completion; null before there is an outcome."""
@@ -64,8 +66,6 @@ class ResponseReply(TypedDict):
     """The decision behind the answer; missing before there is an outcome."""
 
 
-#: key of a query's `request`: namespaces of the functions in the request
-NAMESPACES: Final = "namespaces"
 #: key of a query's `request`: sent parameters that the response repeats
 SENT: Final = "sent"
 #: parameter that a response repeats -> value if the request does not have it
@@ -185,24 +185,33 @@ def reasoning_item(decision: Decision) -> dict[str, Any]:
     return {"type": "reasoning", "id": key, "summary": [], "status": "in_progress", "content": []}
 
 
+#: type of the item of a call -> beginning of its id
+_CALL_IDS: Final = {
+    CALL: "fc",
+    FREE_TEXT_CALL: "ctc",
+    "tool_search_call": "tsc",
+    "local_shell_call": "lsh",
+    "shell_call": "sh",
+    "apply_patch_call": "apc",
+}
+
+
 def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
     """The item of a tool call. call: in the form of chat completions. place: index among the calls of the answer."""
-    spaces, custom = decision.query.request.get(NAMESPACES), call.get("custom")
-    fields: dict[str, Any]
+    custom, function = call.get("custom"), call.get("function") or {}
+    own_kind, names = called_as(decision.query.request, str((custom or function).get("name")))
+    arguments = function.get("arguments") or ""
+    own = None if own_kind is None else CLIENT_TOOLS[own_kind].item_fields(arguments)
     if isinstance(custom, Mapping):
-        kind, fields = FREE_TEXT_CALL, {"name": custom.get("name"), "input": custom.get("input") or ""}
+        kind, fields = FREE_TEXT_CALL, {**names, "input": custom.get("input") or ""}
+    elif own is not None:
+        kind, fields = f"{own_kind}_call", own
     else:
-        function = call.get("function", {})
-        kind, fields = CALL, {"name": function.get("name"), "arguments": function.get("arguments") or ""}
+        kind, fields = CALL, {**names, "arguments": arguments}
     fields |= {"call_id": call.get("id")}
     fields |= reasoning_in(call)
-    for space in map(str, spaces) if isinstance(spaces, list) else ():
-        prefix = in_namespace("", space)
-        if str(fields["name"]).startswith(prefix):
-            fields |= {"name": fields["name"].removeprefix(prefix), "namespace": space}
     # The item's id contains the decision's id, because models reuse ids of calls, and a reference needs a unique id.
-    prefix = "fc" if kind == CALL else "ctc"
-    return {"type": kind, "id": f"{prefix}_{_item_key(decision)}_{place}", "status": status, **fields}
+    return {"type": kind, "id": f"{_CALL_IDS[kind]}_{_item_key(decision)}_{place}", "status": status, **fields}
 
 
 def message(decision: Decision, outcome: Outcome | None, *, base: str) -> dict[str, Any]:
@@ -291,14 +300,16 @@ class ResponseBody(OpenAIBody):
     ]
     """The question, or a conversation of items. A `message` has `role` and `content`, which is text or a list of parts
     (`input_text`, `input_image`, `input_file`, `output_text`). Arms that pass chats on also get `function_call` and
-    `function_call_output`; calls of other tools and their outputs become those of functions. `reasoning` becomes the
-    `reasoning_content` of the answer or call that follows it. An `item_reference` is replaced by its item. Items of
-    other types are left out and named in `request.ignored`."""
+    `function_call_output`; calls of other tools and their outputs become those of functions. The tools of
+    `additional_tools` and `tool_search_output` are offered as those of `tools`. `agent_message` is a user's message.
+    `reasoning` becomes the `reasoning_content` of the answer or call that follows it. An `item_reference` is replaced
+    by its item. Items of other types are left out and named in `request.ignored`."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
     """A system message for this response only."""
     tools: list[dict[str, Any]] | None = None
-    """Functions and tools of free text (`custom`) that the model may call, for arms that pass chats on. Tools that
-    OpenAI runs itself are left out and named in `request.ignored`."""
+    """Functions, tools of free text (`custom`) and tools that the client runs (`tool_search`, `shell`, `local_shell`,
+    `apply_patch`) that the model may call, for arms that pass chats on. Tools that OpenAI runs itself are left out and
+    named in `request.ignored`."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
     """Id of an earlier response: its conversation and answer come before `input`. 404 if the caller may not read that
     response, or if it was made with `store: false`."""
@@ -319,14 +330,13 @@ class ResponseBody(OpenAIBody):
 
     @property
     def facts(self) -> dict[str, Json]:
-        spaces = [str(tool.get("name")) for tool in self.tools or () if tool.get("type") == "namespace"]
         return {
             "surface": "responses",
             "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
             SENT: storable_value(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"),
-            NAMESPACES: [name for name in spaces if SHORT_NAME.fullmatch(name)],
+            **call_facts(sent_tools(self.sent_fields)),
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[Json]]:

@@ -77,6 +77,9 @@ class RequestFacts(TypedDict, total=False):
     """Parameters that the response repeats."""
     namespaces: list[str]
     """Namespaces of the tools."""
+    call_types: Mapping[str, Json]
+    """Name of a tool -> type of the item of its call, for tools that the client runs under a type of their own; "" for
+    a tool without a namespace whose name begins as one."""
     instructions: bool
     """Whether the response has `instructions`."""
     store: bool

@@ -64,7 +64,6 @@ ITEMS = [
     },
     {"type": "shell_call_output", "call_id": "c4", "output": [{"stdout": "x"}]},
     {"type": "web_search_call", "id": "ws_1", "action": {"query": "x"}},
-    {"type": "compaction", "encrypted_content": "x"},
 ]
 
 
@@ -72,7 +71,7 @@ def test_items_of_an_agent():
     """Calls and outputs of tools are those of functions, or of free text; what no chat has is left out, and named."""
     messages = []
     left_out = [add_item(messages, item, at="input.0") for item in ITEMS]
-    assert [kind for kind in left_out if kind] == ["web_search_call", "compaction"]
+    assert [kind for kind in left_out if kind] == ["web_search_call"]
     asked, called, *outputs = messages
     assert asked["content"] == [{"type": "text", "text": "List it"}, {"type": "input_video", "video": "v"}]
     shell, patch, find = called["tool_calls"]

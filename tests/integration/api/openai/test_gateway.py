@@ -232,10 +232,10 @@ def test_an_agent_through_responses(gateway):
     space = {"type": "namespace", "name": "sky", "tools": [{"type": "function", "name": "weather", "parameters": {}}]}
     seen = {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE["image_url"]["url"]}]}
     body = {"tools": [space, {"type": "web_search"}], "extra_body": {"top_k": 3}, "model": "arm/large"}
-    first = client.responses.create(**body, input=[{"type": "compaction", "encrypted_content": "x"}, seen])
+    first = client.responses.create(**body, input=[{"type": "mcp_list_tools", "tools": []}, seen])
     assert [tool["function"]["name"] for tool in last_sent(server)["tools"]] == ["sky__weather"]
     kept = own.decision(first.id)["request"]
-    assert (kept["ignored"], kept["namespaces"]) == (["input.compaction", "tools.web_search"], ["sky"])
+    assert (kept["ignored"], kept["namespaces"]) == (["input.mcp_list_tools", "tools.web_search"], ["sky"])
     calls = [item for item in first.output if item.type == "function_call"]
     results = [{"type": "function_call_output", "call_id": one.call_id, "output": "sun"} for one in calls]
     references = [{"type": "item_reference", "id": one.id} for one in calls]

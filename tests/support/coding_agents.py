@@ -29,8 +29,8 @@ CODEX_HEADERS = {
     "conversation_id": SESSION,
     "session_id": SESSION,
 }
-#: header with the kind of a sub-agent of Codex
-CODEX_AGENT = "x-openai-subagent"
+#: header with the thread of an agent of Codex
+CODEX_AGENT = "thread-id"
 _SYSTEM = [
     {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.37.fbe; cc_entrypoint=cli; cch=0f3a1;"},
     {"type": "text", "text": "You are Claude Code, Anthropic's official CLI for Claude.", **CACHED},

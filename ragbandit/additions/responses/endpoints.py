@@ -2,10 +2,10 @@
 
 from typing import Annotated, Final
 
-from fastapi import Path as PathParameter, Request
+from fastapi import HTTPException, Path as PathParameter, Request
 from fastapi.responses import Response
 
-from ragbandit.additions.responses.errors import RESPONSES, response_error, speaks_responses
+from ragbandit.additions.responses.errors import RESPONSES, WebSocketUnsupported, response_error, speaks_responses
 from ragbandit.additions.responses.foreign_form import completion_of_response
 from ragbandit.additions.responses.response_stream import ResponseStream, undecided_failure
 from ragbandit.additions.responses.responses import ResponseBody, ResponseReply, response
@@ -52,6 +52,14 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
         if not question.streamed:
             raise
         return Response(undecided_failure(error_in_reply(error)), media_type=EVENTS)
+
+
+@endpoints.get(RESPONSES, rule=CHAT, include_in_schema=False)
+async def connect(request: Request) -> Response:
+    """Refuse a WebSocket, for which Codex asks first, by the status after which it uses HTTP at once."""
+    if "websocket" in request.headers.get("upgrade", "").lower():
+        raise WebSocketUnsupported(remedy="POST /v1/responses, with `stream` for an answer in pieces")
+    raise HTTPException(405, headers={"Allow": "POST"})
 
 
 @endpoints.get(

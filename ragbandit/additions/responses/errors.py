@@ -8,6 +8,7 @@ from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import PARAMS, openai_error
+from ragbandit.shared.errors import RagBanditError
 
 RESPONSES: Final = "/v1/responses"
 #: RagBandit's name of a field -> its name in a request for a response
@@ -18,6 +19,10 @@ _PARAMS: Final = {
     "response_format": "text.format",
     "logprobs": "include",
 }
+
+
+class WebSocketUnsupported(RagBanditError, code="WEBSOCKET_UNSUPPORTED", status=426):
+    """There are no WebSockets here."""
 
 
 def speaks_responses(scope: Scope) -> bool:

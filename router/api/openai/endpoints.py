@@ -25,7 +25,8 @@ endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
 )
 async def models(request: Request) -> Response:
     """List the models: `auto` lets the policy choose the arm, `auto:<price>` does so at a price of the setting
-    `cost_weights`, and `arm/<name>` is an arm that our workers run.
+    `cost_weights`, and `arm/<name>` is an arm that our workers run. Names in `server.model_aliases` without a pattern
+    are listed, too.
     """
     models = requests.model_list(router_of(request), caller=caller_of(request))
     return _models(request, models)

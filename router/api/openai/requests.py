@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Self
@@ -44,6 +46,8 @@ from ragbandit.shared.types import (
 
 AUTO: Final = "auto"
 _OWNER: Final = "ragbandit"
+#: signs of a pattern in `server.model_aliases`
+_PATTERN: Final = re.compile(r"[*?\[]")
 #: `created` of every model: the start of this process, seconds since 1970
 _STARTED: Final = int(time.time())
 
@@ -57,12 +61,24 @@ class ModelChoice:
 
 
 def model_list(router: Router, *, caller: Caller) -> ModelList:
-    """The models among `auto`, `auto:<price>` and `arm/<arm>` that this caller may use; none if it may use no arm."""
+    """The models among `auto`, `auto:<price>`, `arm/<arm>` and names of `server.model_aliases` without a pattern that
+    this caller may use; none if it may use no arm.
+    """
     arms = _arms_of(caller, router=router)
     names = _policy_models(router, caller=caller) if arms else []
     if may_force(caller, tenant=caller.tenant or "default", tenants=router.settings.tenants):
         names += [f"arm/{arm}" for arm in arms]
-    return {"object": "list", "data": [named_model(name, router=router, caller=caller) for name in names]}
+    means = {_meant(choice_of(name, router=router)) for name in names}
+    for alias in router.settings.server.model_aliases:
+        with suppress(ModelNotFound):  # the arm is gone, or the caller's own stack runs it
+            if not _PATTERN.search(alias) and _meant(choice_of(alias, router=router)) in means:
+                names.append(alias)
+    listed = [named_model(name, router=router, caller=caller) for name in dict.fromkeys(names)]
+    return {"object": "list", "data": listed}
+
+
+def _meant(choice: ModelChoice) -> tuple[str | None, str | None]:
+    return choice.arm, choice.price
 
 
 def named_model(name: str, *, router: Router, caller: Caller) -> ListedModel:

@@ -36,26 +36,36 @@ from ragbandit.shared.types import DecisionUnit, Json
 #: header of requests that are only previewed -> its values
 PREVIEW: Final = "x-ragbandit-preview"
 _PREVIEWS: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
+#: headers of Codex with its conversation, which its sub-agents share, and with the thread of one agent
+_CODEX_SESSIONS: Final = ("session_id", "session-id")
+_CODEX_THREADS: Final = ("thread-id", "thread_id")
+#: header with the thread of Codex that has begun this one
+_CODEX_PARENT: Final = "x-codex-parent-thread-id"
 #: headers that name the conversation of a request; the first one that was sent counts. The others are those of Claude
-#: Code, Codex, Open WebUI and LibreChat
+#: Code, Codex, Open WebUI, LibreChat, and opencode and pi
 _SESSIONS: Final = (
     "x-ragbandit-session-id",
     "x-claude-code-session-id",
-    "session_id",
-    "session-id",
+    *_CODEX_SESSIONS,
     "conversation_id",
     "x-openwebui-chat-id",
     "x-librechat-conversation-id",
+    "x-session-affinity",
+    _CODEX_PARENT,
+    *_CODEX_THREADS,
 )
 #: headers that name the agent of the conversation which asks, if it is not the main one
-_AGENTS: Final = ("x-ragbandit-agent", "x-claude-code-agent-id", "x-openai-subagent")
+_AGENTS: Final = ("x-ragbandit-agent", "x-claude-code-agent-id")
+#: header with the kind of a sub-agent of Codex, and the kind that is the main agent's own turn
+_CODEX_KIND: Final = "x-openai-subagent"
+_OWN_TURN: Final = "compact"
 #: headers with the id that a client gives the answer, and maximum characters of such an id
 _MESSAGES: Final = ("x-openwebui-message-id",)
 _LONGEST_MESSAGE: Final = 512
 #: header that names the unit of the decision: turn or task
 _UNIT: Final = "x-ragbandit-unit"
 #: names of all headers above, as bytes
-_NAMES: Final = frozenset(name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, *_MESSAGES, _UNIT))
+_NAMES: Final = frozenset(name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, _CODEX_KIND, *_MESSAGES, _UNIT))
 _name: Final = itemgetter(0)
 #: ASGI scope key of the QuestionHeaders that the edge has read
 _READ: Final = "ragbandit.question_headers"
@@ -102,7 +112,7 @@ def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[s
     request.scope[_READ] = QuestionHeaders(
         context=_context(headers, schema=schema, ruled=ruled, by_proxy=by_proxy) if schema else {},
         session=_first(headers, _SESSIONS, check=checked_session),
-        agent=_first(headers, _AGENTS, check=partial(checked_text, most=MAX_SESSION)),
+        agent=_agent(headers),
         message=_first(headers, _MESSAGES, check=partial(checked_text, most=_LONGEST_MESSAGE)),
         unit=_unit(headers),
         is_preview=asks_preview(headers),
@@ -130,6 +140,22 @@ def _first(headers: Headers, names: Iterable[str], *, check: Callable[..., str])
             if value and "{{" not in value:
                 return check(value, field=name)
     return None
+
+
+def _agent(headers: Headers) -> str | None:
+    """The agent that asks; None for the main one. A thread of Codex is an agent if it is not the conversation's own.
+    The kind of an agent counts only for releases of Codex that send no thread.
+    """
+    check = partial(checked_text, most=MAX_SESSION)
+    agent = _first(headers, _AGENTS, check=check)
+    if agent is not None:
+        return agent
+    thread = _first(headers, _CODEX_THREADS, check=check)
+    if thread is None:
+        kind = _first(headers, (_CODEX_KIND,), check=check)
+        return None if kind == _OWN_TURN else kind
+    root = _first(headers, _CODEX_SESSIONS, check=check) or _first(headers, (_CODEX_PARENT,), check=check)
+    return None if root in (None, thread) else thread
 
 
 def _unit(headers: Headers) -> DecisionUnit | None:

@@ -356,3 +356,18 @@ def test_names_of_tools_that_are_not_texts():
     params, ignored = tools_of(strange, choice=None)
     assert (len(params["tools"]), ignored) == (1, ["tools.['x']"])
     assert called_as(call_facts(strange), "5") == (None, {"name": "5"})
+
+
+def test_a_websocket_is_refused_by_426(codex):
+    """Codex asks for a WebSocket first, and uses HTTP at once after a 426; a plain GET is a 405 as before."""
+    upgrade = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "eA==",
+    }
+    reply = codex.http.get("/v1/responses", headers=upgrade)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (426, "websocket_unsupported")
+    reply = codex.http.get("/v1/responses")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
+    assert codex.http.get("/v1/decisions/x", headers=upgrade).status_code == 404

@@ -270,3 +270,33 @@ def test_what_has_no_preview_does_nothing_in_one(world, path, body):
     assert reply.status_code == 400, reply.text
     assert "x-ragbandit-preview" in reply.text
     assert len(world.models.requests) == asked
+
+
+ROOT = ("session-id", "root")
+
+
+@pytest.mark.parametrize(
+    ("sent", "session", "agent"),
+    [
+        ([("x-session-affinity", "ses_1")], "ses_1", None),
+        ([("x-session-affinity", "ses_1"), ("x-ragbandit-session-id", "t")], "t", None),
+        ([ROOT, ("thread-id", "root")], "root", None),
+        ([ROOT, ("thread-id", "a"), ("x-openai-subagent", "collab_spawn")], "root", "a"),
+        ([ROOT, ("thread-id", "a")], "root", "a"),
+        ([ROOT, ("thread-id", "root"), ("x-openai-subagent", "compact")], "root", None),
+        ([ROOT, ("thread-id", "root"), ("x-openai-subagent", "review")], "root", None),
+        ([ROOT, ("x-openai-subagent", "compact")], "root", None),
+        ([ROOT, ("x-openai-subagent", "review")], "root", "review"),
+        ([ROOT, ("thread-id", "a"), ("x-ragbandit-agent", "mine")], "root", "mine"),
+        ([ROOT, ("thread-id", "root"), ("x-ragbandit-session-id", "t")], "t", None),
+        ([("thread-id", "a"), ("x-codex-parent-thread-id", "root")], "root", "a"),
+        ([("thread_id", "a")], "a", None),
+    ],
+)
+def test_sessions_and_agents_of_coding_agents(world, sent, session, agent):
+    """An affinity names a conversation. A thread of Codex is an agent if it is not the conversation's own, and the kind
+    of an agent names one only without a thread.
+    """
+    for door in ("chat", "route"):
+        query = world.decision(world.post(door, [*US, *sent])[1]).query
+        assert (query.session, query.request.get("agent")) == (session, agent)

@@ -60,8 +60,17 @@ def test_replays_leave_forced_arms_out(http, service, answers):
     ],
 )
 def test_keys_that_are_narrowed(serve, scopes, listed, allowed):
-    """A key sees the models that it may use; another arm is a 403, and nothing is decided."""
-    service = serve()
+    """A key sees the models that it may use, by other names too; another arm is a 403, and nothing is decided."""
+    aliases = {
+        "claude-m": "arm/multi_step",
+        "claude-*": "auto",
+        "auto": "auto",
+        "old": "arm/gone",
+        "gpt-5": "auto",
+    }
+    service = serve(server={"model_aliases": aliases})
+    named = {"arm/multi_step": "claude-m", "auto": "gpt-5"}
+    listed = listed + [named[name] for name in ("arm/multi_step", "auto") if name in listed]
     new = KeyStore(service.router.database).create(
         name="test", role="app", now=time.time(), actor="cli:test", scopes=scopes
     )

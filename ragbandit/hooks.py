@@ -20,7 +20,8 @@
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - a dialect of conversations, and how each becomes a chat completion: a `Dialect` of
   ragbandit/shared/dialects/dialect.py, by `Addition.dialects`
-- an interface over HTTP: a `Door` of router/api/door.py, by `Addition.doors`
+- an interface over HTTP: a `Door` of router/api/door.py, by `Addition.doors`; if questions come there,
+  `Addition.surfaces` has the name that rules and `conversation.units` give it
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
   code reads them by `settings.of(Class)`
 - a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class

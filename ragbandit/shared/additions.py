@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from pkgutil import iter_modules, resolve_name
 from types import MappingProxyType
 from typing import Any, Final
@@ -49,6 +50,9 @@ class Addition:
     dialects: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `ragbandit.router.api.door.Door`
     doors: Mapping[str, str] = field(default_factory=dict)
+    #: name of an interface at which questions come, as rules name it (`when.door`) -> path at which coding agents ask
+    #: there, so that `conversation.units` may name it too; "" if none does
+    surfaces: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Chore`
     chores: Mapping[str, str] = field(default_factory=dict)
     #: name -> a function that looks for faults of the settings, see `ragbandit.hooks.CheckSettings`
@@ -69,7 +73,7 @@ class Addition:
 
 
 #: fields of `Addition` that offer no name
-_NOT_OFFERED: Final = ("arm_parts", "sections", "needs", "pages")
+_NOT_OFFERED: Final = ("arm_parts", "surfaces", "sections", "needs", "pages")
 #: the names of the hooks under which a name is offered once
 HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in _NOT_OFFERED)
 
@@ -106,7 +110,7 @@ def offered_beside(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
 
 
 def _without_heading(name: str) -> str:
-    """The name itself: that of a verb can stand behind a heading, as "Run: mcp"."""
+    """The name without the heading before it, which only verbs have, as "Run: mcp"."""
     return name.rpartition(": ")[2]
 
 
@@ -122,6 +126,13 @@ def loaded(hook: str) -> Mapping[str, Any]:
 def arm_parts() -> Mapping[str, tuple[str, ...]]:
     """Name of an arm -> its params that contain names of other arms. Imports no arm."""
     return {arm: params for what in additions().values() for arm, params in what.arm_parts.items()}
+
+
+@cache
+def surfaces() -> Mapping[str, str]:
+    """As `Addition.surfaces`, of all additions, in the order of the names. Imports no door."""
+    paths = (what.surfaces.items() for what in additions().values())
+    return MappingProxyType(dict(sorted(chain.from_iterable(paths))))
 
 
 def section_parts(section: str) -> tuple[type[Any], ...]:

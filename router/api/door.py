@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fastapi import Request
@@ -60,6 +60,9 @@ class Door:
     as_completion: Callable[[Mapping[str, Any]], tuple[dict[str, Any], list[str]] | None] = _no_completion
     #: further headers of all replies to these callers
     headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = _none
+    #: pattern of the path, after the base URL, of an endpoint that is not served -> what to use instead. These patterns
+    #: come before those of not_served.py
+    instead: Mapping[str, str] = field(default_factory=dict)
     #: opens what the endpoints need on each event loop, once per loop; `opened_of` returns it, or
     #: None if nothing is to be opened. Raises ConfigError, which ends the start
     open: Callable[[Router], Opened | None] | None = None

@@ -3,24 +3,22 @@
 import re
 from typing import Final
 
+from ragbandit.router.api.doors import DOORS
+
 _CHAT: Final = "POST /v1/chat/completions"
 _ITS_SERVER: Final = "call a server that has it under its own base URL"
-#: pattern of a path after the base URL -> remedy; the first match counts
+#: pattern of a path after the base URL -> remedy; the first match counts. Those of doors come first
 _INSTEAD: Final = {
-    r"responses/compact": "shorten the conversation in the client, and send it by POST /v1/responses",
-    r"responses/input_tokens": "POST /v1/messages/count_tokens estimates the tokens of a message",
-    r"responses/[^/]+/input_items": "GET /v1/decisions/{id} has the question, GET /v1/responses/{id} the answer",
-    r"batch(es)?|messages/batches|chat/completions/batch": f"send each request by {_CHAT} or POST /v1/messages",
+    **{pattern: remedy for door in [*DOORS.values()][::-1] for pattern, remedy in door.instead.items()},
+    r"(?:batch(es)?|chat/completions/batch)": f"send each request by {_CHAT}",
     r"chat/completions/[^/]+": "GET /v1/decisions/{id} reads an answer; its id follows `chatcmpl-`",
     r"rerank|score|classify": f"the setting retriever.rerank serves arms that search; else {_ITS_SERVER}",
     r"audio": f"send speech as an `input_audio` part of {_CHAT}; to write it down or to speak, {_ITS_SERVER}",
     r"images|videos": f"send pictures as `image_url` parts of {_CHAT}; to make some, {_ITS_SERVER}",
     r"files|uploads|vector_stores": f"send a file as a `file` part of {_CHAT}; "
     "`ragbandit index build --corpus CORPUS.jsonl` reads documents",
-    r"assistants|threads|conversations": "POST /v1/responses, with `previous_response_id` for a further turn",
     r"realtime": f"{_CHAT} with `stream`",
     r"generate|tags|show|ps|pull|embed|models/[^/]+:\w+": "choose OpenAI's interface in the client",
-    r"complete": "POST /v1/messages",
     r"engines/[^/]+/completions": _CHAT,
     r"moderations|fine[_-]tun\w+|evals|graders|containers|skills|organizations?|ocr|(de)?tokenize": _ITS_SERVER,
 }

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey, ContextSchema, is_number
 from ragbandit.router.config.section import Section
+from ragbandit.shared.additions import surfaces
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Query
@@ -24,8 +25,8 @@ MOST_RULES: Final = 64
 _CONTEXT: Final = "context."
 #: conditions other than on context keys
 _KEYS: Final = ("tenant", "key", "door", "agent")
-#: values of the condition `door`: interfaces
-DOORS: Final = ("route", "openai", "responses", "anthropic", "mcp")
+#: values of the condition `door`: interfaces at which questions come
+DOORS: Final = ("route", "openai", *surfaces())
 #: values of the condition `agent`: the main agent of a conversation, or one that works for it
 _AGENTS: Final = ("main", "subagent")
 #: condition -> pattern of the values that it can have
@@ -50,9 +51,9 @@ class Rule(Section):
 
     #: name of the rule, for logs, errors and `explain`; None: "rule N", N from 1
     name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    #: condition -> value, or list of values of which one must match: tenant, key (public id of an API key), door
-    #: (route, openai, responses, anthropic, mcp), agent (main, subagent), context.KEY (a key of the setting `context`;
-    #: null matches questions without a value; for words, one word of the list must match)
+    #: condition -> value, or list of values of which one must match: tenant, key (public id of an API key), door (the
+    #: interface: docs/context.md), agent (main, subagent), context.KEY (a key of the setting `context`; null
+    #: matches questions without a value; for words, one word of the list must match)
     when: dict[str, Value | list[Value | None] | None]
     #: the arms that such a question may have
     arms: Annotated[list[str], Field(min_length=1)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
-from ragbandit.shared.additions import offered_beside
+from ragbandit.shared.additions import offered_beside, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query
 
@@ -178,6 +178,10 @@ class RewriteSettings(Section):
 LONGEST_S: Final = 86_400.0
 
 
+_INTERFACES: Final = ["route", "openai", *(name for name, path in surfaces().items() if path)]
+InterfaceName = Annotated[str, one_of(_INTERFACES), Field(json_schema_extra=names_schema(_INTERFACES))]
+
+
 class ConversationSettings(Section):
     """Questions with earlier turns of their conversation. See docs/conversations.md."""
 
@@ -188,8 +192,8 @@ class ConversationSettings(Section):
     #: what one draw decides. turn: one question, with its loop of tools. task: all turns of a conversation until the
     #: task ends; its outcome is learned once. A request may choose (`unit`), unless its key may not choose arms
     unit: DecisionUnit = "turn"
-    #: interface (route, openai, responses or anthropic) -> unit of its questions; `unit` for missing interfaces
-    units: dict[Literal["route", "openai", "responses", "anthropic"], DecisionUnit] = Field(default_factory=dict)
+    #: interface (docs/conversations.md) -> unit of its questions; `unit` for missing interfaces
+    units: dict[InterfaceName, DecisionUnit] = Field(default_factory=dict)
     #: patterns of models whose requests are units of one turn: coding agents send small requests, for titles and checks
     #: of quotas, to a small model
     one_turn_models: list[str] = Field(default_factory=lambda: ["*haiku*"])
@@ -212,7 +216,7 @@ class ConversationSettings(Section):
 
     def unit_of(self, interface: str) -> DecisionUnit:
         """The unit of requests at this interface that do not choose one."""
-        return self.units.get(interface, self.unit)  # type: ignore[call-overload, no-any-return] # any text may come
+        return self.units.get(interface, self.unit)
 
 
 class RolloutSettings(Section):

@@ -9,7 +9,7 @@ import pytest
 import ragbandit
 from ragbandit.router.policies import built_in_policies
 from ragbandit.shared import additions as module
-from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, loaded, offered
+from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, loaded, offered, surfaces
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.registry import built_in_arms
 from ragbandit.strategies.retrievers.corpus import read_folder
@@ -79,30 +79,43 @@ def test_what_is_offered_can_be_loaded(hook):
     assert None not in loaded(hook).values()
 
 
-def test_a_name_belongs_to_one_addition(monkeypatch):
+@pytest.fixture
+def install(monkeypatch):
+    """Replaces the additions of this process until the test ends."""
+    caches = offered, loaded, surfaces
+
+    def install_these(these):
+        for cache in caches:
+            cache.cache_clear()
+        monkeypatch.setattr(module, "additions", lambda: these)
+
+    yield install_these
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_a_name_belongs_to_one_addition(install):
     """Two additions that offer the same name are an error that names both."""
     both = {"first": Addition(arms={"curt": "arm:Curt"}), "second": Addition(arms={"curt": "arm:Curt"})}
-    monkeypatch.setattr(module, "additions", lambda: both)
-    offered.cache_clear()
+    install(both)
     with pytest.raises(ValueError, match=r"two additions offer 'curt' in arms: ragbandit.additions.first.arm:Curt"):
         offered("arms")
-    offered.cache_clear()
 
 
-def test_a_verb_belongs_to_one_addition(monkeypatch):
+def test_a_verb_belongs_to_one_addition(install):
     """Two additions that offer the same verb are an error that names both, also if its headings differ."""
     first, second = Addition(verbs={"Run: mend": "verb:mend"}), Addition(verbs={"Look: mend": "verb:mend"})
-    monkeypatch.setattr(module, "additions", lambda: {"first": first, "second": second})
-    offered.cache_clear()
+    install({"first": first, "second": second})
     with pytest.raises(ValueError, match=r"two additions offer 'mend' in verbs: ragbandit.additions.first.verb:mend"):
         offered("verbs")
-    offered.cache_clear()
 
 
 def run_again(name):
     """Run the code of a module in a module of its own."""
     spec = find_spec(name)
-    spec.loader.exec_module(module_from_spec(spec))
+    again = module_from_spec(spec)
+    spec.loader.exec_module(again)
+    return again
 
 
 #: hook -> (name of the core, what reads the names of the hook)
@@ -121,16 +134,34 @@ OF_THE_CORE = {
 
 
 @pytest.mark.parametrize("hook", OF_THE_CORE)
-def test_a_name_of_the_core_is_not_replaced(monkeypatch, hook):
+def test_a_name_of_the_core_is_not_replaced(install, hook):
     """An addition that offers a name of the core is an error that names both, at each hook where it has names."""
     name, read = OF_THE_CORE[hook]
     own = Addition(**{hook.partition(" ")[0]: {name: "part:Part"}})
-    monkeypatch.setattr(module, "additions", lambda: {"own": own})
-    offered.cache_clear()
+    install({"own": own})
     words = name.rpartition(": ")[2]
     with pytest.raises(ValueError, match=rf"'{words}' in \w+ is a name of the core, and ragbandit.additions.own.part"):
         read()
-    offered.cache_clear()
+
+
+def test_rules_and_units_name_the_installed_interfaces(install):
+    """A rule names each interface that is installed, and units those at which coding agents ask; others are refused."""
+    own = Addition(surfaces={"own": "/v1/own", "tool": ""})
+    install({"own": own})
+    rules, sections = run_again("ragbandit.router.config.rules"), run_again("ragbandit.router.config.sections")
+    assert rules.Rule(when={"door": [*rules.DOORS]}, arms=["a"]).when["door"] == ["route", "openai", "own", "tool"]
+    assert sections.ConversationSettings(units={"own": "task", "route": "turn"}).unit_of("own") == "task"
+    for name in ("tool", "gone"):
+        with pytest.raises(ValueError, match="known: route, openai, own"):
+            sections.ConversationSettings(units={name: "task"})
+    with pytest.raises(ValueError, match="known: route, openai, own, tool"):
+        rules.Rule(when={"door": "gone"}, arms=["a"])
+
+
+def test_the_name_of_an_interface_belongs_to_one():
+    """No two interfaces of additions and of the core have one name in rules."""
+    names = ["route", "openai", *(name for addition in additions().values() for name in addition.surfaces)]
+    assert len({*names}) == len(names)
 
 
 def test_an_addition_that_cannot_be_imported_is_named(monkeypatch):

@@ -15,7 +15,7 @@ from ragbandit.router.cli.console import errors
 from ragbandit.router.comparison.holdback_size import usual_size
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import yaml_text
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered, surfaces
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts import formats
@@ -160,8 +160,8 @@ def _passages(index: Mapping[str, object]) -> str:
     return f"{index['passages']} passage{'' if index['passages'] == 1 else 's'}"
 
 
-#: interfaces that coding agents use
-AGENT_DOORS: Final = ("anthropic", "responses")
+#: interfaces that coding agents use -> their paths
+AGENT_DOORS: Final = {name: path for name, path in surfaces().items() if path}
 #: preference -> cost term -> `reward.weight`; a right answer is worth a cost of 1 / weight
 WEIGHTS: Final = {
     "economy": {"steps": 0.2, "seconds_total": 0.05, "dollars": 100.0},
@@ -203,7 +203,7 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
     choices.append(_arms_choice(here, arms))
     if len(arms) > 1:
         choices.append(_incumbent(arms))
-    if here.agents:
+    if here.agents and AGENT_DOORS:
         choices.append(_agents())
     return [*choices, _reward(preference, unit=cost_unit(here, prices=prices))]
 
@@ -379,7 +379,7 @@ def _incumbent(arms: dict[str, Params]) -> Choice:
 
 
 def _agents() -> Choice:
-    why = "coding agents: one decision is for a whole task at /v1/messages and /v1/responses (docs/agents.md)"
+    why = f"coding agents: one decision is for a whole task at {' and '.join(AGENT_DOORS.values())} (docs/agents.md)"
     return Choice(topic="agents", why=why, sections={"conversation": {"units": dict.fromkeys(AGENT_DOORS, "task")}})
 
 

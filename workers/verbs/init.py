@@ -76,7 +76,7 @@ def init(
     for choice in draft.draft(surroundings, preference=_BALANCED, key_env=key_env)[:-1]:
         _print(choice)
     if asks:
-        if surroundings.server is not None and not agents:
+        if surroundings.server is not None and draft.AGENT_DOORS and not agents:
             question = "Do coding agents, such as Claude Code or Codex, call this service?"
             surroundings = replace(surroundings, agents=Confirm.ask(question, default=False, console=console))
         prices = prices or _asked_prices(surroundings)

@@ -13,4 +13,5 @@ DIALECT: Final = Dialect(
     need=requests.NEED,
     need_parameters=("mcp_servers", "tools"),
     keys_of_caller=frozenset({"input_schema", "input"}),
+    reply_prefix=requests.MESSAGE_PREFIX,
 )

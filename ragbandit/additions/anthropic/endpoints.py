@@ -120,4 +120,10 @@ DOOR: Final = Door(
     models=anthropic_models,
     base="",
     headers=request_id_header,
+    instead={
+        r"responses/input_tokens": "POST /v1/messages/count_tokens estimates the tokens of a message",
+        r"batch(es)?|messages/batches|chat/completions/batch": "send each request by POST /v1/chat/completions or POST "
+        "/v1/messages",
+        r"complete": "POST /v1/messages",
+    },
 )

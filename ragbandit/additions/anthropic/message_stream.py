@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from ragbandit.additions.anthropic.errors import error_event
 from ragbandit.additions.anthropic.messages.replies import DETAILS, call_block, content_of, stop_of, whole_blocks
+from ragbandit.additions.anthropic.messages.requests import MESSAGE_PREFIX
 from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
 from ragbandit.router.api.openai import replies
-from ragbandit.router.serving.checks.questions import MESSAGE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import thoughts_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.fields import objects_in, words_of

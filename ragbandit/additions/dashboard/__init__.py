@@ -1,4 +1,7 @@
-"""The dashboard: pages for people in a browser, at /ui."""
+"""The dashboard: pages for people in a browser, at /ui.
+
+It reads headers of pages for a browser.
+"""
 
 from ragbandit.shared.additions import Addition
 

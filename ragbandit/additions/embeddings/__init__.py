@@ -2,4 +2,6 @@
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(doors={"embeddings": "endpoints:DOOR"}, sections={"": "settings:EmbeddingsSection"})
+ADDITION = Addition(
+    doors={"embeddings": "endpoints:DOOR"}, sections={"": "settings:EmbeddingsSection"}, pages=("embeddings.md",)
+)

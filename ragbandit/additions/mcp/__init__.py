@@ -1,5 +1,10 @@
-"""MCP: the endpoints of the service as tools for agents, at /mcp and by `ragbandit mcp` on pipes."""
+"""MCP: the endpoints of the service as tools for agents, at /mcp and by `ragbandit mcp` on pipes.
+
+It copies the headers of an agent's request to the requests of its tools, so that the edge reads them there.
+"""
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(doors={"mcp": "endpoints:DOOR"}, verbs={"Run: mcp": "verb:mcp"}, pages=("mcp.md",))
+ADDITION = Addition(
+    doors={"mcp": "endpoints:DOOR"}, surfaces={"mcp": ""}, verbs={"Run: mcp": "verb:mcp"}, pages=("mcp.md",)
+)

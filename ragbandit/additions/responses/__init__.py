@@ -2,4 +2,4 @@
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(doors={"responses": "endpoints:DOOR"})
+ADDITION = Addition(doors={"responses": "endpoints:DOOR"}, surfaces={"responses": "/v1/responses"})

@@ -103,4 +103,9 @@ DOOR: Final = Door(
     error=response_error,
     base="/v1",
     as_completion=completion_of_response,
+    instead={
+        r"responses/compact": "shorten the conversation in the client, and send it by POST /v1/responses",
+        r"responses/[^/]+/input_items": "GET /v1/decisions/{id} has the question, GET /v1/responses/{id} the answer",
+        r"assistants|threads|conversations": "POST /v1/responses, with `previous_response_id` for a further turn",
+    },
 )

@@ -22,3 +22,5 @@ class Dialect:
     need_parameters: tuple[str, ...] = ()
     #: parts of a request in which the caller names the keys, as the schemas of tools
     keys_of_caller: frozenset[str] = frozenset()
+    #: beginning of the ids of replies in this dialect, before the id of the decision
+    reply_prefix: str = ""

@@ -13,6 +13,7 @@ _CHAT: Final = Dialect(
     as_chat=lambda fields: (dict(fields), set()),
     unread=lambda _: [],
     keys_of_caller=frozenset({"parameters", "schema", "input", "arguments", "metadata"}),
+    reply_prefix="chatcmpl-",
 )
 DIALECTS: Final[Mapping[str, Dialect]] = with_additions({"chat": _CHAT}, hook="dialects")
 #: parts of a request, of any dialect, in which the caller names the keys: schemas of tools and their arguments

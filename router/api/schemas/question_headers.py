@@ -10,10 +10,7 @@ What is read elsewhere says nothing about a question:
 - endpoints/decisions.py: whether the caller chose the id of the request, which is then stored
 - openai/endpoints.py: whether Open WebUI shows the reply
 - app.py: pages for a browser
-
-Of the additions, `anthropic` reads what its dialect alone has, as the version of its interface, and `dashboard` reads
-those of pages for a browser. `mcp` copies the headers of an agent's request to the requests of its tools, so that the
-edge reads them there.
+- additions: headers that only their interfaces have, which their docstrings name
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -12,6 +12,7 @@ import uuid_utils
 from ragbandit.router.config.context_schema import ContextSchema, check_declared
 from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.dialects.registry import DIALECTS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.plain_values import plain
@@ -24,9 +25,7 @@ MAX_SESSION: Final = 128
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 #: id of a chat completion = this prefix + id of its decision
-COMPLETION_PREFIX: Final = "chatcmpl-"
-#: the same of a message in Anthropic's form
-MESSAGE_PREFIX: Final = "msg_"
+COMPLETION_PREFIX: Final = DIALECTS["chat"].reply_prefix
 #: how ids of responses that the service chooses begin; it is a part of the decision's id. LangChain recognises a
 #: response by it
 RESPONSE_PREFIX: Final = "resp_"
@@ -37,11 +36,13 @@ def new_id() -> DecisionId:
 
 
 def plain_decision_id(sent: str) -> str:
-    """The decision id: `sent` without the prefix of chat completions or messages, if it has such a prefix.
+    """The decision id: `sent` without the beginning of a reply's id in any dialect, if it has one.
 
     The id of a response is the decision's id, prefix included.
     """
-    return sent.removeprefix(COMPLETION_PREFIX).removeprefix(MESSAGE_PREFIX)
+    for dialect in DIALECTS.values():
+        sent = sent.removeprefix(dialect.reply_prefix)
+    return sent
 
 
 def check_type(value: object, kind: type | UnionType, *, field: str, wanted: str) -> None:

@@ -13,6 +13,8 @@ from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 #: name of this dialect
 DIALECT: Final = "messages"
+#: id of a message = this prefix + id of its decision
+MESSAGE_PREFIX: Final = "msg_"
 #: need of blocks and tools that only servers of this dialect read
 NEED: Final = "anthropic"
 #: text of Claude Code that differs in every request, so that no cache and no conversation would be recognized

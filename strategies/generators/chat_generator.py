@@ -56,6 +56,7 @@ class ChatCall(PromptCall):
     ) -> None:
         self.conversation, self._chats = conversation, generator
         super().__init__(request, generator=generator, options=options)
+        self.headers = conversation.headers
         #: fields of the conversation that the server did not get, and the fields that it does not support
         self._ignored, self._unsupported = list[str](), list[str]()
         self._is_bare = False  #: whether the thoughts of earlier turns were left out
@@ -96,7 +97,7 @@ class ChatCall(PromptCall):
 
     def client_headers(self, dialect: str) -> Mapping[str, str]:
         """The client's headers, if the server has the dialect of the client's request; otherwise none."""
-        return self.conversation.headers if self.conversation.dialect == dialect else {}
+        return self.headers if self.conversation.dialect == dialect else {}
 
     def delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         """A delta of the reply as the client gets it."""

@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from ragbandit.shared.dialects.chat.message_parts import thoughts_first
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
 from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_own_code
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
-from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, FewerFields, fewer_fields
+from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, FewerFields, Repair, fewer_fields
 from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, takes_of
 from ragbandit.shared.model_servers.fitting.prompts import fit_prompt
 from ragbandit.shared.model_servers.openai_client import (
@@ -61,6 +61,8 @@ class OpenAiGenerator(Generator):
     section = "generator"  #: section of the settings that configures this generator, for remedies
     provider = OpenAiOptions.provider
     options_type: type[OpenAiOptions] = OpenAiOptions
+    #: repairs of requests that only this dialect needs
+    repairs: ClassVar[Sequence[Repair]] = ()
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         self._options = options or self.options_type()
@@ -325,6 +327,8 @@ class PromptCall:
         #: was_sent: whether the server has the request of the present attempt. attempts: number of requests sent.
         #: repeats: number of those that left out what the server had refused before
         self.was_sent, self.attempts, self.repeats = False, 0, 0
+        #: the client's headers, without what the server has refused
+        self.headers: Mapping[str, str] = {}
 
     @property
     def is_streamed(self) -> bool:
@@ -339,11 +343,14 @@ class PromptCall:
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
         """The request without what this error refuses, for another attempt; None if the error is final."""
-        fewer = fewer_fields(fields, error=error) if self.repeats < MOST_REPEATS else None
+        if self.repeats >= MOST_REPEATS:
+            return None
+        fewer = fewer_fields(fields, error=error, headers=self.headers, repairs=self._generator.repairs)
         if fewer is None:
             return None
+        self.headers = self.headers if fewer.headers is None else fewer.headers
         self.repeats += 1
-        action = f"refused {fewer.field}, and is asked without it or within its limit"
+        action = f"refused {fewer.field}, and is asked without it, within its limit or in its own form"
         self._generator.log_refusal(fewer.field, action=action)
         self._note_left_out(fewer)
         return fewer.body

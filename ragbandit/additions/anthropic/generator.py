@@ -5,6 +5,7 @@ from ragbandit.additions.anthropic.fitting.messages import fit_before_messages, 
 from ragbandit.additions.anthropic.messages.replies import ChatChunks
 from ragbandit.additions.anthropic.messages.requests import CONVERTED, DIALECT, messages_of
 from ragbandit.additions.anthropic.messages.thoughts import is_signed
+from ragbandit.additions.anthropic.repairs import thinking_by_effort
 from ragbandit.additions.anthropic.settings import AnthropicOptions
 from ragbandit.shared.dialects.thoughts import without_thoughts
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
@@ -32,6 +33,7 @@ class AnthropicGenerator(ChatGenerator):
 
     provider = AnthropicOptions.provider
     options_type = AnthropicOptions
+    repairs = (thinking_by_effort,)
     _options: AnthropicOptions
 
     def _kind_of(self, address: str) -> Kind:  # noqa: ARG002 - every such server takes the same

@@ -35,6 +35,11 @@ _OVERLOADED: Final = (498, 503, 529)
 _LONGEST: Final = 1000
 #: maximum number of levels of a body, and of items of a list, in which a message is searched
 _DEEPEST: Final = 5
+#: maximum number of places of unknown fields that are read, and of parts of one
+_MOST_PLACES: Final = 20
+_DEEPEST_PLACE: Final = 16
+#: types of errors in FastAPI's form for fields that the server does not know
+_EXTRA: Final = ("extra_forbidden", "value_error.extra", "unexpected_keyword_argument")
 #: fields with a server's message, in lower case, in the order of the search
 _MESSAGES: Final = (
     *("message", "error_description", "error", "msg", "detail", "error_message", "error_msg", "status_msg"),
@@ -254,6 +259,16 @@ def _param(body: object) -> str | None:
     error = _error_of(body)
     param = error.get("param") or _place(error.get("detail") or error.get("message"))
     return param if isinstance(param, str) and _PARAM.fullmatch(param) else None
+
+
+def refused_places(body: object) -> list[list[object]]:
+    """The places of unknown fields in an error in FastAPI's form, a list of {"loc": ["body", name, ...]}."""
+    error = _error_of(body)
+    detail = error.get("detail") or error.get("message")
+    detail = detail.get("detail") if isinstance(detail, Mapping) else detail
+    rows = [row for row in detail[:_MOST_PLACES] if isinstance(row, Mapping)] if isinstance(detail, list) else []
+    extra = (row for row in rows if row.get("type") in _EXTRA)
+    return [place[:_DEEPEST_PLACE] for row in extra if isinstance(place := row.get("loc"), list)]
 
 
 def _place(detail: object) -> str:

@@ -1,16 +1,22 @@
-"""Requests again: without the parameter that a server refused, or within the limit that it named."""
+"""Requests again: without what a server refused, or within the limit that it named.
 
-from collections.abc import Mapping
+A server may refuse a parameter, a field inside one, a value of a header, or the beginning of an answer.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.failures import failure_of_error, server_message
+from ragbandit.shared.model_servers.failures import Failure, failure_of_error, refused_places, server_message
 from ragbandit.shared.model_servers.refusals import named_field, read_refusal, says_unsupported
+from ragbandit.shared.model_servers.refused_paths import paths_in, without_paths
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.fields import object_in
 
-#: maximum number of times that a request is sent again, each time because of another parameter
-MOST_REPEATS: Final = 3
+#: maximum number of times that a request is sent again, each time because of something else
+MOST_REPEATS: Final = 8
 #: parameters that are never left out, since the answer depends on them
 _DEMANDED: Final = frozenset(
     {"model", "messages", "system", "prompt", "input", "stream", "tools", "tool_choice", "functions", "function_call"}
@@ -21,26 +27,64 @@ _DEMANDED: Final = frozenset(
 _WORDS: Final = frozenset({"user", "store", "metadata", "prediction"})
 #: smallest budget of thinking tokens that Anthropic takes
 _LEAST_THINKING: Final = 1024
+#: refusal of a chat that ends with the beginning of an answer
+_BEGINNING: Final = re.compile(
+    r"prefill|must end with an? user (?:message|turn)|last message must (?:be|have)[^.]{0,40}user", re.IGNORECASE
+)
+#: text of the turn for a model that cannot go on from the beginning of an answer
+GO_ON: Final = "Go on exactly where your last message ends, without repeating it."
+#: refusal of a header for betas that does not name it
+_BETA: Final = re.compile(r"\bbetas?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FewerFields:
-    """A request to send again. field: the parameter that was left out, renamed or reduced."""
+    """A request to send again. field: what was left out, renamed, reduced or changed."""
 
     body: dict[str, Any]
     field: str
     #: whether the server does not support the parameter, whatever its value and the other parameters are
     is_unsupported: bool = False
+    #: the client's headers to send; None: the same
+    headers: Mapping[str, str] | None = None
 
 
-def fewer_fields(body: Mapping[str, Any], *, error: Exception) -> FewerFields | None:
-    """The request without what this error refuses, or within the limit that it names; None if that cannot help."""
+#: (body of a request, message of the refusal) -> the request to send again; None if the repair does not help
+Repair = Callable[[Mapping[str, Any], str], FewerFields | None]
+
+
+def fewer_fields(
+    body: Mapping[str, Any],
+    *,
+    error: Exception,
+    headers: Mapping[str, str] | None = None,
+    repairs: Sequence[Repair] = (),
+) -> FewerFields | None:
+    """The request without what this error refuses, or within the limit that it names; None if that cannot help.
+
+    headers: of the client. repairs: of the server's dialect; they are tried first
+    """
     failure, message = failure_of_error(error), server_message(getattr(error, "body", None))
     if failure.inability == "limit" and failure.most_tokens is not None:
         return _within(body, most=failure.most_tokens)
-    if failure.inability != "parameter" or failure.status is None:
+    if failure.kind != "refused" or failure.status is None:
         return None
-    refusal = read_refusal(failure.status, code=failure.code, message=message)
+    own: tuple[Repair, ...] = (_ended_by_user, partial(_fewer_values, headers=headers or {}))
+    for repair in (*repairs, *own):
+        repaired = repair(body, message)
+        if repaired is not None:
+            return repaired
+    if failure.inability != "parameter":
+        return None
+    paths = paths_in(f"{failure.param or ''} {message}", places=refused_places(getattr(error, "body", None)))
+    fewer, names = without_paths(body, paths)
+    if names:
+        return FewerFields(body=fewer, field=", ".join(names))
+    return _fewer_parameters(body, failure=failure, message=message)
+
+
+def _fewer_parameters(body: Mapping[str, Any], *, failure: Failure, message: str) -> FewerFields | None:
+    refusal = read_refusal(failure.status or 0, code=failure.code, message=message)
     if refusal.replacement is not None and refusal.replacement not in body:
         renamed = named_field([name for name in body if name in TOKEN_LIMITS], param=failure.param, message=message)
         if renamed is not None:
@@ -59,6 +103,31 @@ def fewer_fields(body: Mapping[str, Any], *, error: Exception) -> FewerFields | 
     return FewerFields(
         body=fields, field=field, is_unsupported=is_alone and says_unsupported(message, code=failure.code)
     )
+
+
+def _ended_by_user(body: Mapping[str, Any], message: str) -> FewerFields | None:
+    """The chat with a user's turn at its end, for models that always begin an answer themselves."""
+    messages = body.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not (isinstance(last, Mapping) and last.get("role") == "assistant" and _BEGINNING.search(message)):
+        return None
+    return FewerFields(
+        body={**body, "messages": [*body["messages"], {"role": "user", "content": GO_ON}]}, field="prefill"
+    )
+
+
+def _fewer_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str, str]) -> FewerFields | None:
+    """The client's headers without the values that are refused; without the header if the message names none."""
+    text, words = message.lower().replace("_", "-"), {*re.findall(r"[\w.:-]+", message)}
+    for name, sent in headers.items():
+        if name.lower() not in text and not (name.lower().endswith("-beta") and _BETA.search(message)):
+            continue
+        values = [value.strip() for value in sent.split(",") if value.strip()]
+        kept = [value for value in values if value not in words]
+        fewer = {other: value for other, value in headers.items() if other != name}
+        fewer |= {name: ",".join(kept)} if 0 < len(kept) < len(values) else {}
+        return FewerFields(body=dict(body), field=name, headers=fewer)
+    return None
 
 
 def _within(body: Mapping[str, Any], *, most: int) -> FewerFields | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.fewer_fields import fewer_fields
+from ragbandit.shared.model_servers.fewer_fields import GO_ON, fewer_fields
 
 BODY = {"model": "m", "messages": [], "stream": True, "max_tokens": 32000, "temperature": 0.2, "user": "u", "seed": 1}
 
@@ -88,3 +88,98 @@ def test_a_limit_gets_the_name_that_the_server_wants():
 def test_other_refusals_stay(message, more):
     """Wrong values, what the answer depends on, words that only look like a parameter, and other failures are final."""
     assert again(message, {**BODY, "tools": []}, **more) is None
+
+
+EXTRA = "Extra inputs are not permitted"
+SCHEMA = {"type": "object", "properties": {"strict": {"type": "string"}}}
+TOOLS = [{"name": "a", "strict": True, "eager": 1, "input_schema": SCHEMA}, {"name": "b", "eager": 2}]
+MARK = {"type": "ephemeral", "scope": "global", "ttl": "1h"}
+NESTED = {
+    "model": "m",
+    "system": [{"type": "text", "text": "scope", "cache_control": MARK}],
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": MARK}]}],
+    "tools": TOOLS,
+}
+WITHOUT_EAGER = {"tools": [{"name": "a", "strict": True, "input_schema": SCHEMA}, {"name": "b"}]}
+PLAIN = {"type": "ephemeral", "ttl": "1h"}
+WITHOUT_SCOPE = {
+    "system": [{"type": "text", "text": "scope", "cache_control": PLAIN}],
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": PLAIN}]}],
+}
+PLACE = {"type": "extra_forbidden", "loc": ["body", "tools", 0, "custom", "eager"], "msg": EXTRA}
+
+
+@pytest.mark.parametrize(
+    ("message", "more", "changed"),
+    [
+        (f"tools.0.custom.eager: {EXTRA}", {}, WITHOUT_EAGER),
+        ("Unknown parameter: 'tools[1].eager'.", {"param": "tools[1].eager"}, WITHOUT_EAGER),
+        ("/tools/1/eager is not supported", {}, WITHOUT_EAGER),
+        (
+            """Invalid JSON payload received. Unknown name "eager" at 'tools[0]': Cannot find field.""",
+            {},
+            WITHOUT_EAGER,
+        ),
+        ([PLACE], {}, WITHOUT_EAGER),
+        (f"system.0.cache_control.ephemeral.scope: {EXTRA}", {}, WITHOUT_SCOPE),
+        (f"messages.0.content.0.text.cache_control.ephemeral.scope: {EXTRA}", {}, WITHOUT_SCOPE),
+        (
+            f"tools.0.custom.eager: {EXTRA}; system.0.cache_control.ephemeral.scope: {EXTRA}",
+            {},
+            WITHOUT_EAGER | WITHOUT_SCOPE,
+        ),
+    ],
+    ids=str,
+)
+def test_a_field_inside_is_left_out_everywhere(message, more, changed):
+    """A field that is named by its path leaves all objects of its kind, and the objects stay."""
+    assert again(message, NESTED, **more)[0] == changed
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        f"tools.0.custom.name: {EXTRA}",
+        f"messages.0.content.0.text.text: {EXTRA}",
+        f"tools.7.custom.eager: {EXTRA}",
+        f"tools.0.custom.input_schema: {EXTRA}",
+        "tools.0.eager.x" * 60 + EXTRA,
+        "a.b" * 330,
+    ],
+)
+def test_what_an_answer_depends_on_stays_inside_too(message):
+    """Names, texts and schemas are not left out, nor is a field that the request does not have."""
+    assert again(message, NESTED) is None
+
+
+def headers_after(message, sent):
+    fewer = fewer_fields(BODY, error=refused(message), headers={"anthropic-version": "v", "anthropic-beta": sent})
+    return fewer and fewer.headers.get("anthropic-beta")
+
+
+def test_refused_values_of_a_header_are_left_out():
+    """The values that the server names leave the header, and all values if it names none."""
+    sent = "claude-code-20250219, prompt-caching-scope-2026-01-05,context-1m-2025-08-07"
+    two = (
+        "Unexpected value(s) `claude-code-20250219`, `prompt-caching-scope-2026-01-05` for the `anthropic-beta` header."
+    )
+    assert headers_after(two, sent) == "context-1m-2025-08-07"
+    assert headers_after("invalid beta flag", sent) is None
+    assert (
+        headers_after("anthropic_beta: context-1m-2025-08-07 is not available", sent)
+        == ",".join(sent.split(", ")).rpartition(",")[0]
+    )
+    assert fewer_fields(BODY, error=refused("invalid beta flag")) is None
+    assert (
+        fewer_fields(BODY, error=refused("temperature: must be between 0 and 1"), headers={"anthropic-beta": "a"})
+        is None
+    )
+
+
+def test_a_beginning_of_an_answer_that_is_refused_gets_a_turn_behind_it():
+    """A model that takes no beginning of an answer is asked to go on; a chat that ends with a user is not changed."""
+    message = "This model does not support assistant message prefill. The conversation must end with a user message."
+    begun = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because"}]
+    body = {**BODY, "messages": begun}
+    assert again(message, body) == ({"messages": [*begun, {"role": "user", "content": GO_ON}]}, "prefill", False)
+    assert again(message, {**BODY, "messages": begun[:1]}) is None

@@ -50,14 +50,20 @@ def chat_of(body: Mapping[str, Any], *, joined: bool = False) -> tuple[dict[str,
             messages += _turn(message, joined=joined, foreign=foreign)
     config, budget = object_in(body, "output_config"), object_in(body, "thinking").get("budget_tokens")
     effort, form = sent_effort(body), object_in(config, "format")
-    if effort is None and isinstance(budget, int):
-        effort = next((name for least, name in _EFFORTS if budget >= least), None)
+    effort = effort_of_budget(budget) if effort is None else effort
     chat = {name: body.get(name) for name in _SAME} | {"messages": messages, "stop": body.get("stop_sequences")}
     chat |= {"reasoning_effort": "high" if effort == "max" else effort, **_functions(body, foreign=foreign)}
     if form.get("type") == "json_schema":
         schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
     return {name: value for name, value in chat.items() if value is not None}, foreign
+
+
+def effort_of_budget(budget: object) -> str | None:
+    """The effort that stands for a budget of thinking tokens. None if the budget is not a number."""
+    if not isinstance(budget, int):
+        return None
+    return next((name for least, name in _EFFORTS if budget >= least), None)
 
 
 def unread(body: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,121 @@
+"""Requests without the fields that a refusal names by their path.
+
+Servers write "tools.0.custom.strict: Extra inputs are not permitted", "tools[0].strict", "/tools/0/strict", "Unknown
+name "strict" at 'tools[0]'", or a list of places. A path may also name the kind of an object ("custom").
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+#: a path with at least two parts
+_FIELD_PATH: Final = re.compile(r"/?[A-Za-z_$][\w$-]{0,63}(?:(?:\.|/|\[['\"]?)[\w$-]{1,64}(?:['\"]?\])?){1,15}")
+#: Gemini's form: the name of a field, and the path to its object
+_NAME_AT: Final = re.compile(r"[Uu]nknown name \\?[\"']?([\w$-]{1,64})\\?[\"']? at \\?['\"]?([\w$.\[\]/-]{1,200})")
+#: what follows names what the server takes instead
+_ADVICE: Final = re.compile(
+    r"\b(?:use|instead|please|try|consult|see|supported (?:fields|parameters))\b", re.IGNORECASE
+)
+_MOST: Final = 20
+#: fields on which the answer depends
+_DEMANDED: Final = frozenset(
+    {"role", "content", "text", "type", "name", "description", "id", "input", "parameters", "function"}
+    | {"arguments", "tool_calls", "tool_call_id", "tool_use_id", "source", "data", "url", "image_url", "media_type"}
+    | {
+        "input_audio",
+        "file",
+        "file_data",
+        "budget_tokens",
+        "properties",
+        "required",
+        "items",
+        "enum",
+        "schema",
+        "json_schema",
+        "format",
+    }
+)
+#: objects with data of the user, whose keys are no fields of the request
+_DATA: Final = frozenset({"input", "parameters", "arguments", "metadata"})
+#: end of the names of fields with a JSON schema, which is data too
+_SCHEMA: Final = "schema"
+
+
+def paths_in(text: str, *, places: Iterable[Sequence[object]] = ()) -> list[tuple[str, ...]]:
+    """The paths that a refusal names, at most 20. places: paths as lists, in FastAPI's form."""
+    text = _ADVICE.split(text, maxsplit=1)[0]
+    paths = [(*_parts(path.rstrip(".")), name) for name, path in _NAME_AT.findall(text)]
+    paths += [tuple(str(part) for part in place if part != "body") for place in places]
+    paths += [_parts(match) for match in _FIELD_PATH.findall(text)]
+    return [*dict.fromkeys(path for path in paths if len(path) > 1)][:_MOST]
+
+
+def without_paths(body: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> tuple[dict[str, Any], list[str]]:
+    """Returns (the request without the fields at these paths, their names). Nothing on which an answer depends leaves.
+
+    A field leaves all objects of the same kind: of all tools, of all marks of a cache.
+    """
+    left, names = dict(body), list[str]()
+    for path in paths:
+        place = _place(body, path)
+        if place is None or len(place) < 2 or place[-1] in _DEMANDED or (place[-1] or "").endswith(_SCHEMA):
+            continue
+        name = ".".join(filter(None, place))
+        if name not in names:
+            names.append(name)
+            left = _without_everywhere(_without(left, place), owner=place[-2], field=place[-1] or "")
+    return left, names
+
+
+def _is_data(key: str) -> bool:
+    return key in _DATA or key.endswith(_SCHEMA)
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in re.split(r"[./\[\]'\"]+", path) if part)
+
+
+def _place(value: Any, path: Sequence[str]) -> tuple[str | None, ...] | None:
+    """The keys along a path, None for each place in a list; None if it leads to no key of an object."""
+    if not path:
+        return None
+    first, rest = path[0], path[1:]
+    if isinstance(value, Mapping) and first in value:
+        if not rest:
+            return (first,)
+        further = _place(value[first], rest)
+        if further is not None:
+            return (first, *further)
+    elif isinstance(value, list) and first.isdecimal() and len(first) < 7 and int(first) < len(value):
+        further = _place(value[int(first)], rest)
+        return None if further is None else (None, *further)
+    return _place(value, rest) if isinstance(value, Mapping) else None  # a kind of object
+
+
+def _without(value: Any, place: Sequence[str | None]) -> Any:
+    first, rest = place[0], place[1:]
+    if first is None:
+        return [_without(one, rest) for one in value] if isinstance(value, list) else value
+    if not isinstance(value, Mapping) or first not in value:
+        return value
+    if not rest:
+        return {key: one for key, one in value.items() if key != first}
+    return {**value, first: _without(value[first], rest)}
+
+
+def _without_everywhere(value: Any, *, owner: str | None, field: str) -> Any:
+    """The value without a field of all objects under the key `owner`; unchanged for items of a list."""
+    if owner is None or _is_data(owner):
+        return value
+    if isinstance(value, list):
+        return [_without_everywhere(one, owner=owner, field=field) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: {name: part for name, part in one.items() if name != field}
+        if key == owner and isinstance(one, Mapping)
+        else one
+        if _is_data(key)
+        else _without_everywhere(one, owner=owner, field=field)
+        for key, one in value.items()
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ragbandit.shared.additions import additions, loaded
+from ragbandit.shared.additions import additions, loaded, surfaces
 from ragbandit.shared.dialects.registry import DIALECTS
 
 #: class of the generator "anthropic"; None in a tree without it
@@ -38,6 +38,11 @@ NEEDED = {
     "/v1/responses": "responses",
     ".responses.create": "responses",
 }
+
+
+def task_units() -> dict[str, str]:
+    """`conversation.units` in which each interface of coding agents that this tree has decides for whole tasks."""
+    return {name: "task" for name, path in surfaces().items() if path}
 
 
 def is_served(path: str) -> bool:

@@ -14,7 +14,7 @@ from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.types import TaskTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support import anthropic_events, command
-from tests.support.additions import needs
+from tests.support.additions import needs, task_units
 from tests.support.coding_agents import (
     CLAUDE_AGENT,
     CLAUDE_HEADERS,
@@ -70,7 +70,7 @@ def gateway(server, tmp_path):
         "generator": model("small", server),
         "arms": {name: {"class": "model", "generator": name} for name in (*ROUTED, "title")},
         "server": {"model_aliases": {"claude-haiku-*": "arm/title", "claude-*": "auto"}},
-        "conversation": {"units": {"anthropic": "task", "responses": "task"}, "rewrite": {"by": "off"}},
+        "conversation": {"units": task_units(), "rewrite": {"by": "off"}},
         "reward": {"cost": {"dollars": 1.0}, "weight": 0.5},
     }
     running = Service(Settings.model_validate(settings), inline=True)

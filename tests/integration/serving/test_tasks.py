@@ -85,11 +85,9 @@ def test_who_chooses_the_unit(make_world, database_url):
     assert [place(turn(world)) for _ in range(2)] == [None, None]
     assert [place(turn(world, unit="task"))[0] for _ in range(2)] == [1, 2]
     assert place(turn(world, unit="turn")) is None
-    by_interface = make_world(
-        conversation={"units": {"anthropic": "task"}}, data_dir=str(world.settings.data_dir) + "2"
-    )
+    by_interface = make_world(conversation={"units": {"openai": "task"}}, data_dir=str(world.settings.data_dir) + "2")
     assert place(turn(by_interface)) is None
-    assert place(turn(by_interface, request={"surface": "anthropic"}))[0] == 1
+    assert place(turn(by_interface, request={"surface": "openai"}))[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from ragbandit.shared.types import (
     Reward,
     Update,
     is_released,
+    is_textless,
 )
 
 
@@ -52,6 +53,8 @@ class Joining(Adjustment):
         if not self._rule.is_closable(joined, now=basis.now):
             return None
         usable = self._rule.usable(joined)
+        if joined.outcome is not None and is_textless(joined.outcome):  # a label is compared with a text
+            usable = tuple(item for item in usable if item.kind != "label")
         reason = _unlearnable(joined, usable=usable, default=self._learning.default_reward)
         if reason is not None:
             return ClosedDecision(decision_id=key, state="closed", reason=reason)
@@ -87,6 +90,8 @@ def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default:
         return "the arm was unable to answer such a request"
     if not usable and outcome is None and any(item.value is not None for item in joined.feedback):
         return "feedback without outcome"
+    if not usable and outcome is not None and is_textless(outcome):
+        return "the answer has no text, and nobody rated it"
     return "no feedback in time" if not usable and default is None else None
 
 

@@ -31,7 +31,7 @@ from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.dialects.chat.message_parts import MessageParts, thoughts_first
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.texts.growing_text import AnswerText
-from ragbandit.shared.types import DecisionId, DeltaPiece, Json, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import DecisionId, DeltaPiece, Json, Outcome, StatusNote, TextPiece, written_answer
 
 log = logging.getLogger("ragbandit.jobs")
 
@@ -120,7 +120,8 @@ class ReadStream:
         events: list[StreamEvent | Outcome] = []
         if outcome.answer is None and outcome.status != "failed" and self._text.size:
             outcome = replace(outcome, answer=str(self._text))
-        text = "" if outcome.answer is None else self._text.continue_to(outcome.answer)
+        written = written_answer(outcome)
+        text = "" if written is None else self._text.continue_to(written)
         message = outcome.reply.get("message")
         rest = self._message.rest(message if isinstance(message, Mapping) else {})
         if text is None or rest is None:

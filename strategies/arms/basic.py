@@ -1,8 +1,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ragbandit.shared.dialects.chat.message_parts import has_media
 from ragbandit.shared.model_servers.efforts import Effort, sent_effort
-from ragbandit.shared.types import Conversation, Message
+from ragbandit.shared.texts.text_forms import is_blank
+from ragbandit.shared.types import CUT, NO_TEXT, SPOKEN, Conversation, Message, transcript_of
 from ragbandit.strategies.arm_parts.prompted import (
     ArmParams,
     Count,
@@ -85,7 +87,10 @@ class Model(ParamsArm[ModelParams]):
         self._template = Template(name="chat", instructions=self._params.instructions, **parts)  # type: ignore[arg-type]
 
     async def answer(self, question: str, *, run: Run) -> Answer:
-        """Stop reasons: "answered", "empty_answer", or the server's finish_reason if it is not "stop"."""
+        """Stop reasons: "answered", "empty_answer", NO_TEXT, or the server's finish_reason if it is not "stop".
+
+        The answer of a reply in audio without a text is its transcript.
+        """
         conversation, limit, effort = run.query.conversation, self._params.max_tokens, self._params.effort
         if effort is not None:
             own = [Message(role="system", text=self._params.instructions)]
@@ -103,8 +108,12 @@ class Model(ParamsArm[ModelParams]):
                 # Without a limit an answer gets a quarter of the model's context.
                 limit = limit or max(1, (run.generator.context_tokens or PACKED_TOKENS) // 4)
                 done = await ask(run, template=self._template, purpose="chat", max_tokens=limit, **options)
-        reason = str(run.reply.get("finish_reason") or "stop")
-        return finished(done.text, "answered") if reason == "stop" else Answer(text=done.text, stop_reason=reason)
+        reason, text = str(run.reply.get("finish_reason") or "stop"), done.text
+        if is_blank(text) and (transcript := transcript_of(run.reply)):
+            run.reply, text = {**run.reply, SPOKEN: True}, text + transcript
+        if is_blank(text) and reason in ("stop", CUT) and has_media(run.reply):
+            return Answer(text=text, stop_reason=NO_TEXT)
+        return finished(text, "answered") if reason == "stop" else Answer(text=text, stop_reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash, canon
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
 from ragbandit.shared.texts.text_forms import is_blank
-from ragbandit.shared.types import DIED, ArmName, Budget, Outcome, calls_of
+from ragbandit.shared.types import DIED, ArmName, Budget, Outcome, calls_of, is_textless
 from ragbandit.strategies.base import Account
 from ragbandit.workers.asking.questions import AskedQuestion, Work
 from ragbandit.workers.asking.scoring import Score
@@ -179,7 +179,9 @@ class StoredWork(Work):
     ) -> None:
         self._dollars += dollars
         has_failed = outcome.status == "failed"
-        if is_blank(outcome.answer) and (self._is_stored or not has_failed):
+        if is_textless(outcome):
+            unjudged = unjudged or "the answer has no text"
+        elif is_blank(outcome.answer) and (self._is_stored or not has_failed):
             quality = 0.0
         if not (self._is_stored or self._answers.pairing.by_people):
             waits_for_judge = quality is None and unjudged is None and not has_failed

@@ -13,7 +13,7 @@ from ragbandit.router.api.openai import replies
 from ragbandit.shared.dialects.chat.message_parts import thoughts_of
 from ragbandit.shared.model_servers.token_usage import count_of
 from ragbandit.shared.reading.fields import objects_in, words_of
-from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece, spoken_answer
 
 #: text of a block -> type of the events with its pieces
 _DELTAS: Final = {"text": "text_delta", "thinking": "thinking_delta", "signature": "signature_delta"}
@@ -103,7 +103,7 @@ class MessageStream:
         calls = map(call_block, objects_in(replies.message_of(outcome).get("tool_calls") or []))
         events = [
             *self._start(),
-            *self._flow(is_end=True),
+            *self._flow(spoken_answer(outcome), is_end=True),  # Messages have no audio
             *(event for call in calls for event in self._whole(call)),
             *self._close(),
         ]

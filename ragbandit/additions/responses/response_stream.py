@@ -9,7 +9,7 @@ from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.replies import DONE
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, new_id
 from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, reasoning_in, thoughts_of
-from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import Decision, DeltaPiece, Outcome, StatusNote, TextPiece, spoken_answer
 
 
 class ResponseStream:
@@ -57,6 +57,8 @@ class ResponseStream:
         is_empty = not self._items.keys() - {responses.item_id(self.decision, part="reasoning_text")}
         if has_message and (outcome.answer or is_empty):
             events += self._begin_part("output_text")
+        if has_message and (spoken := spoken_answer(outcome)):
+            events += self._text_delta("output_text", spoken)
         for item in reply["output"]:
             if item["id"] not in self._items:  # an image, or a call that is sent whole
                 events += self._begin_item(item)

@@ -53,6 +53,8 @@ DIED: Final = "worker_died"
 ABANDONED: Final = "abandoned"
 #: stop reason of an answer that ends where its model reached the limit of tokens, as in OpenAI's finish_reason
 CUT: Final = "length"
+#: stop reason of an answer of images, audio or video without a text or transcript. It gets no score of texts
+NO_TEXT: Final = "no_text"
 
 #: stop reason of an imported outcome; also the key of the log's format in the facts of an imported decision and in
 #: `made_by` of an imported outcome. The draw of an imported decision cannot be repeated

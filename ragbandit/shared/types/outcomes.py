@@ -9,6 +9,7 @@ from ragbandit.shared.types.conversations import NO_CONVERSATION, Conversation
 from ragbandit.shared.types.facts import decided_unit
 from ragbandit.shared.types.names import (
     MAX_AMOUNT,
+    NO_TEXT,
     ArmName,
     DecisionId,
     DecisionUnit,
@@ -23,6 +24,9 @@ from ragbandit.shared.types.names import (
     RunBy,
 )
 from ragbandit.shared.types.request_facts import RequestFacts
+
+#: key in `Outcome.reply`: whether the answer is the transcript of its audio
+SPOKEN: Final = "spoken"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +151,8 @@ class Outcome:
     sources: passages in the model's prompts, in the order of their first use; empty if the caller ran the arm
     reply: for arms of the class `model`, the model's reply besides the text: {"message": {"tool_calls": ...},
         "finish_reason": ...}, and if there are any, further fields of the reply ("more"), of its choice ("choice") and
-        of its usage ("usage"), and names of its fields that were left out ("omitted") or of the request's ("ignored")
+        of its usage ("usage"), and names of its fields that were left out ("omitted") or of the request's ("ignored").
+        "spoken" is true if the answer is the transcript of its audio
     """
 
     decision_id: DecisionId
@@ -172,6 +177,29 @@ def calls_of(outcome: Outcome) -> list[str]:
     if not isinstance(calls, list):
         return []
     return [str(call.get("id") or "") for call in calls]
+
+
+def is_textless(outcome: Outcome) -> bool:
+    """Whether the answer is images, audio or video alone, which nothing can score that reads texts."""
+    return outcome.stop_reason == NO_TEXT and not (outcome.answer or "").strip()
+
+
+def transcript_of(reply: Mapping[str, Json]) -> str:
+    """The text of the audio in a model's reply; "" if it has none."""
+    message = reply.get("message")
+    audio = message.get("audio") if isinstance(message, Mapping) else None
+    text = audio.get("transcript") if isinstance(audio, Mapping) else None
+    return text if isinstance(text, str) else ""
+
+
+def spoken_answer(outcome: Outcome) -> str:
+    """The transcript of an answer in audio; "" for an answer that was written."""
+    return transcript_of(outcome.reply) if outcome.reply.get(SPOKEN) else ""
+
+
+def written_answer(outcome: Outcome) -> str | None:
+    """The answer without the transcript of its audio, which clients of chats get with the audio."""
+    return None if outcome.answer is None else outcome.answer.removesuffix(spoken_answer(outcome))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

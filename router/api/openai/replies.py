@@ -21,6 +21,7 @@ from ragbandit.shared.types import (
     StatusNote,
     TextPiece,
     calls_of,
+    written_answer,
 )
 
 STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
@@ -212,7 +213,7 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
     logprobs = fields.pop(LOGPROBS, None)
     message = {
         "role": "assistant",
-        "content": outcome.answer or (None if fields else ""),
+        "content": written_answer(outcome) or (None if fields else ""),
         "refusal": None,
         "annotations": annotations_of(outcome, base=base),
         **fields,

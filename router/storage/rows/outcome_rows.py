@@ -22,6 +22,7 @@ from ragbandit.shared.types import (
     DIED,
     ERASED,
     IMPORTED,
+    NO_TEXT,
     NOT_PERMITTED,
     Branch,
     CallFailed,
@@ -172,7 +173,7 @@ def _nonzero(cost: Cost) -> dict[str, Any]:
 KNOWN_REASONS: Final = frozenset(
     {
         *("", "answered", "tool_calls", "unknown_arm", "unreadable", "request_refused", "question_too_long"),
-        *("budget_seconds", CUT, CANCELLED, IMPORTED, ABANDONED, DIED, NOT_PERMITTED),
+        *("budget_seconds", CUT, NO_TEXT, CANCELLED, IMPORTED, ABANDONED, DIED, NOT_PERMITTED),
     }
 )
 

@@ -17,7 +17,7 @@ from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import Decision
+from ragbandit.shared.types import NO_TEXT, Decision
 from ragbandit.workers.chores.recovery import recover
 from tests.conftest import EPOCH
 
@@ -90,6 +90,19 @@ def test_default_reward(make_world, wait_s, default):
     assert rows == ([] if default is None else [(default, "default", "default", None)])
     assert world.router.decision(decision.id).state == ("closed" if default is None else "defaulted")
     assert (world.counters().defaulted, world.counters().learned) == (len(rows), 0)
+
+
+@pytest.mark.parametrize("default", [None, -0.5])
+@pytest.mark.parametrize(("value", "state"), [({"label": ["Paris"]}, "closed"), ({"rating": 0.75}, "learned")])
+def test_an_answer_of_images_is_learned_from_ratings_only(make_world, value, state, default):
+    """An answer without a text gets no quality from a label, and no default reward; a rating teaches as always."""
+    world = make_world(learning={"default_reward": default})
+    decision = world.route(ours=True)
+    world.outcome(decision, answer="", stop_reason=NO_TEXT, by_worker=True)
+    world.feedback(decision, **value)
+    assert world.learn() == 1
+    assert world.router.decision(decision.id).state == state
+    assert [row["quality"] for row in world.updates()] == ([0.75] if state == "learned" else [])
 
 
 @pytest.mark.parametrize("comes", [True, False])

@@ -137,6 +137,8 @@ def test_the_first_answers_are_all_judged(database, answered):
         ({"answer": None, "status": "failed", "stop_reason": "error"}, True),
         ({"answer": None, "status": "failed", "stop_reason": "cancelled"}, False),
         ({"answer": None, "status": "failed", "stop_reason": "unknown_arm"}, False),
+        ({"answer": " ", "stop_reason": "no_text"}, False),  # images
+        ({"answer": "Paris", "stop_reason": "no_text", "run_by": "caller"}, True),
         ({"answer": "Paris", "stop_reason": "imported", "made_by": {"imported": "jsonl"}}, False),
         ({"answer": "Paris", "stop_reason": "imported", "run_by": "caller"}, True),  # a caller's word
     ],

@@ -28,6 +28,11 @@ def is_token(entry: Any) -> bool:
     return isinstance(token, str) and is_number
 
 
+def has_media(reply: Mapping[str, Any]) -> bool:
+    """Whether the message of a model's reply has images, audio or video."""
+    return any(field in MEDIA for field in reply.get("message") or ())
+
+
 class MessageParts:
     """A message that is joined from deltas of OpenAI's schema."""
 

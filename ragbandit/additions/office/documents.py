@@ -1,15 +1,18 @@
-"""Text of .docx and .pptx files.
+"""Text of documents of Word and PowerPoint.
 
 Both have paragraphs and tables with the same local names of elements. The content of unknown elements is read, so that
 content controls, smart tags, fields, text boxes and formulas are not lost.
 """
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
-from ragbandit.additions.office.package import MAX_CHARACTERS, Package, local, opened_package
+from ragbandit.additions.office.charts import chart_lines
+from ragbandit.additions.office.package import MAX_CHARACTERS, MAX_LABEL, Package, local, opened_package
 from ragbandit.shared.errors import InvalidInput
 
 #: elements whose text is not shown: deletions, codes of fields, readings of characters
@@ -19,60 +22,75 @@ _SIGNS: Final = {"tab": " ", "ptab": " ", "br": "\n", "cr": "\n", "noBreakHyphen
 #: properties of paragraphs and runs, which have no text
 _PROPERTIES: Final = frozenset({"pPr", "rPr", "sdtPr", "tblPr", "trPr", "tcPr", "bodyPr", "lstStyle"})
 _PASSED_OVER: Final = _UNSEEN | _PROPERTIES
+_TRUE: Final = ("1", "true", "on")
 #: beginnings of the types of a slide's fields that are numbers and dates
 _NUMBERS: Final = ("slidenum", "datetime")
-#: kinds of related parts with text -> elements whose children are read
-_RELATED: Final = {
-    "footnotes": frozenset({"footnote"}),
-    "endnotes": frozenset({"endnote"}),
-    "diagramData": frozenset({"pt"}),
-    "notesSlide": frozenset({"spTree"}),
-}
 _BODY: Final = frozenset({"body"})
 _SHAPES: Final = frozenset({"spTree"})
+#: kind of a part that a document of Word includes, which may have any form
+_INCLUDED: Final = "aFChunk"
+#: maximum number of columns of a cell
+_MAX_SPAN: Final = 64
+
+log = logging.getLogger("ragbandit.documents")
 
 
 def docx(path: Path) -> tuple[str, str]:
-    """(title or "", text) of a .docx file: its body with text boxes, then foot- and endnotes and diagrams.
+    """(title or "", text) of a document of Word: headers, its body with text boxes, then what `_RELATED` lists.
 
-    Insertions are read, deletions and hidden text are not. A row of a table is a line. Raises InvalidInput.
+    Insertions are read, deletions and hidden text are not. A row of a table is a line. A warning names parts that the
+    document includes and that are not read. Raises InvalidInput.
     """
     with opened_package(path) as package:
         main = package.main()
-        return package.title, _checked(_part(package, main, of=_BODY))
+        headers = dict.fromkeys(related_lines(package, main, kinds=("header",)))  # once, and not for each section
+        footers = dict.fromkeys(related_lines(package, main, kinds=("footer",)))
+        lines = chain(headers, part_lines(package, main, of=_BODY), footers)
+        text = _joined("\n", lines)
+        for each in package.relationships(main):
+            if each.kind == _INCLUDED:
+                log.warning("%s: %s, which the document includes, is not read", path.name, each.target)
+        return package.title, text
 
 
 def pptx(path: Path) -> tuple[str, str]:
-    """(title or "", text) of a .pptx file: each slide with its tables, diagrams and notes. Raises InvalidInput."""
+    """(title or "", text) of a presentation: each slide with what `_RELATED` lists. Raises InvalidInput."""
     with opened_package(path) as package:
         main = package.main()
         slides = {each.id: each.target for each in package.relationships(main) if each.kind == "slide"}
         listed = [_related_id(each) for each in package.children(main, of=frozenset({"sldIdLst"}))]
-        parts = [_part(package, slides[each], of=_SHAPES) for each in listed if each in slides]
-        return package.title, _checked(line for part in parts for line in (*part, ""))
+        parts = [part_lines(package, slides[each], of=_SHAPES) for each in listed if each in slides]
+        return package.title, _joined("\n", (line for part in parts for line in (*part, "")))
 
 
 def _related_id(element: Element) -> str:
     return next((value for name, value in element.attrib.items() if name.endswith("}id")), "")
 
 
-def _part(package: Package, name: str, *, of: frozenset[str]) -> Iterator[str]:
-    """The lines of a part, and of the related parts that have text."""
+def part_lines(package: Package, name: str, *, of: frozenset[str]) -> Iterator[str]:
+    """The lines of a part, and of the related parts of `_RELATED` that are not at the edges of pages."""
     yield from _lines(package.children(name, of=of))
+    yield from related_lines(package, name, kinds=_RELATED.keys() - {"header", "footer"})
+
+
+def related_lines(package: Package, name: str, *, kinds: Iterable[str]) -> Iterator[str]:
+    """The lines of a part's related parts of these kinds."""
     for each in package.relationships(name):
-        if each.kind in _RELATED:
-            yield from _lines(package.children(each.target, of=_RELATED[each.kind]))
+        if each.kind in kinds:
+            of, read = _RELATED[each.kind]
+            yield from read(package.children(each.target, of=of))
 
 
-def _checked(lines: Iterable[str]) -> str:
+def _joined(sign: str, texts: Iterable[str]) -> str:
+    """The texts with a sign between them. Raises InvalidInput once they exceed MAX_CHARACTERS."""
     kept: list[str] = []
     size = 0
-    for line in lines:
-        size += len(line) + 1
+    for text in texts:
+        size += len(text) + len(sign)
         if size > MAX_CHARACTERS:
             raise InvalidInput(f"the document has more than {MAX_CHARACTERS} characters")
-        kept.append(line)
-    return "\n".join(kept).strip()
+        kept.append(text)
+    return sign.join(kept).strip()
 
 
 def _lines(elements: Iterable[Element]) -> Iterator[str]:
@@ -88,28 +106,117 @@ def _lines(elements: Iterable[Element]) -> Iterator[str]:
             yield from _stripped(begin)
             yield from boxes
             begin = ""
-        elif name == "tr":
-            cells = [] if _has(element, "trPr", "del") else [" ".join(_lines(cell)) for cell in _cells(element)]
-            if any(cells):
-                yield " | ".join(filter(None, cells))
+        elif name == "tbl":
+            yield from _table(element)
         elif name == "AlternateContent":
-            yield from next(filter(None, (list(_lines(choice)) for choice in element)), [])
+            yield from next(filter(None, (list(_lines(choice)) for choice in _choices(element))), [])
         elif len(element) and name not in _PASSED_OVER:
             yield from _lines(element)
     yield from _stripped(begin)
+
+
+def _choices(element: Element) -> Iterable[Element]:
+    """The forms of a content, best first. If it is a chart, whose text is elsewhere, there is no other form."""
+    has_chart = any(local(each) == "chart" for choice in element[:1] for each in choice.iter())
+    return element[:1] if has_chart else element
 
 
 def _stripped(text: str) -> Iterator[str]:
     return filter(None, (" ".join(line.split()) for line in text.split("\n")))
 
 
-def _cells(row: Element) -> Iterator[Element]:
-    for element in row:
-        if local(element) == "tc":
-            if not _has(element, "tcPr", "cellDel"):
-                yield element
-        elif local(element) not in _PASSED_OVER:  # content controls around cells
-            yield from _cells(element)
+class _Cell(NamedTuple):
+    element: Element
+    column: int
+    columns: int  #: how many it covers
+    is_merged_down: bool  #: it begins a merged cell of several rows, or goes on with one
+    is_below: bool  #: it goes on with the cell above
+    is_beside: bool  #: it goes on with the cell before
+
+
+def _table(table: Element) -> Iterator[str]:
+    """A line for each row. The text of a merged cell belongs to each row and column that it covers."""
+    rows = [_row(row) for row in _within(table, "tr") if not _has(row, "trPr", "del")]
+    edges = {cell.column for row in rows for cell in row}
+    above: dict[int, str] = {}  #: column -> text of the merged cell that may go on below
+    for row in rows:
+        texts: list[str] = []
+        beginnings: list[str] = []
+        for cell in row:
+            text = _joined(" ", _lines([cell.element]))
+            if cell.is_below:
+                text = above.get(cell.column) or text
+            elif cell.is_beside and texts:
+                text = texts[-1]
+            else:
+                beginnings.append(text)
+            columns = range(cell.column, cell.column + cell.columns)
+            for column in columns:
+                above.pop(column, None)
+                if cell.is_merged_down and len(text) <= MAX_LABEL:
+                    above[column] = text
+            texts += [text] * (sum(column in edges for column in columns) if len(text) <= MAX_LABEL else 1)
+        if len(row) == 1 or len(list(filter(None, beginnings))) == 1 == len({*filter(None, texts)}):
+            yield from filter(None, beginnings)
+        elif any(beginnings):
+            yield _joined(" | ", filter(None, texts))
+
+
+def _within(element: Element, name: str) -> Iterator[Element]:
+    """The rows of a table or the cells of a row, also those in content controls."""
+    for child in element:
+        if local(child) == name:
+            yield child
+        elif local(child) not in _PASSED_OVER:
+            yield from _within(child, name)
+
+
+def _row(row: Element) -> list[_Cell]:
+    cells: list[_Cell] = []
+    column = _number(_property(row, "trPr", "gridBefore"), least=0)
+    for element in _within(row, "tc"):
+        if _has(element, "tcPr", "cellDel"):
+            continue
+        down, right = _property(element, "tcPr", "vMerge"), _property(element, "tcPr", "hMerge")
+        is_below = down in ("", "continue") or element.get("vMerge") in _TRUE
+        is_beside = right in ("", "continue") or element.get("hMerge") in _TRUE
+        cells.append(
+            _Cell(
+                element=element,
+                column=column,
+                columns=_number(_property(element, "tcPr", "gridSpan"), least=1),
+                is_merged_down=is_below or down is not None or element.get("rowSpan", "1") != "1",
+                is_below=is_below,
+                is_beside=is_beside,
+            )
+        )
+        column += cells[-1].columns
+    return cells
+
+
+def _property(element: Element, *path: str) -> str | None:
+    """The value of a property; "" if it has none, and None without the property."""
+    for child in element:
+        if local(child) == path[0]:
+            if len(path) > 1:
+                return _property(child, *path[1:])
+            return next((value for name, value in child.attrib.items() if name.rpartition("}")[2] == "val"), "")
+    return None
+
+
+def _number(text: str | None, *, least: int) -> int:
+    return min(max(int(text), least), _MAX_SPAN) if text and text.isdecimal() and len(text) < 9 else least
+
+
+def _comments(elements: Iterable[Element]) -> Iterator[str]:
+    """A line for each comment of a document, a slide or a sheet."""
+    for element in elements:
+        if local(element) == "commentList":
+            yield from _comments(element)
+        elif local(element) in ("comment", "cm"):
+            lines = list(_lines([element])) or [_paragraph(element)[0], *(each.text or "" for each in element)]
+            if text := " ".join(" ".join(lines).split()):
+                yield f"[comment: {text}]"
 
 
 def _paragraph(element: Element) -> tuple[str, list[str]]:
@@ -127,7 +234,7 @@ def _paragraph(element: Element) -> tuple[str, list[str]]:
         elif name in ("p", "tbl"):  # within a text box
             boxes += _lines([child])
         elif name == "AlternateContent":
-            text, inner = next(filter(any, map(_paragraph, child)), ("", []))
+            text, inner = next(filter(any, map(_paragraph, _choices(child))), ("", []))
             pieces.append(text)
             boxes += inner
         else:
@@ -155,3 +262,17 @@ def _has(element: Element, *path: str) -> bool:
     if not path:
         return True
     return any(_has(child, *path[1:]) for child in element if local(child) == path[0])
+
+
+#: kind of a related part with text -> (elements whose children are read, function that reads them)
+_RELATED: Final[Mapping[str, tuple[frozenset[str], Callable[[Iterable[Element]], Iterator[str]]]]] = {
+    "header": (frozenset({"hdr"}), _lines),
+    "footer": (frozenset({"ftr"}), _lines),
+    "footnotes": (frozenset({"footnote"}), _lines),
+    "endnotes": (frozenset({"endnote"}), _lines),
+    "diagramData": (frozenset({"pt"}), _lines),
+    "chart": (frozenset({"chartSpace"}), chart_lines),
+    "chartEx": (frozenset({"chartSpace"}), chart_lines),
+    "notesSlide": (frozenset({"spTree"}), _lines),
+    "comments": (frozenset({"comments", "cmLst"}), _comments),
+}

@@ -35,6 +35,8 @@ MAX_TAG: Final = 8 * 1024 * 1024
 MAX_FOREIGN_TAG: Final = 1024 * 1024
 #: maximum number of characters of a document's text. Cells of a sheet may all show the same long text
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
+#: maximum length of a text that is repeated for all that it belongs to, as the rows of a merged cell
+MAX_LABEL: Final = 1_000
 
 _CHUNK: Final = 256 * 1024
 #: first bytes of an OLE file: an encrypted document, or one in the format before Office 2007
@@ -74,18 +76,18 @@ class Package:
 
     def children(self, name: str, *, of: frozenset[str]) -> Iterator[Element]:
         """The children of the part's elements with these local names, in order."""
-        return self._read(name, reading=_Reading(of=of, costs={}, cost=_TREE_COST), longest=MAX_TAG)
+        return self._read(name, reading=_Reading(of=of, kept=of, costs={}, cost=_TREE_COST), longest=MAX_TAG)
 
-    def check(self, name: str, *, of: frozenset[str], costs: Mapping[str, int], cost: int) -> None:
-        """Read a part to the end before another library reads it.
+    def checked(
+        self, name: str, *, of: frozenset[str], kept: frozenset[str], costs: Mapping[str, int], cost: int
+    ) -> Iterator[Element]:
+        """Read a part to the end before another library reads it. Returns the children of some elements.
 
         of: local names of elements whose children the library reads one by one, so that each has to be within MAX_TREE
+        kept: local names, also in `of`, of elements whose children are returned
         costs: local name of an element -> how often it and its attributes count; cost: the same of other elements
         """
-        for _ in self._read(
-            name, reading=_Reading(of=of, costs=costs, cost=cost, collects=False), longest=MAX_FOREIGN_TAG
-        ):
-            pass
+        return self._read(name, reading=_Reading(of=of, kept=kept, costs=costs, cost=cost), longest=MAX_FOREIGN_TAG)
 
     def _read(self, name: str, *, reading: "_Reading", longest: int) -> Iterator[Element]:
         read, waiting = 0, 0
@@ -128,15 +130,12 @@ class Package:
 
 
 class _Reading:
-    """One pass over the XML of a part. of: local names of elements whose children it collects, or only counts.
+    """One pass over the XML of a part. of, kept, costs, cost: see `Package.checked`."""
 
-    costs, cost: see `Package.check`.
-    """
-
-    def __init__(self, *, of: frozenset[str], costs: Mapping[str, int], cost: int, collects: bool = True) -> None:
+    def __init__(self, *, of: frozenset[str], kept: frozenset[str], costs: Mapping[str, int], cost: int) -> None:
         #: tags and attributes so far
         self.marks = 0
-        self._of, self._costs, self._cost, self._collects, self._most = of, costs, cost, collects, MAX_MARKS
+        self._of, self._kept, self._costs, self._cost, self._most = of, kept, costs, cost, MAX_MARKS
         self._path: list[str] = []
         self._ready: list[Element] = []
         #: what makes the child that is being read; its depth, and the value of `marks` before it
@@ -170,7 +169,7 @@ class _Reading:
         path, builder = self._path, self._builder
         if builder is None and path and path[-1] in self._of:
             self._child_depth, self._marks_before = len(path), self.marks
-            if self._collects:
+            if path[-1] in self._kept:
                 self._builder = builder = TreeBuilder()
                 self._parser.CharacterDataHandler = builder.data
         if self.marks - self._marks_before > MAX_TREE * self._cost:

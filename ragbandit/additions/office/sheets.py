@@ -1,35 +1,54 @@
-"""Text of .xlsx files, which openpyxl reads: a line for each row, with the name of the sheet and of each column."""
+"""Text of workbooks of Excel, which openpyxl reads: a line for each row, with the names of its sheet and columns."""
 
 import datetime
+import logging
+import re
 import warnings
 import zipfile
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
+from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
+from ragbandit.additions.office.documents import part_lines, related_lines
+from ragbandit.additions.office.formulas import Formulas, UnstoredFormula
 from ragbandit.additions.office.package import MAX_CHARACTERS, Package, opened_package
+from ragbandit.additions.office.percentages import as_percentage
+from ragbandit.additions.office.rows import HIDDEN_COLUMN, HIDDEN_ROW, Area, Cell, Rows
 from ragbandit.shared.errors import InvalidInput, required_module
 
-#: maximum number of rows of a sheet in Excel, and of cells of a document, empty ones included
+#: maximum number of rows and columns of a sheet in Excel, and of cells of a document, empty ones included
 _MAX_ROWS: Final = 1_048_576
+_MAX_COLUMNS: Final = 16_384
 _MAX_CELLS: Final = 20_000_000
-#: how often the same part may be opened: openpyxl opens a sheet first to find its size
-_MAX_OPENINGS: Final = 2
+#: maximum number of merged cells of a sheet
+_MAX_AREAS: Final = 200_000
 #: how often elements of texts, and elements of other parts than sheets, count: openpyxl makes objects of them
 _COSTS: Final = dict.fromkeys(("si", "is", "r", "rPh", "t"), 3)
 _COST: Final = 10
-#: elements with rows or texts, which openpyxl reads one by one
-_ONE_BY_ONE: Final = frozenset({"sheetData", "sst"})
+#: elements with rows or texts, which openpyxl reads one by one, and elements with merged cells
+_ONE_BY_ONE: Final = frozenset({"sheetData", "sst", "mergeCells"})
+_MERGED: Final = frozenset({"mergeCells"})
+_AREA: Final = re.compile(r"([A-Z]{1,3})([0-9]{1,7}):([A-Z]{1,3})([0-9]{1,7})")
+_HIDDEN_SHEET: Final = "[hidden sheet]"
+_TRUE: Final = ("1", "true", "on")
+#: maximum number of sheets that a warning names
+_MAX_NAMES: Final = 5
+
+log = logging.getLogger("ragbandit.documents")
 
 
 def xlsx(path: Path) -> tuple[str, str]:
-    """(title or "", text) of a .xlsx file. The text of a sheet begins with its name.
+    """(title or "", text) of a workbook. The text of a sheet begins with its name; its comments and charts follow.
 
-    The header is the first row with two or more cells, if all of them are texts. Each further row is a line, "header:
-    cell; header: cell". Rows above the header, and rows of a sheet without one, are "cell | cell". Formulas have the
-    values that were stored with them. Hidden sheets are not read. Raises InvalidInput.
+    Each row below the header is a line, "header: cell; header: cell". Rows above the header, and rows of a sheet
+    without one, are "cell | cell". `Rows` says what a header is. Percentages are shown as their formats do, and
+    formulas by their stored values. Hidden sheets, rows and columns, and formulas without a stored value, are marked,
+    and a warning names them. Raises InvalidInput.
     """
     library = required_module("openpyxl.reader.excel", extra="documents")
     with opened_package(path) as package:
@@ -37,11 +56,16 @@ def xlsx(path: Path) -> tuple[str, str]:
         try:
             # openpyxl warns about features of Excel that do not matter here.
             with warnings.catch_warnings(action="ignore"), _opened_book(path, package=package, library=library) as book:
-                return package.title, _text(book)
+                title, text = package.title, _text(book)
         except InvalidInput:
             raise
         except Exception as error:  # openpyxl raises errors of any kind for a broken file
             raise InvalidInput(f"the document cannot be read: {type(error).__name__}: {error}") from error
+    for what, sheets in book.warnings.items():
+        names = ", ".join(repr(name) for name in [*sheets][:_MAX_NAMES])
+        more = f" and {len(sheets) - _MAX_NAMES} more" if len(sheets) > _MAX_NAMES else ""
+        log.warning("%s: %s in sheet %s%s", path.name, what, names, more)
+    return title, text
 
 
 class _CheckedArchive(zipfile.ZipFile):
@@ -50,8 +74,9 @@ class _CheckedArchive(zipfile.ZipFile):
     def __init__(self, path: Path, *, package: Package) -> None:
         super().__init__(path)
         self._package = package
-        self._openings: Counter[str] = Counter()
-        self._checked: set[tuple[str, int]] = set()
+        self._opened: set[str] = set()
+        #: name of a sheet's part -> its merged cells
+        self.areas: dict[str, list[Area]] = {}
 
     def open(self, name: Any, *args: Any, **kwargs: Any) -> Any:
         """Open a part to be read piece by piece: a sheet or the shared texts."""
@@ -65,69 +90,167 @@ class _CheckedArchive(zipfile.ZipFile):
             return part.read()
 
     def _check(self, name: str, *, cost: int) -> None:
-        self._openings[name] += 1
-        if self._openings[name] > _MAX_OPENINGS:
+        if name in self._opened:
             raise InvalidInput(f"the document is damaged: it has {name} more than once")
-        if (name, cost) not in self._checked:
-            self._checked.add((name, cost))
-            self._package.check(name, of=_ONE_BY_ONE, costs=_COSTS, cost=cost)
+        self._opened.add(name)
+        elements = self._package.checked(name, of=_ONE_BY_ONE, kept=_MERGED, costs=_COSTS, cost=cost)
+        areas = self.areas[name] = []
+        cells = 0
+        for area in filter(None, (_area(each.get("ref", "")) for each in elements)):
+            areas.append(area)
+            cells += area.last_column - area.first_column
+            if len(areas) > _MAX_AREAS or cells > _MAX_CELLS:
+                raise InvalidInput(f"{name} has more than {_MAX_AREAS} merged cells, or they cover too many columns")
+
+
+def _area(text: str) -> Area | None:
+    match = _AREA.fullmatch(text)
+    if match is None:
+        return None
+    first, last = (
+        reduce(lambda number, letter: number * 26 + ord(letter) - 64, letters, 0) for letters in (match[1], match[3])
+    )
+    rows = int(match[2]), int(match[4])
+    return Area(first_row=rows[0], first_column=first, last_row=rows[1], last_column=min(last, _MAX_COLUMNS))
+
+
+class _Book:
+    """The lines of a workbook, and the warnings that they call for."""
+
+    def __init__(self, reader: Any, *, package: Package) -> None:
+        self._reader, self._package = reader, package
+        self._library = required_module("openpyxl.worksheet._reader", extra="documents")
+        self._cell_class = required_module("openpyxl.cell.read_only", extra="documents").ReadOnlyCell
+        self._sheet = SimpleNamespace(parent=reader.wb)
+        self._cells = 0
+        #: number of a style -> its number format
+        self._formats: dict[int, str] = {}
+        #: text of a warning -> names of the sheets that it is about
+        self.warnings: dict[str, dict[str, None]] = defaultdict(dict)
+
+    def lines(self) -> Iterator[str]:
+        for sheet, link in self._reader.parser.find_sheets():
+            if link.target not in self._package.names:
+                continue
+            mark = ""
+            if sheet.state != "visible":
+                self._warn("hidden sheets", mark=_HIDDEN_SHEET, sheet=sheet.name)
+                mark = f"{_HIDDEN_SHEET} "
+            rows = () if "chartsheet" in link.Type else self._rows(sheet.name, part=link.target)
+            for line in chain([sheet.name], rows, self._around(link.target)):
+                yield mark + line
+            yield ""
+
+    def _around(self, part: str) -> Iterator[str]:
+        """The lines of a sheet's comments, texts in shapes, and charts."""
+        yield from related_lines(self._package, part, kinds=("comments",))
+        for each in self._package.relationships(part):
+            if each.kind == "drawing":
+                yield from part_lines(self._package, each.target, of=frozenset({"wsDr"}))
+
+    def _warn(self, what: str, *, mark: str, sheet: str) -> None:
+        self.warnings[f"{what} are read, marked {mark},"][sheet] = None
+
+    def _rows(self, sheet: str, *, part: str) -> Iterator[str]:
+        with self._reader.archive.open(part) as source:
+            rows = Rows(areas=self._reader.archive.areas[part])
+            parser = self._parser(source)
+            columns: set[int] | None = None
+            for number, read in parser.parse():
+                if columns is None:
+                    columns = _hidden_columns(parser.column_dimensions)
+                attributes = parser.row_dimensions.pop(str(number), {})
+                width = max((cell["column"] for cell in read), default=0)
+                self._cells += max(width, rows.merged_columns)
+                if number > _MAX_ROWS or self._cells > _MAX_CELLS:
+                    raise InvalidInput(f"the document has more than {_MAX_ROWS} rows, or {_MAX_CELLS} cells")
+                cells = {cell["column"]: self._cell(cell) for cell in read if cell["value"] is not None}
+                if not (line := rows.line(number, cells, hidden=columns)):
+                    continue
+                if _is_hidden(attributes, size="ht"):
+                    self._warn("hidden rows", mark=HIDDEN_ROW, sheet=sheet)
+                    line = f"{HIDDEN_ROW} {line}"
+                if any(isinstance(cell["value"], UnstoredFormula) for cell in read):
+                    self._warn("formulas without a stored value", mark="[formula: =...]", sheet=sheet)
+                yield line
+            if rows.hidden_columns:
+                self._warn("hidden columns", mark=HIDDEN_COLUMN, sheet=sheet)
+
+    def _parser(self, source: Any) -> Any:
+        """A parser of openpyxl for a sheet, whose cells have a formula as their value if no other one is stored."""
+        book = self._reader.wb
+        parser = self._library.WorkSheetParser(
+            source,
+            self._reader.shared_strings,
+            data_only=True,
+            epoch=book.epoch,
+            date_formats=book._date_formats,  # noqa: SLF001
+            timedelta_formats=book._timedelta_formats,  # noqa: SLF001
+        )
+        formulas, parse_cell = Formulas(), parser.parse_cell
+        parser.parse_cell = lambda element: formulas.with_formula(parse_cell(element), element=element)
+        return parser
+
+    def _cell(self, cell: dict[str, Any]) -> Cell:
+        value, style = cell["value"], cell["style_id"]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        text = as_percentage(value, code=self._format(style)) if is_number and style else None
+        return Cell(text=_shown(value) if text is None else text, begin=cell["column"], is_text=isinstance(value, str))
+
+    def _format(self, style: int) -> str:
+        """The number format of a style; "" without one."""
+        if style not in self._formats:
+            cell = self._cell_class(self._sheet, row=1, column=1, value=None, style_id=style)
+            try:
+                self._formats[style] = cell.number_format
+            except LookupError:  # there is no such style
+                self._formats[style] = ""
+        return self._formats[style]
+
+
+def _hidden_columns(dimensions: dict[str, dict[str, str]]) -> set[int]:
+    spans = sorted(
+        (int(each["min"]), int(each.get("max", each["min"])))
+        for each in dimensions.values()
+        if _is_hidden(each, size="width")
+    )
+    columns: set[int] = set()
+    begin = 1
+    for first, last in spans:
+        columns.update(range(max(first, begin), min(last, _MAX_COLUMNS) + 1))
+        begin = max(begin, last + 1)
+    return columns
+
+
+def _is_hidden(attributes: dict[str, str], *, size: str) -> bool:
+    """Whether a row or column is hidden. size: name of its height or width, which may be 0 instead."""
+    return attributes.get("hidden") in _TRUE or attributes.get(size) in ("0", "0.0")
 
 
 @contextmanager
-def _opened_book(path: Path, *, package: Package, library: Any) -> Iterator[Any]:
-    """What openpyxl reads of the document, without its charts and without its copies of other documents."""
+def _opened_book(path: Path, *, package: Package, library: Any) -> Iterator[_Book]:
+    """The workbook without its copies of other documents. Its sheets are read when `_Book` comes to them."""
     reader = library.ExcelReader(path, read_only=True, data_only=True, keep_links=False)
     reader.archive.close()
     with _CheckedArchive(path, package=package) as reader.archive:
-        reader.read_chartsheet = lambda _sheet, _relationship: None
+        reader.read_worksheets = lambda: None
         reader.read()
-        yield reader.wb
+        yield _Book(reader, package=package)
 
 
-def _text(book: Any) -> str:
-    """The text of all visible sheets. Raises InvalidInput once its lines exceed MAX_CHARACTERS.
+def _text(book: _Book) -> str:
+    """The text of all sheets. Raises InvalidInput once its lines exceed MAX_CHARACTERS.
 
     A small file can have a large text, since all cells may refer to one long text.
     """
     lines: list[str] = []
     size = 0
-    for line in _book_lines(book):
+    for line in book.lines():
         size += len(line) + 1
         if size > MAX_CHARACTERS:
             raise InvalidInput(f"the document has more than {MAX_CHARACTERS} characters")
         lines.append(line)
     return "\n".join(lines).strip()
-
-
-def _book_lines(book: Any) -> Iterator[str]:
-    cells = 0
-    for sheet in book.worksheets:
-        if sheet.sheet_state != "visible":
-            continue
-        sheet.reset_dimensions()  # they may be wrong
-        yield sheet.title
-        header: list[str] | None = None
-        for number, row in enumerate(sheet.iter_rows(values_only=True), start=1):
-            cells += len(row)
-            if number > _MAX_ROWS or cells > _MAX_CELLS:
-                raise InvalidInput(f"the document has more than {_MAX_ROWS} rows, or {_MAX_CELLS} cells")
-            values = [_shown(value) for value in row]
-            found = [value for value in values if value]
-            if not found:
-                continue
-            if header:
-                yield _with_header(values, header=header)
-                continue
-            yield " | ".join(found)
-            if header is None and len(found) > 1:
-                header = values if all(isinstance(cell, str | None) for cell in row) else []
-        yield ""
-
-
-def _with_header(values: Sequence[str], *, header: Sequence[str]) -> str:
-    names = [*header, *[""] * (len(values) - len(header))]
-    pairs = zip(names, values, strict=False)
-    return "; ".join(f"{name}: {value}" if name else value for name, value in pairs if value)
 
 
 def _shown(value: object) -> str:

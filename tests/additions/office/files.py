@@ -13,6 +13,8 @@ NAMES = {
     "mc": "http://schemas.openxmlformats.org/markup-compatibility/2006",
     "wps": "http://schemas.microsoft.com/office/word/2010/wordprocessingShape",
     "v": "urn:schemas-microsoft-com:vml",
+    "c": "http://schemas.openxmlformats.org/drawingml/2006/chart",
+    "cx": "http://schemas.microsoft.com/office/drawing/2014/chartex",
     "dgm": "http://schemas.openxmlformats.org/drawingml/2006/diagram",
     "cp": "http://schemas.openxmlformats.org/package/2006/metadata/core-properties",
     "dc": "http://purl.org/dc/elements/1.1/",
@@ -59,8 +61,11 @@ def run(text, properties=""):
     return f'<w:r><w:rPr>{properties}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
 
 
-def slides(path, *shapes, notes=(), title=None):
-    """A .pptx with a slide for each content of a shape tree. notes: number of a slide -> shapes of its notes."""
+def slides(path, *shapes, notes=(), title=None, **more):
+    """A .pptx with a slide for each content of a shape tree. notes: number of a slide -> shapes of its notes.
+
+    more: kind of a part that is related to the first slide -> its text.
+    """
     notes = dict(notes)
     numbers = range(1, len(shapes) + 1)
     listed = "".join(f"<p:sldId id='{n + 255}' r:id='s{n}'/>" for n in numbers)
@@ -78,6 +83,10 @@ def slides(path, *shapes, notes=(), title=None):
             parts[f"ppt/slides/_rels/{name}.rels"] = links(("n", "notesSlide", f"../notesSlides/{name}"))
             tree = f"<p:cSld><p:spTree>{notes[number]}</p:spTree></p:cSld>"
             parts[f"ppt/notesSlides/{name}"] = xml("p:notes", tree)
+    if more:
+        related = ((f"m{kind}", kind, f"../{kind}.xml") for kind in more)
+        parts["ppt/slides/_rels/slide98.xml.rels"] = links(*related)
+        parts |= {f"ppt/{kind}.xml": content for kind, content in more.items()}
     return package(path, parts, main="ppt/presentation.xml", title=title)
 
 
@@ -85,3 +94,22 @@ def shape(*paragraphs):
     """A shape of a slide with text."""
     inside = "".join(f"<a:p><a:r><a:t>{text}</a:t></a:r></a:p>" for text in paragraphs)
     return f"<p:sp><p:txBody><a:bodyPr/>{inside}</p:txBody></p:sp>"
+
+
+def chart(title, *series, kind="barChart"):
+    """A part with a chart. series: (name, categories, values, format of the values), in the order of the points."""
+    inside = "".join(
+        f"<c:ser><c:tx><c:strRef><c:f>S!$B$1</c:f><c:strCache>{points([name])}</c:strCache></c:strRef></c:tx>"
+        f"<c:cat><c:strRef><c:f>S!$A$2</c:f><c:strCache>{points(categories)}</c:strCache></c:strRef></c:cat>"
+        f"<c:val><c:numRef><c:numCache><c:formatCode>{code}</c:formatCode>{points(values)}</c:numCache></c:numRef></c:val>"
+        "</c:ser>"
+        for name, categories, values, code in series
+    )
+    runs = "".join(f"<a:r><a:t>{text}</a:t></a:r>" for text in title)
+    heading = f"<c:title><c:tx><c:rich><a:p>{runs}</a:p></c:rich></c:tx></c:title>"
+    return xml("c:chartSpace", f"<c:chart>{heading}<c:plotArea><c:{kind}>{inside}</c:{kind}></c:plotArea></c:chart>")
+
+
+def points(texts):
+    """The points of a chart's axis."""
+    return "".join(f'<c:pt idx="{number}"><c:v>{text}</c:v></c:pt>' for number, text in enumerate(texts))

@@ -7,6 +7,7 @@ from fastapi.responses import Response
 
 from ragbandit.additions.responses.errors import RESPONSES, WebSocketUnsupported, response_error, speaks_responses
 from ragbandit.additions.responses.foreign_form import completion_of_response
+from ragbandit.additions.responses.models import codex_models
 from ragbandit.additions.responses.response_stream import ResponseStream, undecided_failure
 from ragbandit.additions.responses.responses import ResponseBody, ResponseReply, response
 from ragbandit.additions.responses.stored_responses import response_question, response_record, stored_response
@@ -101,6 +102,7 @@ DOOR: Final = Door(
     schemas=("ragbandit.additions.responses.responses",),
     speaks=speaks_responses,
     error=response_error,
+    models=codex_models,
     base="/v1",
     as_completion=completion_of_response,
     instead={

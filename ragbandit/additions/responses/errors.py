@@ -6,6 +6,7 @@ from typing import Final
 from starlette.responses import Response
 from starlette.types import Scope
 
+from ragbandit.additions.responses.models import asks_for_codex_models
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import PARAMS, openai_error
 from ragbandit.shared.errors import RagBanditError
@@ -28,6 +29,8 @@ class WebSocketUnsupported(RagBanditError, code="WEBSOCKET_UNSUPPORTED", status=
 def speaks_responses(scope: Scope) -> bool:
     """Whether the caller of a request expects the shapes of responses."""
     path: str = scope["path"]
+    if asks_for_codex_models(scope):
+        return True
     return path == RESPONSES or path.startswith(f"{RESPONSES}/")
 
 

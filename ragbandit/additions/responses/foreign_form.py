@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ragbandit.additions.responses.items import chat_of_items
+from ragbandit.additions.responses.items import asks_for_summary, chat_of_items
 from ragbandit.router.api.openai.errors import Unsupported
 
 #: parameters of responses that need their own endpoint
@@ -21,6 +21,9 @@ def completion_of_response(body: Mapping[str, Any]) -> tuple[dict[str, Any], lis
         if body.get(name):
             message = f"{name} belongs to responses, and this endpoint has chat completions"
             raise Unsupported(message, field=name, remedy="POST /v1/responses")
+    if asks_for_summary(sent):
+        message = "an item compaction is no answer of a chat completion"
+        raise Unsupported(message, field="input", remedy="POST /v1/responses")
     return chat_of_items(body)
 
 

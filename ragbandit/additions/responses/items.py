@@ -41,6 +41,13 @@ ITEM: Final[dict[str, Any]] = {
 }
 #: types of items that have the summary of a conversation in place of its turns; the first one is ours
 COMPACTIONS: Final = ("compaction", "compaction_summary", "context_compaction")
+#: type of the item that ends an input and asks for such a summary
+_TRIGGER: Final = "compaction_trigger"
+_SUMMARIZE: Final = (
+    "Write a summary of this conversation for a model that goes on with it and sees nothing else. Say what the user "
+    "wants, what was decided and done, what is left to do, and all names, paths, values and errors that are needed for "
+    "it. Reply with the summary only."
+)
 #: how `encrypted_content` begins if this service has written the summary
 SUMMARY: Final = "ragbandit.summary.v1:"
 #: how `encrypted_content` begins that only OpenAI can read; other providers get text from Codex
@@ -49,6 +56,11 @@ _CIPHERTEXT: Final = "gAAAAA"
 _RUN_ELSEWHERE: Final = ("program_output",)
 #: fields of an item that belong neither to the arguments of a call nor to its result
 _HEAD: Final = frozenset({"type", "id", "call_id", "status", "name", "namespace", "arguments"})
+
+
+def asks_for_summary(sent: object) -> bool:
+    """Whether an input asks for a summary of the conversation, to be brought back in place of its turns."""
+    return isinstance(sent, list) and bool(sent) and sent[-1].get("type") == _TRIGGER
 
 
 def is_reference(item: Mapping[str, Any]) -> bool:
@@ -279,14 +291,17 @@ def chat_of_items(
     messages, sent = list(before), body["input"]
     if body.get("instructions"):
         messages.insert(0, {"role": "system", "content": body["instructions"]})
+    compacts = asks_for_summary(sent)
+    if compacts:
+        sent = [*sent[:-1], {"role": "user", "content": _SUMMARIZE}]
     unread = add_items(messages, [{"role": "user", "content": sent}] if isinstance(sent, str) else sent)
-    tools, ignored = tools_of(sent_tools(body), choice=body.get("tool_choice"))
+    tools, ignored = tools_of(sent_tools(body), choice="none" if compacts else body.get("tool_choice"))
     text, reasoning = object_in(body, "text"), object_in(body, "reasoning")
     is_known = reasoning.keys() <= _EFFORT  # otherwise it is the server's own object, as OpenRouter's
     wants_logprobs = body.get("top_logprobs") or "message.output_text.logprobs" in (body.get("include") or ())
     converted = {
         **tools,
-        "response_format": format_of(text.get("format")),
+        "response_format": None if compacts else format_of(text.get("format")),
         "reasoning_effort": reasoning.get("effort") if is_known else None,
         "reasoning": None if is_known else reasoning,
         OUTPUT_LIMIT: body.get("max_output_tokens"),

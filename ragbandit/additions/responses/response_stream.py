@@ -38,6 +38,8 @@ class ResponseStream:
             return [PING]
         if isinstance(event, StatusNote):
             return []
+        if self.decision.query.request.get(responses.COMPACTS):  # its one item needs the whole text
+            return self._created()
         if isinstance(event, TextPiece):
             return self._text_delta("output_text", event.text)
         thoughts, refusal = thoughts_of(event.delta), event.delta.get("refusal")
@@ -51,8 +53,9 @@ class ResponseStream:
         return events
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
-        events = self._created() + self._begin_reasoning(replies.message_of(outcome))
-        reply = responses.response(self.decision, outcome, base=self._base, saved=saved)
+        reply, events = responses.response(self.decision, outcome, base=self._base, saved=saved), self._created()
+        if any(item["type"] == "reasoning" for item in reply["output"]):
+            events += self._begin_reasoning(replies.message_of(outcome))
         has_message = any(item["type"] == "message" for item in reply["output"])
         is_empty = not self._items.keys() - {responses.item_id(self.decision, part="reasoning_text")}
         if has_message and (outcome.answer or is_empty):

@@ -4,7 +4,15 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL, ITEM, chat_of_items
+from ragbandit.additions.responses.items import (
+    CALL,
+    COMPACTIONS,
+    FREE_TEXT_CALL,
+    ITEM,
+    SUMMARY,
+    asks_for_summary,
+    chat_of_items,
+)
 from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, called_as, sent_tools
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_value
@@ -66,6 +74,8 @@ class ResponseReply(TypedDict):
     """The decision behind the answer; missing before there is an outcome."""
 
 
+#: key of a query's `request`: True if the answer is a summary in place of the conversation's turns
+COMPACTS: Final = "compacts"
 #: key of a query's `request`: sent parameters that the response repeats
 SENT: Final = "sent"
 #: parameter that a response repeats -> value if the request does not have it
@@ -150,6 +160,9 @@ def response(
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     passed = replies.message_of(outcome)
+    if decision.query.request.get(COMPACTS) and outcome.answer and replies.finish_of(outcome) not in _INCOMPLETE:
+        key = f"cmp_{_item_key(decision)}_0"
+        return [{"type": COMPACTIONS[0], "id": key, "encrypted_content": f"{SUMMARY}{outcome.answer}"}]
     called = enumerate(passed.get("tool_calls", ()))
     calls = [call_item(decision, call, place=place, status="completed") for place, call in called]
     items = []
@@ -337,6 +350,7 @@ class ResponseBody(OpenAIBody):
             "store": False if self.store is False else None,
             SENT: storable_value(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"),
             **call_facts(sent_tools(self.sent_fields)),
+            COMPACTS: True if asks_for_summary(self.input) else None,
         }
 
     def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[Json]]:

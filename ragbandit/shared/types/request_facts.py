@@ -80,6 +80,8 @@ class RequestFacts(TypedDict, total=False):
     call_types: Mapping[str, Json]
     """Name of a tool -> type of the item of its call, for tools that the client runs under a type of their own; "" for
     a tool without a namespace whose name begins as one."""
+    compacts: bool
+    """Whether the answer is a summary, which later requests bring back in place of the conversation's turns."""
     instructions: bool
     """Whether the response has `instructions`."""
     store: bool

@@ -371,3 +371,47 @@ def test_a_websocket_is_refused_by_426(codex):
     reply = codex.http.get("/v1/responses")
     assert (reply.status_code, reply.headers["allow"]) == (405, "POST")
     assert codex.http.get("/v1/decisions/x", headers=upgrade).status_code == 404
+
+
+def test_a_summary_in_place_of_turns(codex):
+    """An input that ends with a trigger is answered by one item `compaction`, which brings the summary to a model."""
+    turns = [said("My bird is a heron."), said("Noted.", role="assistant"), {"type": "compaction_trigger"}]
+    for streamed in (False, True):
+        more = {"tools": [LOOKUP], "tool_choice": "required", "text": {"format": {"type": "json_object"}}}
+        reply, sent = codex(turns, stream=streamed, **more)
+        assert (sent["tool_choice"], "response_format" in sent, len(sent["messages"])) == ("none", False, 3)
+        if streamed:
+            events = events_of(reply)
+            kinds = [event["type"].removeprefix("response.") for event in events]
+            assert kinds == ["created", "in_progress", "output_item.added", "output_item.done", "completed"]
+            output = events[-1]["response"]["output"]
+        else:
+            output = reply.json()["output"]
+            Response.model_validate(reply.json())
+        ((item),) = output
+        assert item["type"] == "compaction"
+        for kind in (item["type"], "compaction_summary", "context_compaction"):
+            _, sent = codex([item | {"type": kind}, said("Which bird?")])
+            assert [message["role"] for message in sent["messages"]] == ["user", "user"]
+            assert "It is a heron." in sent["messages"][0]["content"]
+    _, sent = codex([{"type": "item_reference", "id": output[0]["id"]}, said("Which bird?")])
+    assert "It is a heron." in sent["messages"][0]["content"]
+    later, _ = codex([*turns, said("Hi")])
+    assert ignored_of(codex, later) == ["input.compaction_trigger"]
+    refused, _ = codex(turns, path="/v1/chat/completions")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+
+def test_a_summary_that_is_cut_off_is_none(codex):
+    """Without a whole text there is no item `compaction`, so that a client does not go on with half a conversation."""
+    reply, _ = codex([said("call lookup {}"), {"type": "compaction_trigger"}], tools=[LOOKUP])
+    assert [item["type"] for item in reply.json()["output"]] == ["function_call"]
+
+
+def test_the_models_for_codex(codex):
+    """The query `client_version` asks for the list in Codex's form; without it, the list has OpenAI's."""
+    listed = codex.http.get("/v1/models?client_version=0.153.0").json()
+    plain = codex.http.get("/v1/models").json()
+    assert [model["slug"] for model in listed["models"]] == [model["id"] for model in plain["data"]]
+    assert all(model["base_instructions"] and model["visibility"] == "list" for model in listed["models"])
+    assert codex.http.get("/v1/models/auto?client_version=0.153.0").json()["id"] == "auto"

@@ -1,4 +1,7 @@
-"""Responses: OpenAI's newer interface, `/v1/responses`, also as bodies at the door of chat completions."""
+"""Responses: OpenAI's newer interface, `/v1/responses`, also as bodies at the door of chat completions.
+
+It reads the headers by which a client asks for a WebSocket.
+"""
 
 from ragbandit.shared.additions import Addition
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings, WorkerSettings
@@ -59,6 +60,13 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -
 #: settings of a server that do not change answers, and token_prices, which `generator_version` adds again
 _PATIENCE = {"concurrency", "read_s", "retries", "token_prices"}
 
+#: keys in the order of stored versions: an answer whose version is written in another order would be paid for again.
+#: Keys of further additions follow by name
+_VERSION_KEYS: Final = (
+    *("name", "model", "precision", "device", "context_tokens", "trained_tokens", "script", "script_s"),
+    *("token_prices", "openai", "anthropic"),
+)
+
 
 def generator_version(settings: GeneratorSettings) -> str:
     """The settings that influence answers or their prices, as JSON. Stored answers of another version are not used."""
@@ -70,7 +78,11 @@ def generator_version(settings: GeneratorSettings) -> str:
         excluded[settings.name] = _PATIENCE
     version = settings.model_dump(mode="json", exclude=excluded)
     version |= {"token_prices": settings.prices_by_model, "context_tokens": settings.known_context}
-    return json.dumps(version, sort_keys=True)  # additions decide the order of keys
+    return json.dumps({name: version[name] for name in sorted(version, key=_place_in_version)})
+
+
+def _place_in_version(key: str) -> tuple[int, str]:
+    return (_VERSION_KEYS.index(key) if key in _VERSION_KEYS else len(_VERSION_KEYS)), key
 
 
 def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:

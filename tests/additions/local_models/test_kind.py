@@ -46,3 +46,20 @@ def test_speed_does_not_change_the_version_of_answers():
     plain = generator_version(GeneratorSettings())
     assert generator_version(GeneratorSettings(threads=2, max_batch=3)) == plain
     assert generator_version(GeneratorSettings(precision="float32")) != plain
+
+
+SERVER = (
+    '"openai": {"base_url": null, "api_key_env": "OPENAI_API_KEY", "api": "chat", "kind": null, "headers": {}, '
+    '"stream": "auto", "prefix": "user", "max_tokens_field": "max_tokens", "seed": null, "fields": {}, "passed": null, '
+    '"media_chars": 16000000, "logprobs": false, "first_piece_s": null, "template_tokens": 64, "bytes_per_token": 1.0}}'
+)
+
+
+def test_the_version_of_stored_answers_stays():
+    """Versions are written as they have been stored: another order of keys would make a bought answer be paid again."""
+    settings = GeneratorSettings(precision="float32", trained_tokens=["[x]"])
+    assert generator_version(settings) == (
+        '{"name": "local", "model": "HuggingFaceTB/SmolLM2-135M-Instruct", "precision": "float32", "device": "auto", '
+        '"context_tokens": 2048, "trained_tokens": ["[x]"], "script": {"": "So the answer is: scripted."}, '
+        '"script_s": 0.0, "token_prices": {}, ' + SERVER
+    )

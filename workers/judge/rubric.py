@@ -281,7 +281,7 @@ def _tokens(text: str, at: int) -> tuple[list[str], int]:
             tokens.append(match.group().strip())
         if depth == 0:
             return tokens, at
-    if _UNENDED.match(text, at):  # nobody can tell whether a score is in it
+    if _UNENDED.match(text, at):  # a score may be in it
         raise UnreadableScores("the reply has a text in quotes without an end")
     return tokens, at
 

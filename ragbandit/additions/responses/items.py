@@ -280,9 +280,10 @@ def _check_lists(body: Mapping[str, Any]) -> None:
 
 
 def chat_of_items(
-    body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = ()
+    body: Mapping[str, Any], *, before: Sequence[dict[str, Any]] = (), known: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """Convert the body of a response to a chat completion. before: messages that come before the input.
+    """Convert the body of a response to a chat completion. before: messages that come before the input. known: tools
+    of items before it.
 
     Returns (messages and parameters of that chat completion, names of ignored tools, items and parameters). Raises
     InvalidInput.
@@ -295,7 +296,7 @@ def chat_of_items(
     if compacts:
         sent = [*sent[:-1], {"role": "user", "content": _SUMMARIZE}]
     unread = add_items(messages, [{"role": "user", "content": sent}] if isinstance(sent, str) else sent)
-    tools, ignored = tools_of(sent_tools(body), choice="none" if compacts else body.get("tool_choice"))
+    tools, ignored = tools_of([*known, *sent_tools(body)], choice="none" if compacts else body.get("tool_choice"))
     text, reasoning = object_in(body, "text"), object_in(body, "reasoning")
     is_known = reasoning.keys() <= _EFFORT  # otherwise it is the server's own object, as OpenRouter's
     wants_logprobs = body.get("top_logprobs") or "message.output_text.logprobs" in (body.get("include") or ())

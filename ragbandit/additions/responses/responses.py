@@ -102,9 +102,13 @@ _REPEATED: Final[dict[str, Any]] = {
 _CREDENTIALS: Final = frozenset({"authorization", "headers"})
 
 
+def storable_tools(tools: Sequence[Mapping[str, Any]]) -> list[Json]:
+    return [{name: tool[name] for name in tool if name not in _CREDENTIALS} for tool in tools]
+
+
 def _repeated(sent: Mapping[str, Any]) -> dict[str, Json]:
     repeated = {name: sent[name] for name in _REPEATED if sent.get(name) is not None}
-    tools = [{name: tool[name] for name in tool if name not in _CREDENTIALS} for tool in repeated.pop("tools", ())]
+    tools = storable_tools(repeated.pop("tools", ()))
     return repeated | ({"tools": tools} if tools else {})
 
 
@@ -353,11 +357,14 @@ class ResponseBody(OpenAIBody):
             COMPACTS: True if asks_for_summary(self.input) else None,
         }
 
-    def sent(self, before: Sequence[dict[str, Any]] = ()) -> tuple[dict[str, Any], list[Json]]:
-        """Convert the body to a chat completion. before: messages that come before the input. Returns (messages and
-        parameters of that chat completion, names of ignored tools, items and parameters). Raises InvalidInput.
+    def sent(
+        self, before: Sequence[dict[str, Any]] = (), *, known: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[dict[str, Any], list[Json]]:
+        """Convert the body to a chat completion. before: messages that come before the input. known: tools of items
+        before it. Returns (messages and parameters of that chat completion, names of ignored tools, items and
+        parameters). Raises InvalidInput.
         """
-        sent, ignored = chat_of_items(self.sent_fields, before=before)
+        sent, ignored = chat_of_items(self.sent_fields, before=before, known=known)
         return sent, short_names(ignored)
 
 

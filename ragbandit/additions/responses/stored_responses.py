@@ -8,9 +8,16 @@ from typing import Any, Final, cast
 from fastapi import Request
 
 from ragbandit.additions.responses.items import is_reference
-from ragbandit.additions.responses.responses import ResponseBody, check_response, decisions_of_item, response
+from ragbandit.additions.responses.responses import (
+    ResponseBody,
+    check_response,
+    decisions_of_item,
+    response,
+    storable_tools,
+)
+from ragbandit.additions.responses.tools import call_facts, item_tools, sent_tools
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.openai.chats import Chat, read_chat
+from ragbandit.router.api.openai.chats import Chat, read_chat, storable_value
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
@@ -36,6 +43,9 @@ MOST_CHARACTERS: Final = 2_097_152
 SAID: Final = "said"
 #: largest size of messages that are stored under SAID, characters of JSON
 MOST_SAID: Final = 262_144
+#: key of a query's `request`: tools of the items in the input of a response and of earlier ones. Above MOST_SAID only
+#: their size
+ITEM_TOOLS: Final = "item_tools"
 #: key of a query's `request`: True if the answer before, with calls, is the first message of the turn
 REPEATS: Final = "repeats_answer"
 
@@ -78,24 +88,27 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
     named_id = id_in_header(key)
     response_id = named_id or f"{RESPONSE_PREFIX}{new_id()}"
     own_id, session = None if body.store is False else response_id, None
-    before, earlier = list[dict[str, Any]](), None
+    before, earlier, known = list[dict[str, Any]](), None, list[dict[str, Any]]()
     instructions = int(bool(body.instructions))  # number of messages that `instructions` make
     facts = await read_body(request, lambda: body.facts)
     if body.previous_response_id is not None:
         decision, before = await _messages_before(request, body.previous_response_id)
+        known = _known_tools(decision)
+        facts |= call_facts([*known, *sent_tools(body.sent_fields)])
         session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
         facts[CHAIN] = [decision.id, *_ids_before(decision)][:MOST_LINKS]
         if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
             earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
     facts[QUOTED] = list[Json](await _insert_items(request, body))
     skip = instructions + len(before)
-    chat, facts["ignored"] = await read_body(request, _chat_of, request, body, before=before, skip=skip)
+    more: dict[str, Any] = {"before": before, "known": known, "skip": skip}
+    chat, facts["ignored"] = await read_body(request, _chat_of, request, body, **more)
     if len(chat.sent["messages"]) == skip:
         raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
     if before and chat.sent["messages"][skip - 1].get("tool_calls"):
         skip, facts[REPEATS] = skip - 1, True
     if body.store is not False:
-        facts |= said_of(chat.sent["messages"][skip:])
+        facts |= said_of(chat.sent["messages"][skip:]) | _kept_tools(body, known=known)
     if named_id is None:
         facts[NAMED_ID] = False
     ids: dict[str, str | None] = {"decision_id": response_id, "session": session, "own_id": own_id}
@@ -103,10 +116,15 @@ async def response_question(request: Request, body: ResponseBody, *, key: str | 
 
 
 def _chat_of(
-    request: Request, body: ResponseBody, *, before: Sequence[dict[str, Any]], skip: int
+    request: Request,
+    body: ResponseBody,
+    *,
+    before: Sequence[dict[str, Any]],
+    known: Sequence[Mapping[str, Any]],
+    skip: int,
 ) -> tuple[Chat, list[Json]]:
     """Returns (the chat of a response, names of what it lacks). skip: number of messages before those of the input."""
-    sent, ignored = body.sent(before)
+    sent, ignored = body.sent(before, known=known)
     passed = bool(router_of(request).service.passing)
     return read_chat(sent, at="input", skip=skip, passed=passed), ignored
 
@@ -162,6 +180,23 @@ def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
             return {}
     size = len(json.dumps(messages, ensure_ascii=False))
     return {SAID: [dict(message) for message in messages] if size <= MOST_SAID else size}
+
+
+def _kept_tools(body: ResponseBody, *, known: Sequence[dict[str, Any]]) -> dict[str, Json]:
+    """Returns {ITEM_TOOLS: ...} for the query's `request`; {} if no item has brought tools."""
+    new = item_tools(body.input)
+    tools = storable_tools([*(tool for tool in known if tool not in new), *new])
+    size = len(json.dumps(tools, ensure_ascii=False))
+    kept: Json = storable_value(tools, field="input") if size <= MOST_SAID else size
+    return {ITEM_TOOLS: kept} if tools else {}
+
+
+def _known_tools(decision: Decision) -> list[dict[str, Any]]:
+    """The tools that items of a chain have brought. Raises InvalidInput if they are not stored."""
+    kept = decision.query.request.get(ITEM_TOOLS)
+    if isinstance(kept, int):
+        raise _lost(f"the tools in items of {decision.id} have {kept} characters, and {MOST_SAID} are kept")
+    return cast(list[dict[str, Any]], kept) if isinstance(kept, list) else []
 
 
 def _lost(message: str) -> InvalidInput:

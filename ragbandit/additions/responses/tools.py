@@ -132,7 +132,12 @@ def in_namespace(name: str, space: object) -> str:
 
 def sent_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The tools of a request and of the items in its input. Raises InvalidInput."""
-    tools, items = list(body.get("tools") or ()), body.get("input")
+    return [*(body.get("tools") or ()), *item_tools(body.get("input"))]
+
+
+def item_tools(items: object) -> list[dict[str, Any]]:
+    """The tools of the items in an input. Raises InvalidInput."""
+    tools = list[dict[str, Any]]()
     for place, item in enumerate(items if isinstance(items, list) else ()):
         if item.get("type") in TOOL_ITEMS:
             sent = item.get("tools")

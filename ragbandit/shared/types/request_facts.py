@@ -71,6 +71,8 @@ class RequestFacts(TypedDict, total=False):
     """Ids that the responses of the items in the input may have."""
     said: Json
     """Messages of this response's own turn; their size if they are too large."""
+    item_tools: Json
+    """Tools that the items of a chain of responses have brought; their size if they are too large."""
     repeats_answer: bool
     """Whether the answer before, with its calls, is the first message of the turn."""
     sent: Mapping[str, Json]

@@ -415,3 +415,19 @@ def test_the_models_for_codex(codex):
     assert [model["slug"] for model in listed["models"]] == [model["id"] for model in plain["data"]]
     assert all(model["base_instructions"] and model["visibility"] == "list" for model in listed["models"])
     assert codex.http.get("/v1/models/auto?client_version=0.153.0").json()["id"] == "auto"
+
+
+def test_tools_of_items_stay_in_a_chain(codex):
+    """Tools of items hold for all later responses of a chain, and those of `tools` for one response."""
+    space = {"type": "namespace", "name": "mcp__birds", "description": "Birds", "tools": [LOOKUP]}
+    first, _ = codex([{"type": "additional_tools", "tools": [space]}, said("Hi")], tools=[EXEC])
+    second, sent = codex("And?", previous_response_id=first.json()["id"])
+    assert names_of(sent) == ["mcp__birds__lookup"]
+    third, sent = codex([said("call mcp__birds__lookup {}")], previous_response_id=second.json()["id"], tools=[SEARCH])
+    assert names_of(sent) == ["mcp__birds__lookup", "tool_search"]
+    (call,) = calls_of(third)
+    assert (call["name"], call["namespace"]) == ("lookup", "mcp__birds")
+    large = [{"type": "additional_tools", "tools": [LOOKUP | {"description": "x" * 300_000}]}, said("Hi")]
+    first, _ = codex(large)
+    refused, _ = codex("And?", previous_response_id=first.json()["id"])
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "previous_response_id")

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def whose_turn() -> str:
-    """The addition whose turn it is: each commit leaves out one. The first one outside a clone."""
+    """Name of the addition whose turn it is with this commit; outside a clone, the first name."""
     asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     names = sorted(additions())
     return names[int(asked.stdout.strip() or "0", 16) % len(names)]

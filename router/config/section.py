@@ -17,7 +17,7 @@ _Extended = TypeVar("_Extended", bound="Section")
 class Section(BaseModel):
     """Base of all sections. Refuses unknown keys, wrong types, and numbers that are not finite."""
 
-    #: of an addition's part: paths of its settings that accept a section like `generator`, or the name of a generator
+    #: in an addition: paths of settings that accept a section like `generator`, or a name in `generators`
     by_name: ClassVar[tuple[tuple[str, ...], ...]] = ()
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 

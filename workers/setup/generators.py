@@ -142,7 +142,7 @@ def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) ->
 
 
 def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[ArmName, tuple[WorkerArm, Strategy]]:
-    """Make these arms, and all arms that they ask. Loads no model. Raises ConfigError."""
+    """Instances of the arms and of all arms that they ask. Loads no model. Raises ConfigError."""
     strategies: dict[ArmName, tuple[WorkerArm, Strategy]] = {}
     pending = dict(arms)
     while pending:

@@ -104,7 +104,7 @@ class Step:
     batch.
     """
 
-    #: of an addition's step: class name of the step of the core after which it stands; "" is the first place
+    #: for a step of an addition: class name of the step of the core after which it stands; "" is the first place
     follows: ClassVar[str] = ""
     #: whether the settings give the step something to do, set by `configure`; questions skip the others
     is_on: bool = True

@@ -20,7 +20,7 @@ from ragbandit.router.reporting.paired_questions import ComparedQuestion, Compar
 from ragbandit.router.reporting.reading import PairedComparison, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
-from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to
+from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to, pairing_reader
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.shared.texts.formats import counted, money, roughly
@@ -242,7 +242,7 @@ def with_earlier_arms(database: Database, pairing: Pairing, *, label: str) -> Pa
     StoreError.
     """
     with database.read() as connection:
-        stored = position_of(connection, _reader(label))
+        stored = position_of(connection, pairing_reader(label))
     earlier = stored["versions"] if stored and stored["judge"] == pairing.judge else {}
     return replace(pairing, versions={**earlier, **pairing.versions})
 
@@ -255,11 +255,9 @@ def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str
     position: dict[str, Json] = {"judge": pairing.judge, "versions": {**pairing.versions}, "rater": rater}
     position["by_model"] = pairing.by_model
     with database.write() as connection:
-        move_position(connection, _reader(label), position=position, now=now)
-
-
-def _reader(label: str) -> str:
-    return f"decide:{label}"
+        earlier = position_of(connection, pairing_reader(label)).get("asked", ())
+        position["asked"] = sorted({*earlier, *pairing.versions})  # the audit accepts answers by earlier judges, too
+        move_position(connection, pairing_reader(label), position=position, now=now)
 
 
 def stored_comparison(
@@ -267,7 +265,7 @@ def stored_comparison(
 ) -> PairedComparison | None:
     """The comparison by the stored answers; None if no question of the period was asked again. Raises StoreError."""
     with database.read() as connection:
-        stored = position_of(connection, _reader(scope.label))
+        stored = position_of(connection, pairing_reader(scope.label))
     secret = known_secret(database, name=DRAWS) if stored else None
     if secret is None or against not in stored["versions"]:
         return None

@@ -33,7 +33,7 @@ from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFac
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.types import ArmName, DecisionId, Query, RequestFacts
+from ragbandit.shared.types import AppliedRules, ArmName, DecisionId, LackingArms, Query, RequestFacts
 
 #: reasons why a question cannot be asked again; the first takes the other arm's name
 NOT_OFFERED: Final = "{} was not on offer: rules of the tenant or of the request"
@@ -122,7 +122,7 @@ def read_paired_questions(
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
-        *decisions.c["id", "arm", "arms", "propensity", "request", "tenant", "api_key", "context"],
+        *decisions.c["id", "arm", "arms", "allowed", "facts", "propensity", "request", "tenant", "api_key", "context"],
         *FACT_COLUMNS,
         func.length(decisions.c.text).label("length"),
         scope.is_open.label("is_open"),
@@ -137,6 +137,8 @@ def read_paired_questions(
         with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
             for row in result.mappings():
                 offered, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
+                if against not in offered and _came_later(row, arm=against):
+                    offered.append(against)
                 if facts.is_imported or reason_to_leave_out(row, facts=facts, arms=offered) is not None:
                     continue
                 count += 1
@@ -214,6 +216,17 @@ def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacl
         length=row["length"] or 0,
         dollars=dollars,
     )
+
+
+def _came_later(row: RowMapping, *, arm: str) -> bool:
+    """Whether an arm that was not on offer could be asked: neither the caller nor a rule kept it away, nor did it lack
+    an ability, so it was not configured yet or not in service. The rules of now have their own say (`_forbidden`).
+    """
+    if row["allowed"] is not None and arm not in json.loads(row["allowed"]):
+        return False
+    facts = object_or_empty(row["facts"])
+    rules, lacking = AppliedRules.of(facts), LackingArms.of(facts)
+    return (rules is None or arm in rules.arms) and (lacking is None or arm not in lacking.needs)
 
 
 def _forbidden(

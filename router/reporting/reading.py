@@ -178,6 +178,8 @@ class ReportScope:
     reward: RewardSettings | None = None
     #: the operator's rules of now, under which stored questions may be asked again; None without rules
     rules: RuleBook | None = None
+    #: names of the arms of now; one that no question of the period was offered can be compared by asking it
+    configured: frozenset[str] = frozenset()
 
     @property
     def condition(self) -> ColumnElement[bool]:

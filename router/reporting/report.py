@@ -56,7 +56,8 @@ def report(
         the arm that is surely the best so far
     now: time of the report, seconds since 1970; None for the end of the period
 
-    Raises InvalidInput for an impossible period, NotFound for an arm that was never offered, StoreError.
+    Raises InvalidInput for an impossible period, NotFound for an arm that was never offered and is not in
+    `scope.configured`, StoreError.
     """
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
         message = f"{scope.since:g} to {scope.until:g} is not a period"
@@ -99,7 +100,11 @@ def report_of(
     everything = np.ones(len(log.arm), dtype=np.bool_)
     pairs = [groups.comparison(ROUTING, everything, against=place) for place in range(len(log.arms))]
     arms = [pair.comparison for pair in pairs]
-    chosen, why = _arm_to_compare(log, arms, policy=policy, against=against)
+    is_new = against is not None and against not in log.arms and against in scope.configured
+    chosen, why = (None, AS_ASKED) if is_new else _arm_to_compare(log, arms, policy=policy, against=against)
+    total = None if chosen is None else arms[chosen]
+    if is_new:
+        total = _without_questions(ArmName(str(against)))
     left_out = {reason: round(count * log.scale) for reason, count in log.left_out.items()}
     if chosen is not None:
         left_out |= {reason: round(count * log.scale) for reason, count in _not_comparable(log, chosen) if count}
@@ -120,7 +125,7 @@ def report_of(
         why=why,
         price=None if scope.reward is None else price_words(scope.reward),
         sample=log.sample,
-        total=None if chosen is None else arms[chosen],
+        total=total,
         to_rate=None if chosen is None or unsteady or alarm else _to_rate(log, pairs[chosen], arm=chosen),
         curve=curve,
         arms=tuple(
@@ -134,6 +139,13 @@ def report_of(
     )
     notes = tuple(_notes(result, log, policy=policy))
     return replace(result, sentence=words.report_sentence(result, now=scope.until if now is None else now), notes=notes)
+
+
+def _without_questions(arm: ArmName) -> Comparison:
+    """The comparison with an arm that no question was offered: live traffic shows nothing of it."""
+    nothing: dict[str, Any] = {"design": "live traffic", "questions": 0, "rated": 0, "reward": Difference()}
+    missing = "answers of both to the same questions"
+    return replace(compare(ROUTING, f"always {arm}", second_arm=arm, **nothing), missing=missing)
 
 
 def traffic_cost_unit(log: ReportRows) -> Unit:
@@ -358,21 +370,7 @@ def _clipped(value: Difference, low: float, high: float) -> Difference:
 def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterator[str]:
     unit, costs = report.unit, log.costs[report.unit]
     if report.total is not None:
-        yield f"compared with {report.total.second}: {report.why}"
-        yield (
-            "costs include all outcomes, reward and quality only rated answers; 95 % intervals stay valid however "
-            "often you look"
-        )
-        yield (
-            f"rated: {'; '.join(_rated_shares(log))}. The rated answers of an arm stand for its others, which holds if "
-            "nobody chooses what to rate by how good it is; labels and scores that were drawn here count by their "
-            "probabilities"
-        )
-        if report.total.bounded:
-            yield (
-                f"{report.total.bounded:,} of these questions offered {report.compared_arm}, but could not draw it: "
-                "its reward there lies between its bounds, and costs are compared without them"
-            )
+        yield from _about_total(report.total, report, log)
     if report.left_out:
         parts = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(report.left_out.items()))
         yield f"questions that are in no comparison: {parts}"
@@ -392,6 +390,26 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
+
+
+def _about_total(total: Comparison, report: Report, log: ReportRows) -> Iterator[str]:
+    yield f"compared with {total.second}: {report.why}"
+    if not len(log.arm):
+        return
+    yield (
+        "costs include all outcomes, reward and quality only rated answers; 95 % intervals stay valid however "
+        "often you look"
+    )
+    yield (
+        f"rated: {'; '.join(_rated_shares(log))}. The rated answers of an arm stand for its others, which holds if "
+        "nobody chooses what to rate by how good it is; labels and scores that were drawn here count by their "
+        "probabilities"
+    )
+    if total.bounded:
+        yield (
+            f"{total.bounded:,} of these questions offered {report.compared_arm}, but could not draw it: "
+            "its reward there lies between its bounds, and costs are compared without them"
+        )
 
 
 def _rated_shares(log: ReportRows) -> Iterator[str]:

@@ -18,6 +18,8 @@ def report_sentence(report: Report, *, now: float) -> str:
     start += f"{period_of(report, now=now)}: "
     if total is None:
         return f"{start}no questions that compare two arms."
+    if not total.questions:
+        return f"{start}{_verdict(total)}."
     text = f"{_asked(total)} for {_spent(total, report.unit)}"
     if report.sample is not None:
         text = f"{_spent(total, report.unit, is_sample=True)}, {sample_words(report.sample)}"
@@ -44,6 +46,8 @@ def asked_words(asked: PairedComparison) -> str:
 
 
 def _verdict(total: Comparison) -> str:
+    if not total.questions:
+        return f"no question was offered {total.second_arm}"
     if not total.rated:
         return "no answer was rated, so that nothing is known of quality"
     return comparison_words.sentence(total)

@@ -4,6 +4,7 @@ A pair has one row for each arm. Rows are found by the sha256 of the arm's defin
 arm is asked again, and another judge judges again.
 """
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,7 +17,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
-from ragbandit.router.storage.sql.tables import decisions, paired_answers
+from ragbandit.router.storage.sql.tables import decisions, paired_answers, reading_positions
 from ragbandit.shared.types import ERASED, ArmName, Cost, DecisionId, OutcomeStatus
 
 #: ids per statement
@@ -95,6 +96,18 @@ def _blank(answer: PairedAnswer) -> PairedAnswer:
     error, unjudged = (None if text is None else ERASED for text in (answer.error, answer.unjudged))
     reason = answer.stop_reason if answer.stop_reason in KNOWN_REASONS else ERASED
     return replace(answer, answer=None, error=error, unjudged=unjudged, stop_reason=reason)
+
+
+def asked_arms(connection: Connection) -> set[str]:
+    """Names of all arms that a paired comparison of this store has asked."""
+    is_pairing = reading_positions.c.reader.startswith(pairing_reader(""), autoescape=True)
+    texts = connection.scalars(select(reading_positions.c.position).where(is_pairing))
+    return {name for text in texts for name in json.loads(text).get("asked", ())}
+
+
+def pairing_reader(label: str) -> str:
+    """Key in `reading_positions` for the answers that the reports of a ledger count."""
+    return f"decide:{label}"
 
 
 def answers_to(connection: Connection, ids: Sequence[DecisionId]) -> Iterator[PairedAnswer]:

@@ -69,6 +69,7 @@ NOT_RUN = {
     "policy promote": "waits for evidence: tests/integration/cli/test_policy_cli.py",
     "policy rollback": "needs a promoted version: tests/integration/cli/test_policy_cli.py",
     "report --since 7d --decide": "asks arms: tests/integration/reporting/test_decide.py",
+    "report --since 30d --against candidate": "needs an arm of its own: tests/integration/test_before_you_switch.py",
     "data reprice": "needs workers' answers with a wrong price: tests/integration/learning/test_repricing.py",
     "data export --before": "needs rows of three months: tests/integration/cli/test_export_import.py",
 }

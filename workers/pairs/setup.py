@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
-from ragbandit.router.config.rules import RuleBook
-from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import (
@@ -73,7 +71,13 @@ def prepared(
     pipelines: functions of the user's arms. result: report of the request's period, if it is made already. Raises
         InvalidInput, NotFound, ConfigError, StoreError
     """
-    scope = _scope_of(request, label=ledger.label, reward=settings.reward, rules=settings.rule_book)
+    scope = _scope_of(
+        request,
+        label=ledger.label,
+        reward=settings.reward,
+        rules=settings.rule_book,
+        configured=frozenset(settings.arms),
+    )
     if result is None:
         result = report(ledger.database, scope, policy=settings.policy, against=request.against, now=time.time())
     against, pipelines = _arm_of(result), pipelines or {}
@@ -124,14 +128,14 @@ def prepared(
     )
 
 
-def _scope_of(request: VerdictRequest, *, label: PolicyLabel, reward: RewardSettings, rules: RuleBook) -> ReportScope:
-    period: dict[str, Any] = {"since": request.since, "until": request.until}
-    return ReportScope(label=label, **period, tenant=request.tenant, reward=reward, rules=rules)
+def _scope_of(request: VerdictRequest, *, label: PolicyLabel, **terms: Any) -> ReportScope:
+    """The scope of a request. terms: the reward, the rules and the arms of now"""
+    return ReportScope(label=label, since=request.since, until=request.until, tenant=request.tenant, **terms)
 
 
 def _arm_of(result: Report) -> ArmName:
     if result.compared_arm is None:
-        remedy = "give a longer period, or another tenant"
+        remedy = "name the arm to ask (--against), or give a longer period, or another tenant"
         raise InvalidInput("no question of the period compares two arms", field="since", remedy=remedy)
     return result.compared_arm
 

@@ -79,6 +79,7 @@ def report(
             tenant=tenant,
             reward=settings.reward,
             rules=settings.rule_book,
+            configured=frozenset(settings.arms),
         )
 
         def made() -> Report:

@@ -90,6 +90,14 @@ class AppliedRules(Fact):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LackingArms(Fact):
+    """Arms that cannot do what the request needs -> the needs that they lack."""
+
+    key: ClassVar[str] = "lacking"
+    needs: Mapping[ArmName, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TaskTurn(Fact):
     """The place of a turn in a task: all turns of a task belong to its first decision, which drew their arm."""
 

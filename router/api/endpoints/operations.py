@@ -188,7 +188,13 @@ async def read_report(
     begin = max(0.0, end - 7 * 86_400.0) if since is None else since
     label, settings = router.ledger.label, router.settings
     scope = ReportScope(
-        label=label, since=begin, until=end, tenant=tenant, reward=settings.reward, rules=settings.rule_book
+        label=label,
+        since=begin,
+        until=end,
+        tenant=tenant,
+        reward=settings.reward,
+        rules=settings.rule_book,
+        configured=frozenset(settings.arms),
     )
     read = partial(report, router.database, scope, policy=settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)

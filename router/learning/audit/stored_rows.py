@@ -26,6 +26,7 @@ from ragbandit.router.storage.access.spending import (
     spenders_of,
 )
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.paired_answers import asked_arms
 from ragbandit.router.storage.rows.conversion import feedback_body_hash, feedback_value
 from ragbandit.router.storage.rows.outcome_rows import LATER, cost_value, outcome_hashes, outcome_value, own_cost
 from ragbandit.router.storage.sql.counters import day_of
@@ -43,12 +44,15 @@ class RowCheck:
         self.ledger, self.verdict, self.now = ledger, verdict, now
         self.without_hash = 0
         self._corrections = Corrections()
+        #: arms that paired comparisons have asked; one of them may be newer than the question
+        self._asked_arms = set[str]()
         #: spender -> day -> units of dollars of its outcomes
         self._dollars: dict[Spender, dict[str, int]] = defaultdict(lambda: defaultdict(int))
 
     def run(self) -> None:
         with self.ledger.database.read() as connection:
             self._corrections = corrections_of(connection)
+            self._asked_arms = asked_arms(connection)
         of_ledger = updates.c.policy == self.ledger.label
         for rows in self._pages(updates, updates.c.seq, where=of_ledger):
             self._check_updates(rows)
@@ -142,8 +146,8 @@ class RowCheck:
                 cost_value(row["cost"])
                 if row["quality"] is not None and not 0.0 <= row["quality"] <= 1.0:
                     self._fail(f"{what} has the quality {row['quality']:g}, outside of 0 to 1")
-                if row["arm"] not in json.loads(decision["arms"]):
-                    self._fail(f"{what}: the arm was not offered")
+                if row["arm"] not in json.loads(decision["arms"]) and row["arm"] not in self._asked_arms:
+                    self._fail(f"{what}: the arm was not offered, and no paired comparison has asked it")
                 if row["is_stored"] and row["arm"] != decision["arm"]:
                     self._fail(f"{what} is called stored, but the decision drew {decision['arm']}")
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
-from ragbandit.router.serving.deciding.steps.needs import LackingArms
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import Candidate
 from ragbandit.router.storage.rows.conversion import canonical
@@ -21,6 +20,7 @@ from ragbandit.shared.types import (
     CandidateNotes,
     Decision,
     FeatureRows,
+    LackingArms,
     Query,
     candidate_notes,
 )

@@ -1,21 +1,12 @@
 """An arm that cannot do what a request needs is not offered for it, and a chat is kept only if its arm passes it on."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import replace
 
 from ragbandit.router.serving.abilities import as_text, lacks_of, no_arm, passing_arms
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.shared.types import ArmName, Decision, Fact
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LackingArms(Fact):
-    """Arms that cannot do what the request needs -> the needs that they lack."""
-
-    key: ClassVar[str] = "lacking"
-    needs: Mapping[ArmName, tuple[str, ...]]
+from ragbandit.shared.types import Decision, LackingArms
 
 
 class Needs(Step):

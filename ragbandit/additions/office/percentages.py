@@ -19,7 +19,7 @@ _CONTEXT: Final = Context(prec=800, rounding=ROUND_HALF_UP)
 _COMPARISONS: Final = {"<": lt, ">": gt, "<=": le, ">=": ge, "=": eq, "<>": ne}
 _CONDITION: Final = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?[\d.]+)\]")
 #: parts of a section: a text in quotes, a sign after \\, a space as wide as a sign, a sign that fills, a mark, digits
-_PART: Final = re.compile(r'"([^"]*)"?|\\(.)|(_.)|\*.|(\[[^\]]*\])|(General|[0#?][0#?,.]*|\.[0#?]+)|(.)', re.DOTALL)
+_PART: Final = re.compile(r'"([^"]*)"?|\\(.)|(_.)|\*.|(\[[^\[\]]*\])|(General|[0#?][0#?,.]*|\.[0#?]+)|(.)', re.DOTALL)
 #: signs of dates, texts, fractions and powers, of which this module knows nothing, outside of quotes
 _OTHER: Final = re.compile(r"[dmyhs@/e]", re.IGNORECASE)
 

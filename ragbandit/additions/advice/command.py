@@ -9,10 +9,10 @@ from ragbandit.additions.advice.applying import apply_advice
 from ragbandit.additions.advice.assessment import advice_assessment, arm_notes
 from ragbandit.additions.advice.run import AdviceRun, RunOptions, advice_on
 from ragbandit.additions.advice.verdict import Ask
+from ragbandit.additions.evaluation.assessments import show_assessment
 from ragbandit.additions.evaluation.compared_arms import check_configured
 from ragbandit.additions.evaluation.outcomes import STORE, OutcomeReader
 from ragbandit.additions.evaluation.warm import check_warm_policy
-from ragbandit.router.cli.assessments import show_assessment
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ColumnsOption, ConfigOption, JsonOption, SkipBadOption, check_dollars
 from ragbandit.router.cli.progress import bars

@@ -9,12 +9,12 @@ from typing import Any
 import typer
 
 from ragbandit.additions.evaluation import results
+from ragbandit.additions.evaluation.assessments import show_assessment
 from ragbandit.additions.evaluation.file_questions import FileQuestions
 from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer
 from ragbandit.additions.evaluation.labelled_questions import CRUD, LabelledQuestion, distinct, read_questions
 from ragbandit.additions.evaluation.quizzes import Quizzes
 from ragbandit.additions.evaluation.routers.routing_table import time_one_of
-from ragbandit.router.cli.assessments import show_assessment
 from ragbandit.router.cli.console import errors, interruptible
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.config.settings import Settings

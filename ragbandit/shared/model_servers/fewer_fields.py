@@ -35,6 +35,8 @@ _BEGINNING: Final = re.compile(
 GO_ON: Final = "Go on exactly where your last message ends, without repeating it."
 #: refusal of a header for betas that does not name it
 _BETA: Final = re.compile(r"\bbetas?\b", re.IGNORECASE)
+#: refusal of a request without a header or one of its values
+_NEEDED: Final = re.compile(r"\b(?:requires?|required|needs?|missing|must (?:include|have|send|set))\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +120,8 @@ def _ended_by_user(body: Mapping[str, Any], message: str) -> FewerFields | None:
 
 def _fewer_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str, str]) -> FewerFields | None:
     """The client's headers without the values that are refused; without the header if the message names none."""
+    if _NEEDED.search(message):
+        return None
     text, words = message.lower().replace("_", "-"), {*re.findall(r"[\w.:-]+", message)}
     for name, sent in headers.items():
         if name.lower() not in text and not (name.lower().endswith("-beta") and _BETA.search(message)):

@@ -170,6 +170,8 @@ def test_refused_values_of_a_header_are_left_out():
         == ",".join(sent.split(", ")).rpartition(",")[0]
     )
     assert fewer_fields(BODY, error=refused("invalid beta flag")) is None
+    needed = refused("This feature requires the beta header anthropic-beta: context-1m-2025-08-07")
+    assert fewer_fields(BODY, error=needed, headers={"anthropic-beta": "a"}) is None
     assert (
         fewer_fields(BODY, error=refused("temperature: must be between 0 and 1"), headers={"anthropic-beta": "a"})
         is None

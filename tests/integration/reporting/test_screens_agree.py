@@ -32,7 +32,8 @@ STORES = {
     "safe start": ("policy: {incumbent: dear, holdback: {arm: dear, share: 0.1}}", 40, 30),
     "known": ("policy: {name: uniform}", 160, 160),
     "few rated": ("policy: {holdback: {arm: dear, share: 0.5}}", 40, 8),
-    "budget": ("tenants: {default: {dollars_per_day: 0.1}}", 60, 40),
+    # less than the first questions cost, so that it is spent at any hour of the day
+    "budget": ("tenants: {default: {dollars_per_day: 0.02}}", 60, 40),
     "tasks": ("conversation: {unit: task}", 24, 24),
 }
 VERDICT = re.compile(r"(whether )?routing is (better|worse|as good)(?: than| as) (always \w+)")

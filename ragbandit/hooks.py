@@ -31,7 +31,8 @@
   and writes do, and several processes do it at once unless it holds a lease. Its contract:
   `ragbandit.testing.chores.check_chore`
 - a check of the settings: `CheckSettings`, by `Addition.checks`
-- a form of other tools' logs: `LogForm`, by `Addition.logs`; the addition other_tools reads them
+- a form of other tools' logs: `LogForm`, by `Addition.logs`; the addition other_tools reads them. Its contract:
+  `ragbandit.testing.logs.check_log_form`
 - a public function of the package `ragbandit`, as `ragbandit.advise`: by `Addition.library`. `ragbandit/__init__.py`
   names it too, with its type
 - a verb of the command: a function with typer's options, by `Addition.verbs`
@@ -113,7 +114,8 @@ class LogForm(Protocol):
 
         A question has the field `question` (empty if it asks nothing and only its costs count), and as far as they are
         known id, answer, answers (the right ones), model, dollars, prompt_tokens, completion_tokens, session, turn,
-        time, scores, tags, user and metadata. Values of any type are read as in other logs; a cell is a text.
+        time, scores, tags, user and metadata. Values of any type that JSON or Parquet has are read as in other logs; a
+        cell of delimited text is a text.
 
         A record for which it raises is left out, and the command names its number and the form. Called two times
         for each record, before the forms of the addition other_tools: decide by the names of its fields.

@@ -5,6 +5,7 @@ searches and later steps ask nothing, but their costs count. The file is read tw
 """
 
 import contextlib
+import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -80,6 +81,7 @@ class QuestionLog:
             names = ", ".join(map(repr, self.columns.values()))
             remedy = "name them with --question COLUMN and --answer COLUMN, or see docs/logs.md"
             message = f"no record has the columns {names}" if names else "this log has no known form"
+            message += "".join(f"; record {at[0]}: {reason}" for reason, at in islice(self.left_out.items(), 3))
             raise InvalidInput(message, field=str(self.path), remedy=remedy)
         if without := [first[2] for first in firsts.values() if first[3] < 0]:
             self.left_out[self.form.get("missing", "no message of a user")] = without
@@ -129,7 +131,7 @@ class QuestionLog:
         for tool, form in loaded("logs").items() if not self.columns else ():
             try:
                 if (questions := form.read(entry)) is not None:
-                    return tool, [*map(_named, questions)]
+                    return tool, [_named(_writable(question)) for question in questions]
             except Exception as error:  # another's class may raise anything, and the next record may be well
                 raise InvalidInput(f"the form of logs {tool!r} cannot read it: {error!r}") from error
         return "", [*map(_named, _expanded(entry))]
@@ -163,7 +165,7 @@ class QuestionLog:
             value = row.pop(name, None)
             with contextlib.suppress(ValueError):
                 row[name] = _seconds(value) if name == "time" else max(0.0, cells.cell_number(value, most=1e12))
-        row |= {name: _short(words_of(row[name])) for name in ("model", "session") if name in row}
+        row |= {name: _short(words_of(plain_tree(row[name]))) for name in ("model", "session") if name in row}
         gold = cells.from_text(row.get("answers"))
         texts = (str(one) if type(one) in (int, float) else one for one in (gold if isinstance(gold, list) else [gold]))
         row |= {"answers": [*filter(None, map(answer_of, texts))], "answer": answer_of(row.get("answer"))}
@@ -195,6 +197,12 @@ def _has(mark: str, names: Record) -> bool:
 def _summed(inner: Record, *, root: Record) -> dict[str, Any]:
     """The numbers of a trace: the root's, which repeats those of its calls, or else the sum of the calls."""
     return {**inner, **{name: value for name, value in root.items() if value or name not in inner}}
+
+
+def _writable(question: Record) -> Record:
+    """A question of another's form, with times and numbers as JSON has them. Raises TypeError for other objects."""
+    json.dumps(question := dict(plain_tree(dict(question))))
+    return question
 
 
 def _expanded(entry: Record) -> Iterator[Record]:

@@ -3,12 +3,17 @@
 import json
 import re
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
 import ragbandit.additions as package
+from ragbandit.additions.other_tools import questions
+from ragbandit.additions.other_tools.questions import QuestionLog
 from ragbandit.shared.additions import additions, loaded, offered
+from ragbandit.testing.logs import check_log_form, damaged_records
 from tests.support import command
 
 PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text(encoding="utf-8")
@@ -63,6 +68,50 @@ def test_a_form_of_logs_in_an_addition_is_read(help_desk, tmp_path, ending):
         {"id": "7", "question": "Who wrote Dracula?", "answer": "Bram Stoker", "turn": 1},
         {"id": "8", "question": "When?", "turn": 1},
     ]
+
+
+def test_the_form_of_the_page_follows_the_contract(help_desk):
+    """The class that docs/logs.md has as an example passes the check that the page names."""
+    check_log_form(loaded("logs")["tickets of a help desk"], records=TICKETS)
+
+
+def test_no_damaged_record_ends_the_reading(help_desk, tmp_path):
+    """Each record with a damaged field gives a question or is counted, and the whole record after them is read."""
+    damaged = [*damaged_records(TICKETS[0])]
+    log = QuestionLog(path=tmp_path / "log.jsonl")
+    log.path.write_text("".join(f"{json.dumps(record)}\n" for record in [*damaged, TICKETS[1]]))
+    rows = [*log.rows()]
+    assert rows[-1]["question"] == "When?"
+    assert 0 < len(rows) <= len(damaged)
+    assert sum(map(len, log.left_out.values())) > 50
+
+
+@pytest.mark.parametrize("field", ["session", "model", "id", "time", "tags", "user"])
+@pytest.mark.parametrize("value", [datetime(2026, 1, 2, tzinfo=UTC), b"words", Decimal("1.5"), {"words"}, range(3)])
+def test_values_of_a_form_are_written_or_their_record_is_left_out(monkeypatch, tmp_path, field, value):
+    """A form may give values as Parquet has them; a record with other values is counted, and the next one is read."""
+
+    class Form:
+        keys = ("n",)
+
+        @staticmethod
+        def read(record):
+            return [{"question": "Who?", field: value if record["n"] == 1 else None}] if "n" in record else None
+
+    monkeypatch.setattr(questions, "loaded", lambda hook: {"mine": Form})
+    log = QuestionLog(path=tmp_path / "log.jsonl", personal=True)
+    log.path.write_text('{"n": 1}\n{"n": 2}\n')
+    rows = json.loads(json.dumps([*log.rows()]))
+    is_written = not isinstance(value, set | range)
+    assert len(rows) == 1 + is_written
+    assert [*log.left_out.values()] == ([] if is_written else [[1]])
+
+
+def test_a_log_that_a_form_cannot_read_at_all_is_refused_with_its_error(help_desk, tmp_path):
+    """If the form raises for every record, the command says what it raised, and not only that the log is unknown."""
+    (tmp_path / "log.jsonl").write_text('{"ticket_number": 6}\n')
+    ran = command.run("data", "questions", tmp_path / "log.jsonl", "-o", tmp_path / "out.jsonl", code=2)
+    assert "record 1: the form of logs 'tickets of a help desk' cannot read it" in " ".join(ran.stderr.split())
 
 
 def test_a_log_of_another_tool_is_read_as_before(help_desk, tmp_path):

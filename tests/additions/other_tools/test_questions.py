@@ -3,7 +3,11 @@
 import contextlib
 import json
 import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -39,6 +43,16 @@ def test_every_form_is_recognised_and_read(log_of, name):
     assert facts.items() <= known.items()
     assert "model" in facts or name == "langfuse"
     assert [row["question"] for row in others] == (["When?"] if name == "openwebui.json" else [])
+
+
+@pytest.mark.parametrize("column", ["session", "model"])
+@pytest.mark.parametrize("value", [datetime(2026, 1, 2, tzinfo=UTC), b"words", Decimal("1.5"), timedelta(1)])
+def test_a_column_of_parquet_may_have_any_type(tmp_path, column, value):
+    """Times, bytes and decimals in a column of Parquet are read as texts."""
+    table = pyarrow.Table.from_pylist([{"question": ASKED, column: value}])
+    pyarrow.parquet.write_table(table, tmp_path / "log")
+    [row] = QuestionLog(path=tmp_path / "log").rows()
+    assert (row["question"], type(row[column])) == (ASKED, str)
 
 
 def test_costs_of_a_trace_count_once(log_of):

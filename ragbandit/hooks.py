@@ -30,7 +30,8 @@
   start. Chores of one process share its database connections: a chore that takes long holds up no other, but its reads
   and writes do, and several processes do it at once unless it holds a lease. Its contract:
   `ragbandit.testing.chores.check_chore`
-- a check of the settings: `CheckSettings`, by `Addition.checks`
+- a check of the settings: `CheckSettings`, by `Addition.checks`. Its contract:
+  `ragbandit.testing.settings_checks.check_settings_check`
 - a form of other tools' logs: `LogForm`, by `Addition.logs`; the addition other_tools reads them. Its contract:
   `ragbandit.testing.logs.check_log_form`
 - a public function of the package `ragbandit`, as `ragbandit.advise`: by `Addition.library`. `ragbandit/__init__.py`
@@ -96,9 +97,11 @@ class CheckSettings(Protocol):
     """Looks for settings with which no service can start, and for valid ones that have an unexpected effect."""
 
     def __call__(self, settings: Settings, /) -> Iterable[Finding]:
-        """Returns a finding for each of the latter, with its key. Raises ConfigError for one of the former.
+        """Returns a finding for each of the latter, about its key. Raises ConfigError for one of the former, with its
+        key and a remedy, and no other error.
 
-        `ragbandit validate` and `up` call it; it connects to nothing, and may be called again.
+        `ragbandit validate` and `up` call it; it connects to nothing, and must be quick, since `validate` calls it
+        again for each fault of the settings.
         """
 
 

@@ -47,6 +47,8 @@ def open_file(path: Path) -> io.BufferedReader:
 
     Raises OSError, also for anything but a regular file: a pipe may wait for ever, a device may have no end.
     """
+    if "\0" in str(path):  # a ValueError otherwise
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     return open(path, "rb", opener=_open_regular)
 
 

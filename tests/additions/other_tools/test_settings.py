@@ -1,7 +1,8 @@
-"""The setting `ratings`: the warning of `validate`, and the contract of the chore that it configures."""
+"""The setting `ratings`: the warning of `validate`, and the contracts of its check and of its chore."""
 
 from ragbandit.shared.additions import loaded
 from ragbandit.testing.chores import check_chore
+from ragbandit.testing.settings_checks import check_settings_check
 from tests.support import command
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 
@@ -18,6 +19,12 @@ def test_validate_warns_of_ratings_without_a_key(tmp_path, monkeypatch):
         output = command.run("validate", "--settings-only", "--config", config).output
         warned.append("warning ratings.webui.key_env: " in output)
     assert warned == [True, False]
+
+
+def test_the_check_follows_the_contract():
+    """Each list of ratings whose key is not set is named by its own setting, also if its name has dots."""
+    source = {"url": "http://127.0.0.1:1/api", "key_env": "NO_SUCH_KEY"}
+    check_settings_check(loaded("checks")["ratings"], warned=[{"ratings": {"webui": source, "a.b": source}}])
 
 
 def test_the_chore_follows_the_contract(monkeypatch):

@@ -1,0 +1,121 @@
+"""Check of the contract of checks of the settings. It needs no test framework, no store and no server.
+
+    def test_mine():
+        check_settings_check(mine, warned=[{"ratings": {"thumbs": {"url": "https://a.b", "key_env": "UNSET"}}}])
+
+It raises AssertionError if the check breaks the contract.
+"""
+
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, get_args
+from unittest.mock import patch
+
+from ragbandit.hooks import CheckSettings
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.operation.findings import Finding, Severity
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Json
+
+#: most seconds of processor time of a check whose modules are loaded: `validate` calls it again for each fault
+_MOST_S: Final = 1.0
+_ARM: Final[Mapping[str, Json]] = {"run_by": "caller"}
+_USUAL: Final[Mapping[str, Json]] = {"arms": {"mine": _ARM, "other": _ARM}, "encoder": {"model": "hashing"}}
+
+
+def check_settings_check(
+    check: CheckSettings,
+    *,
+    warned: Sequence[Mapping[str, Json]] = (),
+    refused: Sequence[Mapping[str, Json]] = (),
+    fine: Sequence[Mapping[str, Json]] = (),
+) -> None:
+    """Looks for faults in settings of the author, and in settings without faults: two arms, and the defaults.
+
+    warned: keys of the configuration for which the check has findings. refused: keys with which no service can start.
+    fine: keys for which the check has no finding.
+    """
+    assert warned or refused, "nothing is checked: give settings for which the check has a finding or an error"
+    for keys in ({}, *fine):
+        findings = _result(check, keys)
+        assert findings == [], f"`check` is not content with {keys or 'the default settings'}: {findings!r}"
+    for keys in warned:
+        findings = _result(check, keys)
+        assert isinstance(findings, list), f"`check` raised {findings!r} for valid settings: {keys}"
+        assert findings, f"`check` has no finding for {keys}"
+        for finding in findings:
+            _check_finding(finding, keys=keys)
+    for keys in refused:
+        error = _result(check, keys)
+        assert isinstance(error, ConfigError), f"`check` raised no ConfigError for {keys}: {error!r}"
+        _check_key(error.field or "", keys=keys, place="field of the error")
+        assert error.remedy, f"the error has no remedy: {error}"
+
+
+def _result(check: CheckSettings, keys: Mapping[str, Json]) -> list[Finding] | ConfigError:
+    """The findings or the error, which are the same both times."""
+    settings = _settings(keys)
+    before = settings.model_dump()
+    with _no_connections():
+        first = _outcome(check, settings)
+        begun = time.process_time()
+        again = _outcome(check, settings)
+        taken_s = time.process_time() - begun
+    assert settings.model_dump() == before, "`check` changed the settings"
+    is_same = str(again) == str(first) if isinstance(first, ConfigError) else again == first
+    assert is_same, f"`check` gave {first!r} and then {again!r} for the same settings"
+    assert taken_s < _MOST_S, f"`check` took {taken_s:.1f} s of processor time"
+    return first
+
+
+def _outcome(check: CheckSettings, settings: Settings) -> list[Finding] | ConfigError:
+    try:
+        return [*check(settings)]
+    except ConfigError as error:
+        return error
+    except Exception as error:
+        raise AssertionError(f"`check` raised another error than ConfigError: {error!r}") from error
+
+
+def _settings(keys: Mapping[str, Json]) -> Settings:
+    return Settings.model_validate({**_USUAL, **keys})
+
+
+@contextmanager
+def _no_connections() -> Iterator[None]:
+    """Fails if a name is looked up or a connection is begun meanwhile."""
+    asked = list[object]()
+
+    def refuse(*places: object, **_: object) -> None:
+        asked.append(places[-1])
+        raise OSError("a check of the settings connects to nothing")
+
+    with patch.object(socket, "getaddrinfo", refuse), patch.object(socket.socket, "connect", refuse):
+        try:
+            yield
+        finally:
+            assert not asked, f"`check` connects to {asked}"
+
+
+def _check_finding(finding: object, *, keys: Mapping[str, Json]) -> None:
+    assert isinstance(finding, Finding), f"`check` gave something else than a Finding: {finding!r}"
+    assert finding.severity in get_args(Severity), f"the severity is {finding.severity!r}, none of {get_args(Severity)}"
+    _check_key(finding.about, keys=keys, place="`about` of a finding")
+    assert finding.what.strip(), f"a finding about {finding.about} has no words in `what`"
+    assert "\n" not in finding.line, f"a finding has several lines: {finding.line!r}"
+
+
+def _check_key(key: str, *, keys: Mapping[str, Json], place: str) -> None:
+    """The key leads to a setting, also to one that is not set."""
+    is_setting = _leads(_settings(keys).model_dump(), key)
+    assert is_setting, f"the {place} is {key!r}, which is no dotted key of the settings"
+
+
+def _leads(tree: Any, key: str) -> bool:
+    if not isinstance(tree, Mapping):
+        return False
+    parts = key.split(".")  # the name of an arm may have dots
+    heads = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return any(head in tree and (head == key or _leads(tree[head], key[len(head) + 1 :])) for head in heads)

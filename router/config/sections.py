@@ -182,6 +182,15 @@ _INTERFACES: Final = ["route", "openai", *(name for name, path in surfaces().ite
 InterfaceName = Annotated[str, one_of(_INTERFACES), Field(json_schema_extra=names_schema(_INTERFACES))]
 
 
+class TurnLimit(Section):
+    """What a task or a session may cost, and how many turns it may have; the next turn is beyond the limit."""
+
+    #: dollars of its answers; those that wait or run count by an estimate
+    dollars: Annotated[float, Field(gt=0)] | None = None
+    #: requests that were answered or wait for an answer; failed ones do not count
+    turns: Annotated[int, Field(ge=1, le=10_000)] | None = None
+
+
 class ConversationSettings(Section):
     """Questions with earlier turns of their conversation. See docs/conversations.md."""
 
@@ -208,6 +217,13 @@ class ConversationSettings(Section):
     tool_turns: Annotated[int, Field(ge=1, le=1000)] = 50
     #: maximum seconds between the draw and a request with tool results; a later request gets a new draw
     tool_turns_s: Seconds = 3600.0
+    #: a task: a decision with all its turns, such as results of tools
+    task_limit: TurnLimit = TurnLimit()
+    #: a session: all decisions with one `session_id` of a caller, and their turns
+    session_limit: TurnLimit = TurnLimit()
+    #: what becomes of a turn beyond a limit. refuse: the caller gets 429; cheapest: it is decided at the highest weight
+    #: of cost, as after a spent dollar budget
+    at_limit: Literal["refuse", "cheapest"] = "refuse"
     rewrite: RewriteSettings = RewriteSettings()
 
     def is_task(self, query: Query) -> bool:

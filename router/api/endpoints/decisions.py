@@ -24,7 +24,7 @@ from ragbandit.router.api.dependencies import (
 )
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, events_of, request_answer
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.question_headers import headers_of
+from ragbandit.router.api.schemas.question_headers import ARM, headers_of
 from ragbandit.router.api.schemas.requests import (
     ID,
     DecisionIdText,
@@ -49,7 +49,7 @@ from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
-from ragbandit.shared.errors import Forbidden, InvalidInput, Overloaded, RagBanditError
+from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, Overloaded, RagBanditError
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import (
     ArmName,
@@ -190,7 +190,7 @@ async def _item_query(
 ) -> "Query | Future[Query] | RagBanditError":
     try:
         return await _query(request, body_of(RouteBody, item), key=key, run_by="caller")
-    except (InvalidInput, Forbidden, BudgetSpent) as error:
+    except (InvalidInput, Forbidden, BudgetSpent, LimitReached) as error:
         return error
 
 
@@ -241,23 +241,29 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """Make the query of a body; rewrites the question. Raises InvalidInput, Forbidden, BudgetSpent, CallerGone."""
+    """Make the query of a body; rewrites the question.
+
+    Raises InvalidInput, Forbidden, BudgetSpent, LimitReached and CallerGone.
+    """
     query = await _query(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await await_future(request, query, what="decision_id")
 
 
 async def paced(request: Request, query: Query) -> Query:
-    """Apply dollar budgets to a query, before anything is paid for it. Raises BudgetSpent, StoreError."""
+    """Apply dollar budgets, and limits of its task and session, to a query, before anything is paid for it.
+
+    Raises BudgetSpent, LimitReached, StoreError.
+    """
     budgets: Budgets = request.scope["app"].state.budgets
     return await budgets.paced(query, caller=caller_of(request), is_preview=headers_of(request).is_preview)
 
 
 async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
-    """The query, or its Future if the question has to be rewritten. Raises InvalidInput, Forbidden, BudgetSpent."""
+    """The query, or its Future if the question has to be rewritten. Raises as `whole_query`."""
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
-    arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
     router, headers = router_of(request), headers_of(request)
+    arms = _named_arms(body, by_header=headers.arm)
     context = headers.merged(body.context, schema=router.settings.context)
     sent_unit = headers.unit if body.unit is None else body.unit
     query = Query(
@@ -267,6 +273,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         arms=permitted_arms(arms, unit=sent_unit, tenant=tenant, caller=caller, router=router, run_by=run_by),
         budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
         tenant=tenant,
+        forced=headers.arm is not None,
         session=headers.session if body.session_id is None else body.session_id,
         unit=unit_of(caller, given=sent_unit),
         cost_weight=body.cost_weight,
@@ -288,6 +295,16 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
     question = Message(role="user", text=checked_text(query.text, field="question"))
     return router.conversations.submit([*turns, question], query=query, rewrites=not headers.is_preview)
+
+
+def _named_arms(body: RouteBody, *, by_header: ArmName | None) -> tuple[ArmName, ...] | None:
+    """The arms that a request names; None for all. Raises InvalidInput if its header names none of the body's arms."""
+    if by_header is None:
+        return None if body.arms is None else tuple(map(ArmName, body.arms))
+    if body.arms is not None and by_header not in body.arms:
+        message = f"the header names the arm {by_header!r}, which is not in arms"
+        raise InvalidInput(message, field=ARM, remedy="leave arms out, or name one of them in the header")
+    return (by_header,)
 
 
 @endpoints.post(

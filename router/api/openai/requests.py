@@ -276,8 +276,9 @@ def chat_question(
     """
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
-    forced_arm = None if model.arm is None else (model.arm,)
     headers = headers_of(request)
+    named = headers.arm or model.arm
+    forced_arm = None if named is None else (named,)
     interface = str((facts or {}).get("surface", "openai"))
     arms = permitted_arms(
         forced_arm, unit=headers.unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
@@ -304,7 +305,7 @@ def chat_question(
         text="",
         context=headers.merged(context, schema=schema) if schema else context,
         arms=arms,
-        forced=model.arm is not None,
+        forced=named is not None,
         cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,

@@ -28,7 +28,7 @@ from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_known, values_in_words
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_session, checked_text
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import DecisionUnit, Json
+from ragbandit.shared.types import ArmName, DecisionUnit, Json
 
 #: header of requests that are only previewed -> its values
 PREVIEW: Final = "x-ragbandit-preview"
@@ -61,8 +61,14 @@ _MESSAGES: Final = ("x-openwebui-message-id",)
 _LONGEST_MESSAGE: Final = 512
 #: header that names the unit of the decision: turn or task
 _UNIT: Final = "x-ragbandit-unit"
+#: maximum characters of the name of an arm
+_LONGEST_ARM: Final = 64
+#: header that names the arm, whatever the body names
+ARM: Final = "x-ragbandit-arm"
 #: names of all headers above, as bytes
-_NAMES: Final = frozenset(name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, _CODEX_KIND, *_MESSAGES, _UNIT))
+_NAMES: Final = frozenset(
+    name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, _CODEX_KIND, *_MESSAGES, _UNIT, ARM)
+)
 _name: Final = itemgetter(0)
 #: ASGI scope key of the QuestionHeaders that the edge has read
 _READ: Final = "ragbandit.question_headers"
@@ -77,6 +83,8 @@ class QuestionHeaders:
     #: id that the client gives the answer, by which a rating finds the decision
     message: str | None = None
     unit: DecisionUnit | None = None
+    #: the arm that the caller has chosen
+    arm: ArmName | None = None
     #: whether the request is only previewed
     is_preview: bool = False
 
@@ -112,6 +120,7 @@ def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[s
         agent=_agent(headers),
         message=_first(headers, _MESSAGES, check=partial(checked_text, most=_LONGEST_MESSAGE)),
         unit=_unit(headers),
+        arm=_arm(headers),
         is_preview=asks_preview(headers),
     )
 
@@ -160,6 +169,11 @@ def _unit(headers: Headers) -> DecisionUnit | None:
     if given not in ("", "turn", "task"):
         raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT, remedy='send "turn" or "task"')
     return cast(DecisionUnit, given) if given else None
+
+
+def _arm(headers: Headers) -> ArmName | None:
+    sent = ", ".join(_decoded(value) for value in headers.getlist(ARM))
+    return ArmName(checked_text(sent, field=ARM, most=_LONGEST_ARM)) if sent else None
 
 
 def _context(headers: Headers, *, schema: ContextSchema, ruled: Collection[str], by_proxy: bool) -> dict[str, Json]:

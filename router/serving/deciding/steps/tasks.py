@@ -5,8 +5,9 @@ this arm cannot answer a turn, the policy draws another one, which the following
 the turn, but the outcome and the feedback of all turns count for the decision, as it was drawn. Otherwise an arm that
 breaks off its tasks would look as good as the arm that ends them.
 
-When a dollar budget is spent, each further turn is asked about: it goes to the arm that the policy favours at the
-highest price, as a new question would, and not to the arm of the turns before. So do results of tools.
+When a dollar budget is spent, or a limit of the task is reached, each further turn is asked about: it goes to the arm
+that the policy favours at the highest price, as a new question would, and not to the arm of the turns before. So do
+results of tools.
 """
 
 import re
@@ -34,6 +35,7 @@ from ragbandit.shared.types import (
     Query,
     StickyTurn,
     TaskTurn,
+    reached_limit,
 )
 
 _LIFE: Final = re.compile(r"(\d{1,6})([smh])")
@@ -113,7 +115,8 @@ class Tasks(Step):
             if kept is not None:
                 arm = _favourite(question.decision, kept=kept)
                 if arm != kept:
-                    question.add(MovedTurn(reason=f"a dollar budget is spent, and {arm} is favoured at its price"))
+                    why = reached_limit(question.query.request) or "a dollar budget is spent"
+                    question.add(MovedTurn(reason=f"{why}, and {arm} is favoured at the highest price"))
             question.settle(arm)
             assert question.decision is not None
             # Neither facts of a draw that did not take place nor features, since nothing is learned from a turn.

@@ -1,0 +1,169 @@
+"""Limits of a task and of a session over HTTP, and the header that names the arm."""
+
+import pytest
+
+from ragbandit.router.learning.monitoring.price import budget_warnings
+from ragbandit.shared.types import MOST_FACTOR, MovedTurn, Query, reached_limit
+from tests.integration.api.openai.test_chat_tasks import CALLS, FIRST, RESULT, TOOLS, chats
+from tests.support.servers.http_service import QUESTION, refused, routed
+
+__all__ = ["chats"]
+CALL = {"role": "assistant", "content": None, "tool_calls": CALLS}
+#: settings at which dollars count
+DOLLARS = {"policy": {"name": "mba"}, "reward": {"cost": {"dollars": 1.0}}}
+
+
+def spend(service, decision_id, dollars):
+    assert service.router.outcome(decision_id, answer="x", steps=1, cost={"dollars": dollars})
+
+
+def left(reply, name):
+    return float(reply.headers[f"x-ragbandit-{name}-limit"]), float(reply.headers[f"x-ragbandit-{name}-remaining"])
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    """The settings of a database."""
+    return {} if request.param == "sqlite" else {"database_url": request.getfixturevalue("postgres_url")}
+
+
+def test_turns_of_a_task(serve, database):
+    """The turn after the last one of a task is refused; a repeated turn is not, and another session goes on."""
+    service = serve(conversation={"unit": "task", "task_limit": {"turns": 2}}, **database)
+    http, body = service.http, {"question": QUESTION, "session_id": "s"}
+    replies = [http.post("/v1/route", json={**body, "decision_id": name}) for name in ("first", "second")]
+    assert [left(reply, "task-turns") for reply in replies] == [(2.0, 2.0), (2.0, 1.0)]
+    assert http.post("/v1/route", json={**body, "decision_id": "second"}).json()["decision_id"] == "second"
+    for headers in ({}, {"x-ragbandit-preview": "true"}):
+        reply = http.post("/v1/route", json=body, headers=headers)
+        error = refused(reply, 429, "LIMIT_REACHED", field="session_id")
+        assert error["message"] == "the task has had 2 turns, and its limit is 2"
+        assert "conversation.task_limit.turns" in error["remedy"]
+        assert (reply.headers["x-should-retry"], reply.headers.get("retry-after")) == ("false", None)
+    (item, other) = http.post("/v1/route/batch", json={"items": [body, {**body, "session_id": "t"}]}).json()["items"]
+    assert (item["error"]["code"], "error" in other) == ("LIMIT_REACHED", False)
+    routed(http)
+    service.router.end_session("s")
+    assert left(http.post("/v1/route", json=body), "task-turns") == (2.0, 2.0)
+
+
+def test_dollars_of_a_session(serve, database):
+    """The dollars of all decisions of a session count: of its tasks, of its agents, and of turns that came late."""
+    service = serve(conversation={"units": {"route": "task"}, "session_limit": {"dollars": 1.0}}, **DOLLARS, **database)
+    http = service.http
+
+    def ask(agent=None, **more):
+        headers = {} if agent is None else {"x-ragbandit-agent": agent}
+        return http.post("/v1/route", json={"question": QUESTION, "session_id": "s", **more}, headers=headers)
+
+    first = ask()
+    assert left(first, "session-dollars") == (1.0, 1.0)
+    spend(service, first.json()["decision_id"], 0.25)
+    service.router.end_session("s")
+    for reply, dollars in ((ask(), 0.25), (ask(agent="sub"), 0.25), (ask(unit="turn"), 0.125)):
+        spend(service, reply.json()["decision_id"], dollars)
+    last = ask()
+    assert left(last, "session-dollars") == (1.0, 0.125)
+    spend(service, last.json()["decision_id"], 0.5)
+    error = refused(ask(), 429, "LIMIT_REACHED", field="session_id")
+    assert error["message"] == "the session has cost 1.375 dollars, and its limit is 1"
+    assert refused(ask(unit="turn", agent="sub"), 429, "LIMIT_REACHED")
+    assert routed(http, session_id="another")
+
+
+def test_answers_that_run_count_by_estimates(serve):
+    """A question whose answer a worker has not finished counts in its session by its estimate."""
+    model = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+    generator = {**model, "token_prices": {"input": 0.0, "output": 1000.0}}
+    limits = {"session_limit": {"dollars": 1.0}}
+    service = serve(arms={"small": {"class": "model"}}, generator=generator, conversation=limits, **DOLLARS)
+    body = {"question": QUESTION, "session_id": "s"}
+    assert service.http.post("/v1/answer", json=body, params={"wait_s": 0}).status_code == 202
+    reply = service.http.post("/v1/answer", json=body, params={"wait_s": 0})
+    assert "1 dollars, and its limit is 1" in refused(reply, 429, "LIMIT_REACHED")["message"]
+
+
+def test_two_keys_with_one_id(chats):
+    """Two keys of a tenant may use the same id: each has a session, and a limit, of its own."""
+    world = chats(keys=2, session_limit={"turns": 1})
+    headers = {"x-ragbandit-session-id": "1"}
+    world.post(FIRST, headers=headers)
+    again = world.send("/v1/chat/completions", {"model": "auto", "messages": FIRST}, **headers)
+    assert (again.status_code, again.json()["error"]["code"]) == (429, "limit_reached")
+    assert again.headers["x-should-retry"] == "false"
+    world.post(FIRST, headers=headers, key=1)
+
+
+@pytest.mark.parametrize("unit", ["task", "turn"])
+def test_a_limit_moves_loops_and_turns(chats, unit):
+    """With `at_limit: cheapest` results of tools beyond a limit leave an expensive arm, and say why."""
+    limit = {"at_limit": "cheapest", "task_limit": {"turns": 2}}
+    world = chats(calls=True, unit=unit, sections={**DOLLARS, "tenants": {}}, **limit)
+    router = world.router
+    learn_costs(router)
+    headers = {"x-ragbandit-arm": "large"}
+    named = [world.post(FIRST, tools=TOOLS, headers=headers)]
+    assert (named[0].arm, named[0].query.forced) == ("large", True)
+    firsts = (world.post(FIRST, tools=TOOLS, headers={"x-ragbandit-session-id": f"s{count}"}) for count in range(100))
+    first = next(decision for decision in firsts if decision.arm == "large")
+    headers = {"x-ragbandit-session-id": first.query.session}
+    messages = [*FIRST, CALL, RESULT]
+    second = world.post(messages, tools=TOOLS, headers=headers)
+    assert (second.turn_of, second.arm, reached_limit(second.query.request)) == (first.id, "large", None)
+    third = world.post([*messages, CALL, RESULT], tools=TOOLS, headers=headers)
+    assert (third.turn_of, third.arm) == (first.id, "small")
+    assert third.query.request["budget_factor"] == MOST_FACTOR
+    moved = MovedTurn.of(third.facts)
+    assert moved.reason == "the task has had 2 turns, and its limit is 2, and small is favoured at the highest price"
+    more = {**headers, "x-ragbandit-arm": "large"}
+    reply = world.send("/v1/chat/completions", {"model": "auto", "messages": messages[:2]}, **more)
+    assert reply.status_code == 200, reply.text  # a named arm is no part of a task
+    assert router.verify().ok
+
+
+def learn_costs(router):
+    """Let the policy learn that `large` costs more, from questions with a weight of cost of 0."""
+    for count in range(20):
+        for arm, dollars in (("large", 1.0), ("small", 0.01)):
+            decision = router.route(Query(text=f"question {count}", arms=(arm,), cost_weight=0.0))
+            router.outcome(decision.id, answer="x", steps=1, cost={"dollars": dollars})
+            router.feedback(decision.id, rating=True)
+    router.learn()
+
+
+def test_a_named_arm_cannot_be_replaced(serve):
+    """A request that names its arm is refused beyond a limit that gives others the cheapest arm."""
+    limits = {"session_limit": {"turns": 1}, "at_limit": "cheapest"}
+    http = serve(conversation=limits, **DOLLARS).http
+    body = {"question": QUESTION, "session_id": "s"}
+    assert http.post("/v1/route", json=body, headers={"x-ragbandit-arm": "multi_step"}).json()["arm"] == "multi_step"
+    refused(http.post("/v1/route", json=body, headers={"x-ragbandit-arm": "multi_step"}), 429, "LIMIT_REACHED")
+    assert left(http.post("/v1/route", json=body), "session-turns") == (1.0, 0.0)
+
+
+def test_a_policy_without_prices_refuses(serve):
+    """A policy with one weight of cost cannot be led to a cheap arm, so a turn beyond a limit is refused."""
+    limits = {"session_limit": {"turns": 1}, "at_limit": "cheapest"}
+    service = serve(conversation=limits, policy={"name": "uniform"})
+    http = service.http
+    assert any("at_limit refuses" in warning for warning in budget_warnings(service.router.settings))
+    routed(http, session_id="s")
+    refused(http.post("/v1/route", json={"question": QUESTION, "session_id": "s"}), 429, "LIMIT_REACHED")
+
+
+def test_a_header_names_the_arm(serve):
+    """The header x-ragbandit-arm names the arm; it may not contradict the body, nor come twice."""
+    service = serve()
+    http = service.http
+
+    def ask(*arms, **more):
+        return http.post(
+            "/v1/route", json={"question": QUESTION, **more}, headers=[("x-ragbandit-arm", a) for a in arms]
+        )
+
+    decision = service.router.decision(ask("multi_step").json()["decision_id"]).decision
+    assert (decision.arm, decision.propensity, decision.query.forced) == ("multi_step", 1.0, True)
+    assert ask("multi_step", arms=["multi_step", "no_retrieval"]).json()["arm"] == "multi_step"
+    assert refused(ask("multi_step", arms=["no_retrieval"]), 422, "INVALID_INPUT", field="x-ragbandit-arm")
+    assert refused(ask("multi_step", "no_retrieval"), 422, "INVALID_INPUT")
+    assert "no_retrieval" in refused(ask("unknown"), 422, "INVALID_INPUT")["remedy"]

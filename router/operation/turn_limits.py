@@ -17,11 +17,12 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import LimitReached
 from ragbandit.shared.types import DecisionId, LimitState, Query
 
+_NO_LIMIT: Final = TurnLimit()
 _NOTHING: Final = TurnUsage(turns=0, dollars=0.0, ids=frozenset())
 
 
 def has_limits(settings: ConversationSettings) -> bool:
-    return TurnLimit() != settings.task_limit or TurnLimit() != settings.session_limit
+    return settings.task_limit != _NO_LIMIT or settings.session_limit != _NO_LIMIT
 
 
 def limits_of(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> list[LimitState]:
@@ -58,11 +59,11 @@ def _used(
 ) -> Iterator[tuple[str, TurnLimit, TurnUsage]]:
     """(task or session, its limit, what it has used)"""
     task, session = settings.task_limit, settings.session_limit
-    if task != TurnLimit():
+    if task != _NO_LIMIT:
         first = _task_of(query, settings=settings, database=database, now=now)
         with database.look() as connection:
             yield "task", task, _NOTHING if first is None else used_by_task(connection, first)
-    if session != TurnLimit() and query.session is not None:
+    if session != _NO_LIMIT and query.session is not None:
         with database.look() as connection:
             usage = used_by_session(connection, query.session, tenant=query.tenant, api_key=query.api_key)
         yield "session", session, usage

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.texts.text_forms import answer_words, is_blank, words
-from ragbandit.shared.types import Round
+from ragbandit.shared.types import NO_TEXT, Round
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.arm_parts.composite import ArmPart, Check, CompositeArm, Grader
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
@@ -174,6 +174,8 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
         first, *others = await together([partial(attempt, part) for part in parts], run=run, caps=tuple(run.used))
         if isinstance(first, ArmFailed):
             return None, f"it failed: {error_text(first)}"
+        if first.stop_reason == NO_TEXT:  # images alone, which no condition can read
+            return first, None
         reason = self._reason_to_go_on(first.text, others=others, recorder=recorder)
         if reason is None and self._check is not None:
             sources = tuple(run.shown.values())

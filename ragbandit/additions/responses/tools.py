@@ -26,8 +26,12 @@ _NO_SPACE: Final = "functions"
 NAMESPACES: Final = "namespaces"
 CALL_TYPES: Final = "call_types"
 _PLAIN: Final = ""
-#: fields of a function that only responses have
-_ONLY_HERE: Final = frozenset({"type", "defer_loading", "allowed_callers", "output_schema", "async"})
+#: fields of a function that no server of chat completions heeds, and all that only responses have. A tool whose loading
+#: is deferred is offered at once
+_UNHEEDED: Final = ("allowed_callers", "output_schema", "async")
+#: value of `allowed_callers`: the model calls the tool itself, as it does here
+_DIRECT: Final = ["direct"]
+_ONLY_HERE: Final = frozenset({"type", "defer_loading", *_UNHEEDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +172,9 @@ def _members(tools: Sequence[Mapping[str, Any]], *, space: object = None) -> Ite
 
 
 def _converted(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns (name -> tool of a chat completion, types of ignored tools). Servers refuse two tools of one name, so
-    the last one counts.
+    """Returns (name -> tool of a chat completion, what is ignored: types of tools, and fields of others).
+
+    Servers refuse two tools of one name, so the last one counts.
     """
     offered, ignored = dict[str, dict[str, Any]](), list[str]()
     for tool, space in _members(tools):
@@ -183,8 +188,9 @@ def _converted(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, 
         else:
             ignored.append(f"tools.{kind}")
             continue
+        ignored += [f"tools.{kind}.{name}" for name in _UNHEEDED if tool.get(name) not in (None, False, _DIRECT)]
         offered[str(_called_name(converted))] = converted
-    return offered, ignored
+    return offered, [*dict.fromkeys(ignored)]
 
 
 def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[str, Any], list[str]]:

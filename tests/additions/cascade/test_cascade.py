@@ -8,7 +8,7 @@ import pytest
 from ragbandit.additions.cascade.arm import Cascade, same_answer
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Round
+from ragbandit.shared.types import NO_TEXT, Branch, Budget, DecisionId, Generated, Query, Round
 from ragbandit.strategies.arm_parts.composite import ArmPart
 from ragbandit.strategies.arms.basic import Model, MultiStep, NoRetrieval, SingleStep
 from ragbandit.strategies.base import Prompt
@@ -271,3 +271,17 @@ def test_cascades_are_two_deep_at_most():
         Cascade(name="third", first="outer", then="large", empty=True).bind(
             {"first": middle._replace(strategy=outer), "then": part("Stoker")}
         )
+
+
+class Painter(NoRetrieval):
+    """Answers with an image alone."""
+
+    async def answer(self, question, *, run):
+        return Answer(text="", stop_reason=NO_TEXT)
+
+
+def test_an_image_stands():
+    """No condition reads an answer of images alone, so it stands and no second arm is paid."""
+    outcome = outcome_of(cascade(part("a painting", arm=Painter), empty=True, abstains=True, check="x:y"))
+    branches = [event.value for event in outcome.trace if isinstance(event, Branch)]
+    assert (outcome.answer, outcome.stop_reason, branches) == ("", NO_TEXT, ["it stands"])

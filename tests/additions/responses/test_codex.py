@@ -10,7 +10,7 @@ import typing
 
 import httpx
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import CustomToolParam, FunctionToolParam, Response, ResponseStreamEvent
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
 from openai.types.responses.tool_param import ToolParam
 from pydantic import TypeAdapter
@@ -348,6 +348,19 @@ def test_no_tool_is_lost_in_silence(codex, place):
                 items = [] if place == "tools" else [{"type": place, "tools": [tool]}]
                 fate = fate_of(codex, items, name=f"tools.{kind}", tools=[tool] if place == "tools" else ())
                 assert fate == ("passed" if kind in NEEDED_TOOLS else "named")
+
+
+@pytest.mark.parametrize("tool", [FunctionToolParam, CustomToolParam])
+def test_no_field_of_a_tool_is_lost_in_silence(tool):
+    """Each field of a function and of a tool of free text in OpenAI's package is passed on, heeded, or named."""
+    kind = "function" if tool is FunctionToolParam else "custom"
+    for name in sorted(tool.__annotations__.keys() - {"type", "name", "defer_loading"}):
+        params, ignored = tools_of([{"name": "f", "type": kind, name: ["x"]}], choice=None)
+        assert (name in params["tools"][0][kind]) != (f"tools.{kind}.{name}" in ignored), name
+    params, ignored = tools_of(
+        [{"name": "f", "type": kind, "allowed_callers": ["direct"], "async": False}], choice=None
+    )
+    assert ignored == []
 
 
 def test_names_of_tools_that_are_not_texts():

@@ -141,7 +141,8 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     # Reports have their own thread, so that short reads do not wait for reports. A second thread would cost memory: the
     # C library keeps the freed memory of a report for the thread that made the report.
     state.reports = Reads(threads=1, most=MAX_READS, limit_s=SERVE_S)
-    state.gate = Gate(KeyRing(KeyStore(router.database)), server=server)
+    key_headers = [name for door in DOORS.values() for name in door.key_headers]
+    state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, key_headers=key_headers)
     with contextlib.suppress(NotReady):  # read the keys now, in case the database fails later
         await state.gate.ring.in_force()
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)

@@ -39,7 +39,8 @@ def _none(_scope: Scope) -> Sequence[tuple[bytes, bytes]]:
 class Door:
     """An interface. Endpoints alone are enough: their errors have RagBandit's form then."""
 
-    #: place of the endpoints in /docs and in docs/endpoints.md; the list of doors.py shows which places are taken
+    #: place of the endpoints in /docs and in docs/endpoints.md, a number that no other door has: doors.py has those of
+    #: the core, and a test names two doors at one place
     place: int
     endpoints: tuple[Endpoints, ...]
     #: text in /docs about the tag of the endpoints; "" if they have no tag, or the tag of another door
@@ -53,6 +54,8 @@ class Door:
     error: Shape | None = None
     #: the shape of models for these callers; None for OpenAI's
     models: Callable[[ListedModel | ModelList], Mapping[str, Any]] | None = None
+    #: headers in lower case in which these callers send their key, besides `authorization` and `x-api-key`
+    key_headers: tuple[str, ...] = ()
     #: path that these callers have in their base URL; None if they have no base URL
     base: str | None = None
     #: body in this interface's form at the door of chat completions -> (the chat completion that it means, names of

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
-from ragbandit.shared.dialects.registry import NATIVE_NEEDS
+from ragbandit.shared.dialects.registry import NATIVE_NEEDS, conversation_parameters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.model_servers.refusals import too_long_in_words
@@ -44,8 +44,8 @@ _PARAMETERS: Final = {
 #: pattern of the names of parameters, tools and namespaces that are stored, and maximum number of ignored names
 SHORT_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MOST_IGNORED: Final = 64
-#: fields of a chat that the service itself uses, so they are never called ignored
-_USED: Final = frozenset({"messages", "system", "user", "safety_identifier", "metadata"})
+#: fields of a chat that the service itself uses besides the conversation, so they are never called ignored
+_USED: Final = frozenset({"user", "safety_identifier", "metadata"})
 
 
 class UnmetNeed(InvalidInput):
@@ -146,6 +146,8 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
 def as_text(query: Query) -> Query:
     """The query of a chat for an arm that reads only the question; `request.ignored` lists the unused parameters."""
     sent = {name for name, value in query.conversation.fields.items() if value is not None} - _USED
+    if sent:
+        sent -= conversation_parameters(query.conversation)
     ignored = short_names(_names(query, "ignored") | sent)
     request: RequestFacts = {**query.request}
     request.pop(OPTIONAL, None)

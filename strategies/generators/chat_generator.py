@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ragbandit.shared.dialects.registry import as_chat, unread_parameters
+from ragbandit.shared.dialects.registry import as_chat, conversation_parameters, unread_parameters
 from ragbandit.shared.dialects.thoughts import refused_thoughts
 from ragbandit.shared.model_servers.absent_models import ABSENT, has_own_code, names_object
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error
@@ -160,7 +160,7 @@ def not_passed(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
     """The fields of a conversation that the setting `passed` leaves out."""
     if options.passed is None:
         return []
-    passed = {"messages", "system", *TOKEN_LIMITS, *options.passed}
+    passed = {*conversation_parameters(sent), *TOKEN_LIMITS, *options.passed}
     return [name for name in sent.fields if name not in passed]
 
 

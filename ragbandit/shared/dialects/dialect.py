@@ -9,12 +9,15 @@ from typing import Any
 class Dialect:
     """How fields of this dialect become a chat completion, which is what most servers take, and what is lost then."""
 
-    #: fields -> (chat completion, types of what the fields have and a chat completion cannot have)
+    #: fields -> (chat completion, types of what the fields have and a chat completion cannot have). A field
+    #: `reasoning_effort`, which an arm may add to the fields of any dialect, stays
     as_chat: Callable[[Mapping[str, Any]], tuple[dict[str, Any], set[str]]]
     #: fields -> names of the parameters that a chat completion cannot have
     unread: Callable[[Mapping[str, Any]], list[str]]
     #: chat completion with parts of this dialect -> (its changed fields, names of what a chat completion lacks)
     in_chat_form: Callable[[Mapping[str, Any]], tuple[dict[str, Any], list[str]]] = lambda _: ({}, [])
+    #: parameters that contain the conversation itself: no setting leaves them out, and no reply calls them ignored
+    conversation: frozenset[str] = frozenset({"messages", "system"})
     #: name of the generators that send this dialect, and of what a request needs if no other server can read it; None
     #: if every server can
     need: str | None = None

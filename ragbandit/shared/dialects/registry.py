@@ -34,6 +34,11 @@ def unread_parameters(conversation: Conversation) -> list[str]:
     return _dialect_of(conversation).unread(conversation.fields)
 
 
+def conversation_parameters(conversation: Conversation) -> frozenset[str]:
+    """The names of the parameters that contain the conversation itself."""
+    return _dialect_of(conversation).conversation
+
+
 def _dialect_of(conversation: Conversation) -> Dialect:
     """The dialect of a conversation. Raises ConfigError if this process lacks the addition with the dialect."""
     name = conversation.dialect

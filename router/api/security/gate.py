@@ -1,13 +1,14 @@
 """Gate: finds the caller of a request by an API key, and checks the role and the sending web site.
 
-Programs send a key as `Authorization: Bearer`, or as `x-api-key`. Browsers ask for it, and send it to pages as the
-password of HTTP Basic.
+Programs send a key as `Authorization: Bearer`, as `x-api-key`, or in a header of their interface (`Door.key_headers`).
+Browsers ask for it, and send it to pages as the password of HTTP Basic.
 """
 
 import base64
 import ipaddress
 import re
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -38,8 +39,11 @@ _HOW: Final = (
 
 
 class Gate:
-    def __init__(self, ring: KeyRing, *, server: ServerSettings) -> None:
+    """key_headers: names of further headers that have a plain key, in lower case, beside `x-api-key`."""
+
+    def __init__(self, ring: KeyRing, *, server: ServerSettings, key_headers: Iterable[str] = ()) -> None:
         self.ring = ring
+        self._key_headers = ("x-api-key", *key_headers)
         self._server = server
         self._proxies = [ipaddress.ip_network(text) for text in server.trusted_proxies]
         self._loopback = is_loopback(server.host)
@@ -93,8 +97,8 @@ class Gate:
 
     def _key(self, headers: Headers, keys: KeysInForce, *, by_browser: bool) -> ApiKey:
         sent = headers.getlist("authorization")
-        if not sent and not by_browser:  # Anthropic's clients send the plain key
-            sent = [f"Bearer {key}" for key in headers.getlist("x-api-key")]
+        if not sent and not by_browser:
+            sent = [f"Bearer {key}" for name in self._key_headers for key in headers.getlist(name)]
         if not sent:
             raise _unauthorized("no API key was sent")
         if len(sent) > 1:

@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.serving.abilities import as_text
+from ragbandit.shared.dialects import registry
+from ragbandit.shared.dialects.dialect import Dialect
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.types import Conversation
+from ragbandit.shared.types import Conversation, DecisionId, Query
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.chat_generator import chat_body, not_passed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, with_options
@@ -203,3 +206,20 @@ def test_the_fields_of_a_chat():
     listed = replace(named, passed=["seed"])
     assert fields(chat, listed) == sent | {name: chat[name] for name in chat if name != "top_k"}
     assert not_passed(Conversation(fields=chat), options=listed) == ["top_k"]
+
+
+def test_the_conversation_of_any_dialect_passes(monkeypatch):
+    """A list of fields that pass leaves out no parameter with the conversation, whatever a dialect calls it."""
+    own = Dialect(
+        as_chat=lambda fields: ({"messages": fields["contents"], **fields.get("config", {})}, set()),
+        unread=lambda _: [],
+        conversation=frozenset({"contents"}),
+    )
+    monkeypatch.setattr(registry, "DIALECTS", {**registry.DIALECTS, "own": own})
+    contents = [{"role": "user", "content": "Who wrote Dracula?"}]
+    sent = Conversation(fields={"contents": contents, "config": {"seed": 3}, "messages": []}, dialect="own")
+    options = OpenAiOptions(base_url="http://host/v1", passed=["seed"])
+    assert chat_body(sent, options=options) == {"messages": contents}
+    assert not_passed(sent, options=options) == ["config", "messages"]
+    asked = Query(id=DecisionId("d1"), text="Who wrote Dracula?", conversation=sent)
+    assert as_text(asked).request["ignored"] == ["config", "messages"]

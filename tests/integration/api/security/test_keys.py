@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from ragbandit.router.api.door import Door
+from ragbandit.router.api.doors import DOORS
 from ragbandit.shared.errors import StoreError
 from tests.support import command
 from tests.support.servers.http_service import QUESTION, refused, routed
@@ -128,3 +130,21 @@ def test_the_command_line_sends_a_key(keyed, monkeypatch):
     secret = world.key().text
     done = run("--key-env", secret)  # the key itself instead of its variable's name
     assert (done.exit_code, secret in done.output) == (2, False)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_door_names_the_header_of_its_clients_keys(keyed, monkeypatch, named):
+    """A valid key in the header that a door names lets its caller in, at every endpoint; without the door it does not.
+
+    Two keys in two headers are refused.
+    """
+    if named:
+        monkeypatch.setitem(DOORS, "lines", Door(place=200, endpoints=(), key_headers=("x-line-key",)))
+    world = keyed()
+    key, http = world.key("app").text, world.service.http
+    for headers, is_in in (
+        ([("x-line-key", key)], named),
+        ([("x-line-key", "rb_no")], False),
+        ([("x-line-key", key), ("x-api-key", key)], not named),
+    ):
+        assert (http.get("/v1/models", headers=headers).status_code == 200) == is_in, headers

@@ -10,6 +10,7 @@ sys.path.insert(0, str(ROOT))
 import ragbandit  # noqa: E402
 from docs.generate.api import write_api  # noqa: E402
 from docs.toctree import with_toctrees  # noqa: E402
+from ragbandit.shared.additions import additions  # noqa: E402
 
 project = "RagBandit"
 author = "The RagBandit developers"
@@ -38,7 +39,8 @@ def setup(app: Any) -> None:
 
     def read(_app: Any, name: str, source: list[str]) -> None:
         if name == root_doc:
-            source[0] = with_toctrees(source[0]).replace(
+            pages = [page for addition in additions().values() for page in addition.pages]
+            source[0] = with_toctrees(source[0], of_additions=pages).replace(
                 "`build/site/docs/api.html`", '<a href="api.html">api.html</a>'
             )
 
@@ -46,5 +48,6 @@ def setup(app: Any) -> None:
         if error is None and app.builder.format == "html":
             write_api(Path(app.outdir, "docs"))
 
+    app.connect("env-get-outdated", lambda *_: [root_doc])  # its tables also depend on the additions
     app.connect("source-read", read)
     app.connect("build-finished", finish)

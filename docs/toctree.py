@@ -1,7 +1,10 @@
-"""Table of contents of the site, made from the lists of docs/index.md: one place says where a page belongs."""
+"""Table of contents of the site, made from the lists of docs/index.md: one place says where a page belongs.
+
+Pages of additions that are in none of these lists have a list of their own.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def sections(index: str) -> Mapping[str, list[str]]:
@@ -13,10 +16,12 @@ def sections(index: str) -> Mapping[str, list[str]]:
     return pages_by_heading
 
 
-def with_toctrees(index: str) -> str:
-    """The page with a hidden table of contents for every section behind it."""
-    tables = []
-    for head, pages in sections(index).items():
+def with_toctrees(index: str, *, of_additions: Sequence[str] = ()) -> str:
+    """The page with a hidden table of contents for every section behind it. of_additions: files in docs/."""
+    tables, listed = [], dict(sections(index))
+    if further := sorted({*of_additions}.difference(*listed.values())):
+        listed["Additions"] = further
+    for head, pages in listed.items():
         names = "\n".join(f"/{_from_root(page)}" for page in pages)
         tables.append(f"```{{toctree}}\n:hidden:\n:caption: {head}\n\n{names}\n```")
     return index + "\n" + "\n\n".join(tables) + "\n"

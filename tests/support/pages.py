@@ -4,6 +4,8 @@ import importlib
 import re
 from pathlib import Path
 
+from ragbandit.shared.additions import additions
+
 DOCS = Path(__file__).parents[2] / "docs"
 #: rows of docs/rows.md: name, part, how users reach it, tests
 ROWS = [
@@ -27,6 +29,17 @@ def without(row):
 def names_without():
     """Names of the arms, policies and settings of the additions that this tree lacks."""
     return {name for row in ROWS if without(row) for name in re.findall(r"`(\w+(?:\.\w+)*)`", row[2])}
+
+
+def pages_of(hook):
+    """The pages of the additions that offer something for a hook: an arm, a policy may be documented there."""
+    return [DOCS / page for what in additions().values() if getattr(what, hook) for page in what.pages]
+
+
+def table_lines(text, *, first):
+    """The lines of the tables whose first column has this heading, without the heads."""
+    tables = re.findall(rf"^\| {re.escape(first)} \|.*\n\|[-| :]+\n((?:\|.*(?:\n|$))+)", text, flags=re.M)
+    return [line for table in tables for line in table.splitlines()]
 
 
 def module_of(page, name, *, folder):

@@ -16,12 +16,13 @@ from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.testing.policies import POLICY_CHECKS
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
+from tests.support.pages import pages_of
 from tests.support.policies import POLICIES, maker
 from tests.support.tiny_models import tiny_counts, tiny_encoder, tiny_threshold, tiny_trained
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "docs" / "policies.md"
-PAGES = [FILE, *(FILE.with_name(f"{name}.md") for name in ("training", "policy-settings"))]
+PAGES = [FILE, *(FILE.with_name(f"{name}.md") for name in ("training", "policy-settings")), *pages_of("policies")]
 OWN = FILE.with_name("extend.md").read_text(encoding="utf-8").partition("\n## A policy of your own\n")[2]
 DOC = "\n".join([*(page.read_text(encoding="utf-8") for page in PAGES), OWN])
 SNIPPETS = [

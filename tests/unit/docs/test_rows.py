@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.policies import built_in_policies
+from ragbandit.shared.additions import offered
 from ragbandit.strategies.registry import built_in_arms
-from tests.support.pages import ROWS, parts_of, without
+from tests.support.pages import ROWS, pages_of, parts_of, without
 
 ROOT = Path(__file__).parents[3]
 #: A new row raises this number. It never falls, since no row leaves.
@@ -53,6 +54,9 @@ def test_no_row_leaves():
 
 
 def test_each_arm_and_policy_is_in_a_row():
-    """Each built-in arm and policy is named by the row that keeps it."""
+    """Each built-in arm and policy is named by the row that keeps it, or by the page of the addition that offers it."""
     names = {word for row in ROWS for word in re.findall(r"`(\w+)`", row[2])}
+    for hook in ("arms", "policies"):
+        pages = "".join(page.read_text("utf-8") for page in pages_of(hook))
+        names |= {name for name in offered(hook) if f"`{name}`" in pages}
     assert {*built_in_arms(), *built_in_policies()} <= names

@@ -25,7 +25,7 @@ from ragbandit.workers.setup.generators import check_worker_arms, hints, worker_
 from ragbandit.workers.setup.loading import check_generators
 from tests.support.additions import needs
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
-from tests.support.pages import names_without
+from tests.support.pages import names_without, pages_of, table_lines
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "strategies.md").read_text(encoding="utf-8")
@@ -33,18 +33,18 @@ GENERATORS = (DOCS / "generators.md").read_text(encoding="utf-8")
 OWN = (DOCS / "extend.md").read_text(encoding="utf-8").partition("\n## A policy of your own\n")[0]
 
 
-#: (arm, cells of its line) of the table, for the arms that this tree has
+#: (arm, cells of its line) of the table of the page, or of an addition's own page, for the arms that this tree has
 TABLE = [
     (name, line.split("|"))
-    for line in PAGE.splitlines()
-    if line.startswith("| `")
+    for text in (PAGE, *(page.read_text(encoding="utf-8") for page in pages_of("arms")))
+    for line in table_lines(text, first="arm")
     for name in re.findall(r"`(\w+)`", line.split("|")[1])
     if name not in names_without()
 ]
 
 
 def test_every_arm_is_in_the_table():
-    """The table names every registered arm once, and no other."""
+    """A table of arms, on the page of arms or on that of an addition, names every registered arm once, and no other."""
     assert sorted(name for name, _ in TABLE) == sorted(built_in_arms())
 
 

@@ -15,7 +15,8 @@
 - what stands around any retriever, for example a reranker: `WrapRetriever`, by `Addition.retriever_wrappers`
 - a step of deciding, as a guard: a subclass of `Step`, by `Addition.steps`. It names the step of the core that it
   follows. `prepare` may ask a model or a service before the question waits for its batch, at the cost of its time; a
-  step has no part in the draw, in the transaction that stores decisions, or in learning
+  step has no part in the draw, in the transaction that stores decisions, or in learning. Its contract:
+  `ragbandit.testing.steps.check_step`
 - what a policy needs besides question and features, as a model's pick: `NeedSource`, by `Addition.policy_needs`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - a dialect of conversations, and how each becomes a chat completion: a `Dialect` of

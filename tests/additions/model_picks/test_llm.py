@@ -13,9 +13,11 @@ from ragbandit.router.serving import asked_model
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import PICK, DecisionId, Query, candidate_note
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.steps import check_step
 from tests.support import command
 from tests.support.rollouts import shadow
 from tests.support.waiting import until
@@ -83,6 +85,17 @@ def test_the_model_picks_before_the_draw(make_world):
     assert world.learn() == 4
     assert world.router.verify(deep=True).ok
     assert len(server.requests) == 4  # the server is closed: nobody else was asked
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_the_step_follows_the_contract(is_up):
+    """Whether the model answers or is down, `prepare` raises nothing, and the pick or its failure is stored."""
+    with ScriptedServer(REPLIES) as server:
+        settings = asking(server, seconds=5.0)
+        if is_up:
+            check_step(loaded("steps")["picks"], questions=[Query(text="Who wrote Dracula?")], settings=settings)
+    if not is_up:
+        check_step(loaded("steps")["picks"], settings=settings)
 
 
 def test_replay_reads_the_stored_picks(make_world, tmp_path):

@@ -1,6 +1,7 @@
 """Steps of additions: the guard of docs/extend.md decides, and what a step asks before the draw."""
 
 import re
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.router.serving.explanations import explain
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
+from ragbandit.testing.steps import check_step
 
 PAGE = Path(__file__).parents[3] / "docs" / "extend.md"
 
@@ -41,6 +43,14 @@ def test_a_step_of_ones_own(make_world, offer, place):
     assert world.route().arms == ("fast", "slow")
     explained = explain.explain(world.store, decision.id, rule=closing_rule(world.settings.learning))
     assert "Left out, since the caller was in a hurry: slow." in explained.reasons
+
+
+def test_the_guard_of_the_page_follows_the_contract():
+    """The step of docs/extend.md passes the check that the page names, with the question and the arms of the page."""
+    section = PAGE.read_text(encoding="utf-8").partition("## A guard of your own")[2]
+    [test] = re.findall(r"    def test_hurry\(\):\n(?: {8}.*\n)+", section)
+    names = {"Hurry": guard(), "check_step": check_step, "Query": Query}
+    exec(f"{textwrap.dedent(test)}\ntest_hurry()", names)
 
 
 def test_steps_of_additions_stand_where_they_say(offer):

@@ -129,13 +129,15 @@ class Step:
         """
 
     def before(self, batch: Batch) -> None:
-        """Choose the arms that may be drawn, before the policy is asked. Raises StoreError."""
+        """Choose the arms that may be drawn, of `allowed` and one at least, before the policy is asked. Raises
+        StoreError.
+        """
 
     def after(self, batch: Batch) -> None:
         """Change the decisions that were drawn, or store facts with them. Raises StoreError."""
 
     def note_committed(self, decisions: Sequence[Decision], *, now: float) -> None:
-        """Read new decisions that were stored."""
+        """Read new decisions that were stored. Must not raise."""
 
     def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
         """Read the store about once a second. arms: all arms that may be offered. Raises StoreError."""
@@ -146,6 +148,6 @@ class Step:
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:
-        """Sentences about what the step did to this decision."""
+        """Sentences about what the step did to this decision, also to one whose facts are missing or damaged."""
         del decision
         return iter(())

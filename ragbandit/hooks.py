@@ -20,11 +20,12 @@
 - what a policy needs besides question and features, as a model's pick: `NeedSource`, by `Addition.policy_needs`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - a dialect of conversations, and how each becomes a chat completion: a `Dialect` of
-  ragbandit/shared/dialects/dialect.py, by `Addition.dialects`
-- an interface over HTTP: a `Door` of router/api/door.py, by `Addition.doors`; if questions come there,
-  `Addition.surfaces` has the name that rules and `conversation.units` give it
+  ragbandit/shared/dialects/dialect.py, by `Addition.dialects`. Only a generator that sends it needs one: a door may
+  make chat completions of its requests
+- an interface over HTTP, or a page for people: a `Door` of router/api/door.py, by `Addition.doors`; if questions come
+  there, `Addition.surfaces` has the name that rules and `conversation.units` give it
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
-  code reads them by `settings.of(Class)`
+  code reads them from that section, as by `settings.retriever.of(Class)`
 - a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class
   which chores it should do (`of`), and calls `do` again and again until it ends, then `end` once. An error of `do` is
   logged once for each outage, and `do` is called again; an error of `of` or of the constructor ends the process at its

@@ -64,11 +64,11 @@ class Addition:
     #: public name of the package `ragbandit`, as `ragbandit.advise` -> a function of this name
     library: Mapping[str, str] = field(default_factory=dict)
     #: dotted key of a section of the settings, "" for the top level -> a class that follows `ragbandit.hooks.Section`;
-    #: its keys stand in that section, and code reads them by `settings.of(Class)`
+    #: its keys stand in that section, and code reads them from it, as by `settings.retriever.of(Class)`
     sections: Mapping[str, str] = field(default_factory=dict)
     #: names of the other additions that the addition imports
     needs: frozenset[str] = frozenset()
-    #: the files in docs/ that are deleted with the addition
+    #: the files in docs/ that are deleted with the addition; they document its arms and policies if no other page does
     pages: tuple[str, ...] = ()
 
 

@@ -455,9 +455,8 @@ def _unsupported(database: "Database", settings: "Settings", now: float) -> Iter
     fields = UnsupportedFields(database, generators=settings.named_generators)
     for (generator, field), until in sorted(fields.read(now=now).items()):
         what = f"its server does not support {field}, so it is left out for {duration(until - now)}"
-        yield Finding(
-            "warning", f"generator {generator}", what, "nothing; `fields: {NAME: null}` leaves it out for good"
-        )
+        remedy = "nothing" if "." in field else "nothing; `fields: {NAME: null}` leaves it out for good"
+        yield Finding("warning", f"generator {generator}", what, remedy)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from ragbandit.shared.model_servers.fewer_fields import FewerFields
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.refused_paths import without_places
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.shared.types import Conversation
@@ -80,9 +81,14 @@ class ChatCall(PromptCall):
             fields, ignored, self._fitted = self._fields()
         else:
             fields, ignored, self._fitted = await READING.read(size, self._fields)
-        known = [name for name in fields if name in self.request.unsupported]
+        unsupported = self.request.unsupported
+        known = [name for name in fields if name in unsupported]
+        fields = {name: fields[name] for name in fields if name not in known}
+        if inner := sorted(name for name in unsupported if "." in name):
+            fields, left_out = without_places(fields, inner)
+            known += left_out
         self._ignored = ignored + known
-        return {name: fields[name] for name in fields if name not in known}
+        return fields
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
         """The request without what this error refuses, for another attempt; None if the error is final."""
@@ -130,7 +136,7 @@ class ChatCall(PromptCall):
 
     def _note_left_out(self, fewer: FewerFields) -> None:
         self._ignored.append(fewer.field)
-        self._unsupported += [fewer.field] * fewer.is_unsupported
+        self._unsupported += fewer.unsupported
 
 
 class ChatReply(PartialReply):

@@ -26,12 +26,12 @@ _NO_SPACE: Final = "functions"
 NAMESPACES: Final = "namespaces"
 CALL_TYPES: Final = "call_types"
 _PLAIN: Final = ""
-#: fields of a function that no server of chat completions heeds, and all that only responses have. A tool whose loading
+#: fields of a function that no server of chat completions reads, and all that only responses have. A tool whose loading
 #: is deferred is offered at once
-_UNHEEDED: Final = ("allowed_callers", "output_schema", "async")
+_UNREAD: Final = ("allowed_callers", "output_schema", "async")
 #: value of `allowed_callers`: the model calls the tool itself, as it does here
 _DIRECT: Final = ["direct"]
-_ONLY_HERE: Final = frozenset({"type", "defer_loading", *_UNHEEDED})
+_ONLY_HERE: Final = frozenset({"type", "defer_loading", *_UNREAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _converted(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, 
         else:
             ignored.append(f"tools.{kind}")
             continue
-        ignored += [f"tools.{kind}.{name}" for name in _UNHEEDED if tool.get(name) not in (None, False, _DIRECT)]
+        ignored += [f"tools.{kind}.{name}" for name in _UNREAD if tool.get(name) not in (None, False, _DIRECT)]
         offered[str(_called_name(converted))] = converted
     return offered, [*dict.fromkeys(ignored)]
 

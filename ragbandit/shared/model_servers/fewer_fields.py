@@ -45,8 +45,9 @@ class FewerFields:
 
     body: dict[str, Any]
     field: str
-    #: whether the server does not support the parameter, whatever its value and the other parameters are
-    is_unsupported: bool = False
+    #: names of what the server does not support, whatever its value and the other parameters are; of fields inside a
+    #: parameter with their places, as tools.strict
+    unsupported: tuple[str, ...] = ()
     #: the client's headers to send; None: the same
     headers: Mapping[str, str] | None = None
 
@@ -81,7 +82,8 @@ def fewer_fields(
     paths = paths_in(f"{failure.param or ''} {message}", places=refused_places(getattr(error, "body", None)))
     fewer, names = without_paths(body, paths)
     if names:
-        return FewerFields(body=fewer, field=", ".join(names))
+        is_whole = says_unsupported(message, code=failure.code)
+        return FewerFields(body=fewer, field=", ".join(names), unsupported=tuple(names) if is_whole else ())
     return _fewer_parameters(body, failure=failure, message=message)
 
 
@@ -102,9 +104,8 @@ def _fewer_parameters(body: Mapping[str, Any], *, failure: Failure, message: str
     fields = {name: value for name, value in body.items() if name != field}
     others = [name for name in fields if name not in ("model", *_WORDS)]
     is_alone = named_field(others, param=None, message=message) is None
-    return FewerFields(
-        body=fields, field=field, is_unsupported=is_alone and says_unsupported(message, code=failure.code)
-    )
+    is_unsupported = is_alone and says_unsupported(message, code=failure.code)
+    return FewerFields(body=fields, field=field, unsupported=(field,) if is_unsupported else ())
 
 
 def _ended_by_user(body: Mapping[str, Any], message: str) -> FewerFields | None:

@@ -67,6 +67,17 @@ def without_paths(body: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> 
     return left, names
 
 
+def without_places(body: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Returns (the request without the fields of these names, as `without_paths` gives them; the names that it had)."""
+    left, present = dict(body), list[str]()
+    for name in names:
+        place = name.split(".")
+        fewer = _without_everywhere(_without(left, place), owner=place[-2], field=place[-1]) if place[1:] else left
+        if fewer != left:
+            left, present = fewer, [*present, name]
+    return left, present
+
+
 def _is_data(key: str) -> bool:
     return key in _DATA or key.endswith(_SCHEMA)
 
@@ -94,8 +105,9 @@ def _place(value: Any, path: Sequence[str]) -> tuple[str | None, ...] | None:
 
 def _without(value: Any, place: Sequence[str | None]) -> Any:
     first, rest = place[0], place[1:]
-    if first is None:
-        return [_without(one, rest) for one in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        rest = rest if first is None else place
+        return [_without(one, rest) for one in value]
     if not isinstance(value, Mapping) or first not in value:
         return value
     if not rest:

@@ -24,7 +24,7 @@ _ACTION: Final = "generator.unsupported"
 _KIND: Final = "generator:"
 #: maximum number of parameters that are left out per generator, and of parameters with refusals per generator
 MOST: Final = 64
-_LONGEST: Final = 64  #: longest name of a parameter, characters
+_LONGEST: Final = 128  #: longest name of a parameter, with its place if it is inside another one, characters
 #: maximum number of remembered refusals of a parameter; the oldest is dropped first
 _MOST_SIGNS: Final = 16
 
@@ -53,7 +53,7 @@ class UnsupportedFields:
         `exchange` decides about them.
         """
         for field in fields if generator in self._settings else ():
-            if not (field.isidentifier() and len(field) <= _LONGEST):
+            if not (len(field) <= _LONGEST and all(map(str.isidentifier, field.split(".")))):
                 continue
             with self._lock:
                 known = self._signs[generator]

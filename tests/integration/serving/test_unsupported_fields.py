@@ -109,14 +109,35 @@ def test_other_processes_and_status_read_it_until_the_settings_change(world):
     assert "generator default: its server does not support seed" in shown[0]
 
 
-def test_the_third_caller_pays_no_refused_request(tmp_path, monkeypatch, caplog):
-    """Requests of two tenants are repeated without the parameter; then no request has it. Each reply names it."""
+def tool(**more):
+    return {
+        "type": "function",
+        "function": {"name": "tide", "parameters": {"type": "object", "properties": {}}, **more},
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "given", "name", "is_sent"),
+    [
+        ("property 'seed' is unsupported", {"seed": 7}, "seed", lambda body: "seed" in body),
+        (
+            "tools.1.function.defer: Extra inputs are not permitted",
+            {"tools": [tool(), tool(defer=True)]},
+            "tools.function.defer",
+            lambda body: any("defer" in one["function"] for one in body.get("tools", ())),
+        ),
+    ],
+)
+def test_the_third_caller_pays_no_refused_request(tmp_path, monkeypatch, caplog, message, given, name, is_sent):
+    """Requests of two tenants are repeated without the parameter, or the field inside one; then no request has it. Each
+    reply names it.
+    """
     monkeypatch.setattr(UnsupportedExchange, "every_s", 0.05)
-    refusal = {"error": {"message": "property 'seed' is unsupported", "type": "invalid_request_error"}}
+    refusal = {"error": {"message": message, "type": "invalid_request_error"}}
     answer = {"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}], "usage": {}}
 
     def reply(body) -> Scripted:
-        return json_reply(refusal, status=400) if "seed" in body else json_reply(answer)
+        return json_reply(refusal, status=400) if is_sent(body) else json_reply(answer)
 
     with ScriptedHttp(json_reply({}), answer=reply) as server:
         settings = {
@@ -127,15 +148,17 @@ def test_the_third_caller_pays_no_refused_request(tmp_path, monkeypatch, caplog)
             "policy": {"name": "uniform"},
         }
         keyed = Keyed(Service(Settings.model_validate(settings), inline=True))
-        clients, sent = {tenant: keyed.client(tenant=tenant) for tenant in "abc"}, []
-        for tenant in ("c", "a", "a", "b", "c"):
-            if len(sent) == 4:
-                until(lambda: "it is left out" in caplog.text)
-            before, seed = len(server.seen), {"seed": 7} if sent else {}
-            body = {"model": "auto", "messages": [{"role": "user", "content": f"{tenant} {before}"}], **seed}
-            got = clients[tenant].post("/v1/chat/completions", json=body).json()
-            assert got["ragbandit"].get("ignored", []) == list(seed)
-            sent.append(len(server.seen) - before)
-        keyed.close()
-        keyed.service.close()
+        try:
+            clients, sent = {tenant: keyed.client(tenant=tenant) for tenant in "abc"}, []
+            for tenant in ("c", "a", "a", "b", "c"):
+                if len(sent) == 4:
+                    until(lambda: "it is left out" in caplog.text)
+                before, more = len(server.seen), given if sent else {}
+                body = {"model": "auto", "messages": [{"role": "user", "content": f"{tenant} {before}"}], **more}
+                got = clients[tenant].post("/v1/chat/completions", json=body).json()
+                assert got["ragbandit"].get("ignored", []) == ([name] if more else [])
+                sent.append(len(server.seen) - before)
+        finally:
+            keyed.close()
+            keyed.service.close()
     assert sent == [1, 2, 2, 2, 1]

@@ -18,7 +18,7 @@ def again(message, body=BODY, **more):
     if fewer is None:
         return None
     changed = {name: fewer.body.get(name) for name in {**body, **fewer.body} if fewer.body.get(name) != body.get(name)}
-    return changed, fewer.field, fewer.is_unsupported
+    return changed, fewer.field, bool(fewer.unsupported)
 
 
 def test_a_limit_above_the_models_is_reduced_to_it():

@@ -23,7 +23,8 @@
   ragbandit/shared/dialects/dialect.py, by `Addition.dialects`. Only a generator that sends it needs one: a door may
   make chat completions of its requests
 - an interface over HTTP, or a page for people: a `Door` of router/api/door.py, by `Addition.doors`; if questions come
-  there, `Addition.surfaces` has the name that rules and `conversation.units` give it
+  there, `Addition.surfaces` has the name that rules and `conversation.units` give it. Its contract:
+  `ragbandit.testing.doors.check_door`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
   code reads them from that section, as by `settings.retriever.of(Class)`
 - a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class

@@ -12,7 +12,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from ragbandit.hooks import LogForm
 from ragbandit.router.offline.logs.records import plain_name, records as records_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.plain_values import plain_tree
+from ragbandit.testing.damages import damaged_records
 
 Record = Mapping[str, Any]
 
@@ -31,18 +32,10 @@ FOREIGN: Final[tuple[Record, ...]] = (
     {"messages": [{"role": "user", "content": "Who wrote Dracula?"}]},
     {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "t", "attributes": []}]}]}]},
 )
-#: what a field of a damaged record has instead of its value
-DAMAGES: Final[tuple[Any, ...]] = (
-    *(None, True, -1, 0.5, float("nan"), 10**400, "", "words", "\x00 \ud800 {", "[" * 5000),
-    *([], [None], [[]], {}, {"": {}}, [{"x": 1}], ["words", 3]),
-)
 #: questions of a record that are counted; one with more has no end
 _MOST: Final = 100_000
 #: records that are written to a file of their own
 _MOST_ALONE: Final = 20
-#: damaged records of a record, and the levels of fields in which they are damaged
-_MOST_DAMAGED: Final = 3_000
-_LEVELS: Final = 6
 
 
 def check_log_form(form: type[LogForm], *, records: Sequence[Record]) -> None:
@@ -61,25 +54,6 @@ def check_log_form(form: type[LogForm], *, records: Sequence[Record]) -> None:
     for record in records:
         for damaged in damaged_records(record):
             _check_damaged(form, damaged, names=record.keys())
-
-
-def damaged_records(record: Record) -> Iterator[Record]:
-    """Copies of a record in which one field, also an inner one, is missing, null or of another type."""
-    return islice(_damaged(record, levels=_LEVELS), _MOST_DAMAGED)
-
-
-def _damaged(value: Any, *, levels: int) -> Iterator[Any]:
-    """Copies of an object or a list with a damaged member."""
-    members: Iterable[Any] = value.keys() if isinstance(value, Mapping) else range(len(value))
-    for key in members:
-        shorter: Any = dict(value) if isinstance(value, Mapping) else [*value]
-        del shorter[key]
-        yield shorter
-        is_nested = levels and isinstance(value[key], Mapping | list)
-        for member in chain(DAMAGES, _damaged(value[key], levels=levels - 1) if is_nested else ()):
-            changed: Any = dict(value) if isinstance(value, Mapping) else [*value]
-            changed[key] = member
-            yield changed
 
 
 def _check_keys(form: type[LogForm], *, records: Sequence[Record]) -> None:

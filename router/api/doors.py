@@ -43,15 +43,14 @@ _OURS: Final[Mapping[str, Door]] = {
 }
 _BY_NAME: Final[Mapping[str, Door]] = with_additions(_OURS, hook="doors")
 #: name -> door, in the order of /docs
-DOORS: Final[Mapping[str, Door]] = {
+DOORS: Final[dict[str, Door]] = {
     name: _BY_NAME[name] for name in sorted(_BY_NAME, key=lambda name: _BY_NAME[name].place)
 }
-_LAST_FIRST: Final = tuple(door for door in [*DOORS.values()][::-1] if door.error is not None)
 
 
 def door_of(scope: Scope) -> Door | None:
     """The door whose shapes the caller of a request expects; None for RagBandit's own."""
-    for door in _LAST_FIRST:
-        if door.speaks(scope):
+    for door in reversed(DOORS.values()):
+        if door.error is not None and door.speaks(scope):
             return door
     return None

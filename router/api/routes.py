@@ -110,6 +110,12 @@ async def _body_of(request: Request, field: "ModelField") -> Any:
     body = await request.body()
     if not body:
         raise complaint({"type": "missing", "loc": ()})
+    check_json(request)
+    return await read_body(request, _parsed, field, body)
+
+
+def check_json(request: Request) -> None:
+    """Raises InvalidInput if the body of a request is not declared as JSON."""
     content_type = request.headers.get("content-type")
     kind = (content_type or "").partition(";")[0].strip().lower()
     # A page of another site may send bodies of a few other types without asking, so JSON must be declared.
@@ -117,7 +123,6 @@ async def _body_of(request: Request, field: "ModelField") -> Any:
         came = "without a content type" if content_type is None else f"as {content_type:.80}"
         remedy = "send the header content-type: application/json"
         raise InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
-    return await read_body(request, _parsed, field, body)
 
 
 def _parsed(field: "ModelField", body: bytes) -> Any:

@@ -129,13 +129,18 @@ with learning_process({}) as context:
 
 
 def test_an_interface_in_an_addition_is_served(tree):
-    """A folder of ragbandit/additions/ with a door adds its endpoints and their text to the service."""
+    """A folder of ragbandit/additions/ with a door adds its endpoints and their text to the service, and the door
+    follows the contract.
+    """
     program = """
 from ragbandit.router.api.app import ENDPOINTS, create_app
+from ragbandit.shared.additions import loaded
+from ragbandit.testing.doors import check_door
 
 api = create_app(lambda: None).openapi()
 print(*[tag["name"] for tag in api["tags"]], api["paths"]["/v1/arms"]["get"]["summary"])
 print(*[endpoint.rule.roles for endpoint in ENDPOINTS if endpoint.path == "/v1/arms"][0] - {"admin"})
+check_door(loaded("doors")["arm_list"])
 """
     printed = run(tree, "-c", program)
     assert re.fullmatch(r"Decisions .*Operations Arms List the arms\napp\n", printed)

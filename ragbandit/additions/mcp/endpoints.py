@@ -15,7 +15,7 @@ from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted,
 from ragbandit.client.transport import AnswerReader
 from ragbandit.router.api.dependencies import PART, router_of
 from ragbandit.router.api.door import Door
-from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.routes import Endpoints, check_json
 from ragbandit.router.api.security.gate import PEER
 from ragbandit.router.api.security.rules import ANY_ROLE
 from ragbandit.router.telemetry.tracing import SCOPE_ID
@@ -43,6 +43,7 @@ endpoints = Endpoints()
 
 @endpoints.post(MCP_PATH, rule=replace(ANY_ROLE, asks=True))
 async def call(request: Request) -> ASGIApp:
+    check_json(request)
     server, largest = await _server_of(request.app), router_of(request).settings.server.max_body_bytes
     # Read the body here, so that a body that is too large gets RagBandit's error. The SDK does not check hosts and
     # origins, because the gate has checked them.

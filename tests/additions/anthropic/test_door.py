@@ -2,7 +2,9 @@
 
 import pytest
 
+from ragbandit.additions.anthropic.endpoints import DOOR
 from ragbandit.router.config.settings import Settings
+from ragbandit.testing.doors import check_door
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import Service
@@ -54,3 +56,10 @@ def test_a_key_in_x_api_key(world):
         if status == 401:
             assert reply.json()["error"]["type"] == "authentication_error"
     assert client.get("/v1/models/auto", headers={"x-api-key": key}).status_code == 200
+
+
+def test_the_door_follows_the_contract():
+    """Messages with damaged fields, wrong keys and large bodies are answered, or refused in Anthropic's shape."""
+    blocks = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi?"}]}]}
+    more = {"system": [{"type": "text", "text": "Be brief."}], "tools": [{"name": "look", "input_schema": {}}]}
+    check_door(DOOR, bodies={"POST /v1/messages": {**BODY, **blocks, **more, "metadata": {"user_id": "u"}}})

@@ -7,11 +7,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
+from ragbandit.additions.dashboard.endpoints import DOOR
 from ragbandit.additions.dashboard.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.totals import Extender
+from ragbandit.testing.doors import check_door
 from tests.support.rollouts import add, do
 from tests.support.servers.http_service import routed
 from tests.support.servers.visitors import answered
@@ -366,3 +368,8 @@ def test_nothing_is_loaded_from_elsewhere():
         found += [(file.name, one) for one in re.findall(loads, text)]
         found += [(file.name, one) for one in re.findall(r"(?:fetch|XMLHttpRequest|WebSocket|EventSource)\(?", text)]
     assert found == []
+
+
+def test_the_door_follows_the_contract():
+    """Any name in a path, a wrong key and another method get a page, as all errors of the dashboard do."""
+    check_door(DOOR)

@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from ragbandit.additions.embeddings.endpoints import EmbeddingsServer
+from ragbandit.additions.embeddings.endpoints import DOOR, EmbeddingsServer
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.testing.doors import check_door
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
@@ -63,3 +64,9 @@ def test_no_server_of_embeddings(service):
     reply = service.http.post("/v1/embeddings", json=TEXTS)
     assert reply.status_code == 404
     assert "embeddings.base_url" in json.dumps(reply.json())
+
+
+def test_the_door_follows_the_contract():
+    """Damaged bodies are refused in OpenAI's form, also if the server is down, whose client is closed on each port."""
+    server = {"base_url": "http://127.0.0.1:9/v1", "token_prices": {"small": [1.0, 0.0]}}
+    check_door(DOOR, settings={"embeddings": server})

@@ -9,6 +9,8 @@ from jsonschema import Draft202012Validator
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+from ragbandit.additions.mcp.endpoints import DOOR
+from ragbandit.testing.doors import check_door
 from tests.support.cases import every_case
 from tests.support.servers.http_service import QUESTION, worker_answers
 
@@ -156,3 +158,9 @@ def test_what_is_no_message_is_refused_as_json_rpc(serve):
         assert body["error"]["data"]["remedy"] in body["error"]["message"]
     assert post("/mcp", json=LIST, headers=HEADERS | {"host": "evil.example"}).status_code == 403
     assert post("/mcp", json=LIST, headers=HEADERS).status_code == 200
+
+
+def test_the_door_follows_the_contract():
+    """Damaged messages, wrong keys and bodies that are not declared as JSON are refused as JSON-RPC."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    check_door(DOOR, bodies={"POST /mcp": call | {"params": {"name": "route", "arguments": {"question": QUESTION}}}})

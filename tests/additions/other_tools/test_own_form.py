@@ -13,7 +13,8 @@ import ragbandit.additions as package
 from ragbandit.additions.other_tools import questions
 from ragbandit.additions.other_tools.questions import QuestionLog
 from ragbandit.shared.additions import additions, loaded, offered
-from ragbandit.testing.logs import check_log_form, damaged_records
+from ragbandit.testing.damages import damaged_records
+from ragbandit.testing.logs import check_log_form
 from tests.support import command
 
 PAGE = (Path(__file__).parents[3] / "docs" / "logs.md").read_text(encoding="utf-8")

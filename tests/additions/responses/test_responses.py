@@ -9,11 +9,13 @@ from pydantic import TypeAdapter
 from sqlalchemy import select
 
 from ragbandit.additions.responses import stored_responses
+from ragbandit.additions.responses.endpoints import DOOR
 from ragbandit.additions.responses.stored_responses import conversation_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import DeltaPiece, StatusNote, TextPiece
+from ragbandit.testing.doors import check_door
 from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
 from tests.support.cases import every_case
@@ -446,3 +448,10 @@ def test_further_fields_of_a_models_reply(http, in_pieces):
         assert len({image["id"] for image in images}) == 3
     added = [event["item"]["type"] for event in events if event["type"] == "response.output_item.added"]
     assert added == ["message", *["image_generation_call"] * 3]
+
+
+def test_the_door_follows_the_contract():
+    """Damaged items, unknown ids, wrong keys and large bodies are answered, or refused in OpenAI's form."""
+    items = [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}]
+    tools = [{"type": "function", "name": "look", "parameters": {}}]
+    check_door(DOOR, bodies={"POST /v1/responses": {"model": "auto", "input": items, "tools": tools}})

@@ -89,10 +89,6 @@ class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
     """This tenant has too much work waiting; nothing was done."""
 
 
-class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
-    """The task or session has reached its limit; a later attempt would be refused too."""
-
-
 class ConfigError(RagBanditError, code="CONFIG_INVALID", repeats=True):
     """A setting is wrong."""
 

@@ -14,11 +14,15 @@ from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
 from ragbandit.router.storage.decisions.tasks import ENDED
 from ragbandit.router.storage.decisions.turns import NAMED, TOOL_TURN
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import LimitReached
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import DecisionId, LimitState, Query
 
 _NO_LIMIT: Final = TurnLimit()
 _NOTHING: Final = TurnUsage(turns=0, dollars=0.0, ids=frozenset())
+
+
+class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
+    """The task or session has reached its limit; a later attempt would be refused too."""
 
 
 def has_limits(settings: ConversationSettings) -> bool:

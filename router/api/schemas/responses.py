@@ -8,7 +8,7 @@ from starlette.types import Scope
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
 from ragbandit.router.replies.values import json_of
 from ragbandit.router.telemetry.tracing import trace_id_of
-from ragbandit.shared.errors import LimitReached, RagBanditError
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import Decision, Json, limit_states
 
@@ -55,7 +55,7 @@ def refusal_reply(error: RagBanditError, *, scope: Scope) -> Response:
     """The reply to a request that ended with an error; with Retry-After if a later attempt may succeed."""
     after_s = 1.0 if error.status == 503 and error.retry_after_s is None else error.retry_after_s
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
-    if error.status == 409 or isinstance(error, LimitReached):
+    if error.status == 409 or (error.status == 429 and after_s is None):
         headers = {"x-should-retry": "false"}  # else some clients repeat the request, though it fails again
     if error.status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}

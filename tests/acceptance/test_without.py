@@ -12,14 +12,15 @@ from tests.without import ROOT
 TESTS = [
     "tests/unit/docs/test_reference.py",
     "tests/unit/docs/test_rows.py",
-    "tests/unit/router/config",
+    "tests/unit/router/config/test_config.py",
+    "tests/unit/router/config/test_faults.py",
+    "tests/unit/router/config/test_section.py",
     "tests/unit/router/cli",
     "tests/unit/router/test_public_surface.py",
     "tests/unit/strategies/test_registry.py",
     "tests/unit/strategies/test_strategies_doc.py",
     "tests/unit/workers/test_loading.py",
     "tests/unit/workers/test_setup.py",
-    "tests/integration/policies/test_policies_doc.py",
     "tests/integration/api/test_routing.py",
 ]
 

@@ -68,6 +68,7 @@ def test_the_core_imports_no_addition():
     files = {file for part in parts for file in (ROOT / part).rglob("*.py")}
     core = {file for file in files if "additions" not in file.relative_to(ROOT).parts}
     assert len(core) > 500
+    core = {file for file in core if "additions" in file.read_text("utf-8")}  # parsing all takes long
     read = {file: imports_at_run_time if file == FRONT else imports_of for file in core}
     assert {file.name for file in core if additions_in(read[file](file)) | additions_named(file)} == set()
 

@@ -34,6 +34,21 @@ def add_addition(copy: Path, name: str, *, section: str, module: str) -> None:
     (folder / "__init__.py").write_text(addition)
 
 
+def add_documented_addition(copy: Path, *, arm: str, policy: str) -> None:
+    """Add an addition with an arm `brief`, a policy `steady`, and a page of its own that documents both."""
+    folder = copy / "ragbandit/additions/brief"
+    folder.mkdir()
+    (folder / "arm.py").write_text(arm)
+    (folder / "policy.py").write_text(policy)
+    offered = 'arms={"brief": "arm:Curt"}, policies={"steady": "policy:MeanReward"}, pages=("brief.md",)'
+    (folder / "__init__.py").write_text(
+        f"from ragbandit.shared.additions import Addition\n\nADDITION = Addition({offered})\n"
+    )
+    arms = "| arm | what it does | source | needs | `preset` |\n|---|---|---|---|---|\n| `brief` | asks | | | |\n"
+    params = "| param | default |\n|---|---|\n| `epsilon` | 0.1 |\n"
+    (copy / "docs/brief.md").write_text(f"# Brief\n\n{arms}\n## `steady`\n\n{params}")
+
+
 def declared(code: str, *, line: str, above: str) -> str:
     """The class of the page with one more line in its body, as the page asks for a built-in part."""
     return "from typing import ClassVar\n" + code.replace(above, f"    {line}\n{above}", 1)
@@ -52,6 +67,15 @@ def tree(tmp_path_factory):
     (copy / "strategies/arms/curt.py").write_text(arm)
     policy = declared(code_of("A policy of your own"), line='algorithm: ClassVar[str] = "mine"', above="    needs = ")
     (copy / "router/policies/algorithms/mine.py").write_text(policy)
+    lines = {
+        "strategies.md": "| arm | | | | |\n|---|---|---|---|---|\n| `curt` | | | | |\n",
+        "policies.md": "## `mine`\n\n| param | default |\n|---|---|\n| `epsilon` | 0.1 |\n",
+        "rows.md": "| my own | `strategies/arms` | `curt`, `mine` | |\n",
+    }
+    for page, text in lines.items():
+        file = copy / "docs" / page
+        file.write_text(f"{file.read_text('utf-8')}\n{text}", "utf-8")
+    add_documented_addition(copy, arm=arm.replace("curt", "brief"), policy=policy.replace("mine", "steady"))
     add_addition(copy, "subtitles", section="A form of documents of your own", module="reader.py")
     add_addition(copy, "lines", section="A retriever of your own", module="retriever.py")
     add_addition(copy, "backlog", section="A chore of your own", module="chore.py")
@@ -75,6 +99,19 @@ def test_the_contracts_find_a_built_in_arm_and_policy(tree):
     options = ("-v", "-n", "0", "-p", "no:cacheprovider", "-k", "curt or mine or arms_use")
     printed = run(tree, "-m", "pytest", *options, *files)
     assert {"curt", "mine"} <= set(re.findall(r"\[(\w+)[^]]*\] PASSED", printed)), printed
+
+
+def test_the_page_of_an_addition_documents_its_arms_and_policies(tree):
+    """An arm and a policy of an addition need no line in a file outside its folder, its tests and its own page."""
+    tests = (
+        "unit/docs/test_rows.py",
+        "unit/strategies/test_strategies_doc.py",
+        "integration/policies/test_policies_doc.py",
+    )
+    names = "each_arm_and_policy or every_arm_is or needs_are or presets_are or (every_param and (steady or mine))"
+    options = ("-v", "-n", "0", "-p", "no:cacheprovider", "-k", names)
+    printed = run(tree, "-m", "pytest", *options, *(f"tests/{test}" for test in tests))
+    assert printed.count("PASSED") == 6, printed
 
 
 def test_a_guard_in_an_addition_decides_and_is_explained(tree):

@@ -43,6 +43,9 @@ _BROKEN: Final = (b"", b"{", b'{"a": 1}{', b"\xff\xfe", b"[" * 5000, b'{"a": NaN
 _ODD: Final = (b"[]", b"null", b"1", b'"text"', b'{"\\ud800": "\\ud800"}', b"{}")
 #: values of a parameter in a path
 _NAMES: Final = ("none", "%00", "%F0%9F%98%80", "..%2F..", "x" * 300, "%C0%80", "a%0Ab", "0")
+#: values of a parameter of the query, and of a header
+_VALUES: Final = ("", "none", "-1", "1e400", "NaN", "2026-13-45", "%00", "%F0%9F%98%80", "%C0%80", "x" * 300, "a&a=b")
+_HEADERS: Final = ("", "none", "-1", "\xe9\x80", "x" * 300)
 #: damaged bodies of a body that are sent
 _MOST_DAMAGED: Final = 40
 #: steps from one damaged body to the next one that is sent; none shares a factor with the number of damages of a field
@@ -70,6 +73,7 @@ def check_door(
             call.check_keys()
             call.check_unknown()
             call.check_names()
+            call.check_parameters()
             if endpoint.method == "POST":
                 call.check_size()
                 call.check_odd_bodies()
@@ -210,7 +214,8 @@ class _Call:
         sends |= {PREVIEW: "true"} if self.endpoint.rule.asks and not method else {}
         sends |= {"content-type": kind} if content is not None else {}
         method = method or self.endpoint.method
-        return self.served.client.request(method, path or self.path, content=content, headers=sends)
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in sends.items()]
+        return self.served.client.request(method, path or self.path, content=content, headers=encoded)
 
     def refused(self, reply: Any, *statuses: int, case: str) -> None:
         """The reply is an error with one of these statuses, in the form of the door."""
@@ -266,6 +271,17 @@ class _Call:
             path = re.sub(r"{[^}]*}", name, self.endpoint.path)
             if self.endpoint.path_regex.match(path):
                 self.check_error(self.send(path=path), case=f"at {path:.80}")
+
+    def check_parameters(self) -> None:
+        """Any text may be the value of a parameter of the query, or of a header that the endpoint reads."""
+        for parameter in self.endpoint.dependant.query_params:
+            for value in _VALUES:
+                path = f"{self.path}?{parameter.alias}={value}"
+                self.check_error(self.send(path=path), case=f"with the query {parameter.alias}={value:.80}")
+        for parameter in self.endpoint.dependant.header_params:
+            for value in _HEADERS:
+                key = {**self.served.keys["admin"], parameter.alias: value}
+                self.check_error(self.send(key=key), case=f"with the header {parameter.alias}: {value:.80}")
 
     def check_size(self) -> None:
         body = json.dumps({"text": "x" * _LARGEST}).encode()

@@ -1,9 +1,9 @@
 """The contract of interfaces over HTTP: the check names what a door does wrong."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from fastapi import Request
+from fastapi import Header, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict
 
@@ -62,6 +62,18 @@ def made(
     endpoints.post(path, rule=APP, **({} if summary is None else {"summary": summary}))(count)
     usual = {"place": 201, "speaks": lambda scope: scope["path"].startswith("/v1/list"), "error": reply}
     return Door(endpoints=(endpoints,), **{**usual, **more})
+
+
+def reading(number):
+    """A door whose endpoint reads a number from its query or from a header."""
+    endpoints = Endpoints("List")
+
+    @endpoints.get("/v1/list", rule=APP, summary="List some arms")
+    async def some(most: str = "3", x_least: Annotated[str, Header()] = "0") -> Response:
+        """As many arms as the caller wants."""
+        return JsonReply({"count": number(most=most, least=x_least)})
+
+    return Door(place=201, endpoints=(endpoints,))
 
 
 class Line:
@@ -144,6 +156,8 @@ BROKEN = {
         made(lambda body: JsonReply({"n": len(body.names)}), body=Brittle),
         "with the body .* failed",
     ),
+    "a number of a query": (reading(lambda most, least: int(most)), "with the query most=.* failed"),
+    "a number of a header": (reading(lambda most, least: int(least)), "with the header x-least: .* failed"),
     "one for two ports": (made(open=lambda router: SHARED), "1 of what it returned was closed"),
     "a close that blocks": (made(open=lambda router: Blocking()), "cannot be closed: TypeError"),
     "no example": (made(body=Plain), "takes a body: give one"),

@@ -199,7 +199,7 @@ class Budgets:
             return query
         reached = next((limit for limit in limits if limit.is_reached), None)
         if reached is not None and (settings.at_limit == "refuse" or not self._paces or names_arm(query)):
-            raise refusal_of(reached)
+            raise refusal_of(reached, limits=limits)
         request: RequestFacts = {**query.request, TURN_LIMITS: [limit.stored for limit in limits]}
         return replace(query, request=request if reached is None else {**request, BUDGET_FACTOR: MOST_FACTOR})
 

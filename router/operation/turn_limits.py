@@ -5,7 +5,7 @@ They are checked before a turn is decided, and count what the turns before have 
 what its last turn costs, and turns that come at once may pass a limit together.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.router.config.sections import ConversationSettings, TurnLimit
@@ -23,6 +23,9 @@ _NOTHING: Final = TurnUsage(turns=0, dollars=0.0, ids=frozenset())
 
 class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
     """The task or session has reached its limit; a later attempt would be refused too."""
+
+    #: all limits of the question
+    limits: Sequence[LimitState] = ()
 
 
 def has_limits(settings: ConversationSettings) -> bool:
@@ -51,11 +54,22 @@ def names_arm(query: Query) -> bool:
     return query.forced and (bool(link.get(NAMED)) if isinstance(link, Mapping) else True)
 
 
-def refusal_of(limit: LimitState) -> LimitReached:
-    """The error for a turn beyond a limit."""
+def refusal_of(limit: LimitState, *, limits: Sequence[LimitState]) -> LimitReached:
+    """The error for a turn beyond a limit. limits: all limits of the question"""
     setting = f"conversation.{limit.of}_limit.{limit.unit}"
     end = "end the task (POST /v1/sessions/ID/end)" if limit.of == "task" else "begin another session"
-    return LimitReached(str(limit), field="session_id", remedy=f"{end}, or have the setting {setting} raised")
+    error = LimitReached(str(limit), field="session_id", remedy=f"{end}, or have the setting {setting} raised")
+    error.limits = limits
+    return error
+
+
+def limit_headers(limits: Iterable[LimitState]) -> dict[str, str]:
+    """Headers of a reply with the limits, and with what was left of them before this turn."""
+    headers = dict[str, str]()
+    for limit in limits:
+        prefix = f"x-ragbandit-{limit.of}-{limit.unit}"
+        headers |= {f"{prefix}-limit": f"{limit.most:g}", f"{prefix}-remaining": f"{max(0, limit.most - limit.used):g}"}
+    return headers
 
 
 def _used(

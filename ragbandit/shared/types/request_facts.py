@@ -132,7 +132,8 @@ class LimitState:
         return asdict(self)
 
     def __str__(self) -> str:
-        used = f"cost {self.used:g} dollars" if self.unit == "dollars" else f"had {self.used:g} turns"
+        unit = self.unit if self.used != 1 else self.unit.removesuffix("s")
+        used = f"{'cost' if self.unit == 'dollars' else 'had'} {self.used:g} {unit}"
         return f"the {self.of} has {used}, and its limit is {self.most:g}"
 
 

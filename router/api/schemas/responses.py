@@ -6,11 +6,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
+from ragbandit.router.operation.turn_limits import LimitReached, limit_headers
 from ragbandit.router.replies.values import json_of
 from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers.failures import link_of
-from ragbandit.shared.types import Decision, Json, limit_states
+from ragbandit.shared.types import Decision, limit_states
 
 
 class JsonReply(JSONResponse):
@@ -31,17 +32,8 @@ def decision_headers(decision: Decision) -> dict[str, str]:
         **({} if decision.cost_weight is None else {"x-ragbandit-cost-weight": repr(decision.cost_weight)}),
         **({} if trace is None else {"x-ragbandit-trace-id": trace}),
         **({"x-ragbandit-failover": str(link["first"])} if link else {}),
-        **_limit_headers(decision.query.request),
+        **limit_headers(limit_states(decision.query.request)),
     }
-
-
-def _limit_headers(request: Mapping[str, Json]) -> dict[str, str]:
-    """Limits of the task and of the session, and what was left of them before this turn."""
-    headers = dict[str, str]()
-    for limit in limit_states(request):
-        prefix = f"x-ragbandit-{limit.of}-{limit.unit}"
-        headers |= {f"{prefix}-limit": f"{limit.most:g}", f"{prefix}-remaining": f"{max(0, limit.most - limit.used):g}"}
-    return headers
 
 
 #: ASGI scope key of the function that formats the errors of a request; RagBandit's own format if there is no such key
@@ -55,8 +47,10 @@ def refusal_reply(error: RagBanditError, *, scope: Scope) -> Response:
     """The reply to a request that ended with an error; with Retry-After if a later attempt may succeed."""
     after_s = 1.0 if error.status == 503 and error.retry_after_s is None else error.retry_after_s
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
-    if error.status == 409 or (error.status == 429 and after_s is None):
+    if error.status == 409 or isinstance(error, LimitReached):
         headers = {"x-should-retry": "false"}  # else some clients repeat the request, though it fails again
+    if isinstance(error, LimitReached):
+        headers = {**(headers or {}), **limit_headers(error.limits)}
     if error.status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}
     return error_reply(scope, error.status, error_json(error), headers=headers)

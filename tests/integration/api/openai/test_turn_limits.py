@@ -40,6 +40,7 @@ def test_turns_of_a_task(serve, database):
         assert error["message"] == "the task has had 2 turns, and its limit is 2"
         assert "conversation.task_limit.turns" in error["remedy"]
         assert (reply.headers["x-should-retry"], reply.headers.get("retry-after")) == ("false", None)
+        assert left(reply, "task-turns") == (2.0, 0.0)
     (item, other) = http.post("/v1/route/batch", json={"items": [body, {**body, "session_id": "t"}]}).json()["items"]
     assert (item["error"]["code"], "error" in other) == ("LIMIT_REACHED", False)
     routed(http)
@@ -138,7 +139,10 @@ def test_a_named_arm_cannot_be_replaced(serve):
     body = {"question": QUESTION, "session_id": "s"}
     assert http.post("/v1/route", json=body, headers={"x-ragbandit-arm": "multi_step"}).json()["arm"] == "multi_step"
     refused(http.post("/v1/route", json=body, headers={"x-ragbandit-arm": "multi_step"}), 429, "LIMIT_REACHED")
-    assert left(http.post("/v1/route", json=body), "session-turns") == (1.0, 0.0)
+    moved = http.post("/v1/route", json=body)
+    assert left(moved, "session-turns") == (1.0, 0.0)
+    reasons = http.get(f"/v1/decisions/{moved.json()['decision_id']}/explanation").json()["reasons"]
+    assert "raised 1000-fold since the session has had 1 turn, and its limit is 1" in " ".join(reasons)
 
 
 def test_a_policy_without_prices_refuses(serve):

@@ -81,7 +81,7 @@ def test_answers_that_run_count_by_estimates(serve):
     body = {"question": QUESTION, "session_id": "s"}
     assert service.http.post("/v1/answer", json=body, params={"wait_s": 0}).status_code == 202
     reply = service.http.post("/v1/answer", json=body, params={"wait_s": 0})
-    assert "1 dollars, and its limit is 1" in refused(reply, 429, "LIMIT_REACHED")["message"]
+    assert "has cost 1 dollar, and its limit is 1" in refused(reply, 429, "LIMIT_REACHED")["message"]
 
 
 def test_two_keys_with_one_id(chats):

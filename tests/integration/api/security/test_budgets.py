@@ -135,6 +135,7 @@ def test_a_preview_ends_no_task(world):
 def test_nobody_chooses_an_arm_at_will(world):
     """Under a budget forcing and narrowing need the scope forced=true, and the list of models shows it."""
     body = {"question": QUESTION, "arms": ["multi_step"]}
+    header = {"json": {"question": QUESTION}, "headers": {"x-ragbandit-arm": "multi_step"}}
     chat = {"model": "arm/multi_step", "messages": [{"role": "user", "content": QUESTION}]}
     for plain in (world.client(tenant="paced"), world.client(tenant="other", scopes={"dollars_per_month": 9.0})):
         error = refused(plain.post("/v1/route", json=body), 403, "FORBIDDEN", field="arms")
@@ -142,9 +143,13 @@ def test_nobody_chooses_an_arm_at_will(world):
         long = {"question": QUESTION, "session_id": "s", "unit": "task"}
         assert "forced=true" in refused(plain.post("/v1/route", json=long), 403, "FORBIDDEN")["remedy"]
         assert plain.post("/v1/chat/completions", json=chat).status_code == 403
+        assert refused(plain.post("/v1/route", **header), 403, "FORBIDDEN", field="arms")
+        auto = {**header, "json": {**chat, "model": "auto"}}
+        assert plain.post("/v1/chat/completions", **auto).status_code == 403
         assert [one["id"] for one in plain.get("/v1/models").json()["data"]] == ["auto"]
     allowed = world.client(tenant="paced", scopes={"forced": True})
     assert routed(allowed, arms=["multi_step"])["arm"] == "multi_step"
+    assert allowed.post("/v1/route", **header).json()["arm"] == "multi_step"
     assert len(allowed.get("/v1/models").json()["data"]) > 1
     assert routed(world.client(tenant="other"), arms=["multi_step"])["arm"] == "multi_step"
     narrowed = world.client(tenant="paced", scopes={"arms": ["multi_step", "single_step"]})

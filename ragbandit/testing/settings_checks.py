@@ -7,8 +7,9 @@ It raises AssertionError if the check breaks the contract.
 """
 
 import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, get_args
 from unittest.mock import patch
@@ -86,13 +87,19 @@ def _settings(keys: Mapping[str, Json]) -> Settings:
 @contextmanager
 def _no_connections() -> Iterator[None]:
     """Fails if a name is looked up or a connection is begun meanwhile."""
-    asked = list[object]()
+    asked, mine = list[object](), threading.get_ident()
 
-    def refuse(*places: object, **_: object) -> None:
-        asked.append(places[-1])
-        raise OSError("a check of the settings connects to nothing")
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*given: Any, **more: Any) -> Any:
+            if threading.get_ident() != mine:  # of this process, but not of the check
+                return call(*given, **more)
+            asked.append(given[-1])
+            raise OSError("a check of the settings connects to nothing")
 
-    with patch.object(socket, "getaddrinfo", refuse), patch.object(socket.socket, "connect", refuse):
+        return refuse
+
+    look_up, connect = refusing(socket.getaddrinfo), refusing(socket.socket.connect)
+    with patch.object(socket, "getaddrinfo", look_up), patch.object(socket.socket, "connect", connect):
         try:
             yield
         finally:

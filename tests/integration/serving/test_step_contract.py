@@ -265,10 +265,16 @@ def shadow(router):
     router.refresh()
 
 
+SERVER = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+CHATS = {"arms": {"chats": {"class": "model"}, "other": {"run_by": "caller"}, "third": {"run_by": "caller"}}}
 #: class of a step of the core -> what it needs to do something
 GIVEN = {
     "Prices": {"questions": [Query(text="Who?", cost_weight=0.2)]},
     "Rules": {"settings": {"rules": [{"name": "eu", "when": {"door": ["route"]}, "arms": ["first", "second"]}]}},
+    "Needs": {
+        "settings": CHATS | {"generator": SERVER},
+        "questions": [Query(text="Who?", request={"needs": ["tools"]})],
+    },
     "KillSwitch": {"begin": pin},
     "Labels": {"settings": {"learning": {"labels_per_day": 5}}},
     "Breaker": {"begin": fail},
@@ -277,8 +283,8 @@ GIVEN = {
     "IncumbentStep": {"settings": {"policy": {"incumbent": "first"}}},
     "HoldbackStep": {"settings": {"policy": {"holdback": {"arm": "first", "share": 0.1}}}},
 }
-#: steps that need a chat, a judge, or a policy that is learned again: they have tests of their own
-ELSEWHERE = {"Needs", "JudgeShare", "RebuildingStep"}
+#: steps that need a judge, or a policy that is learned again: they have tests of their own
+ELSEWHERE = {"JudgeShare", "RebuildingStep"}
 
 
 @pytest.mark.parametrize(

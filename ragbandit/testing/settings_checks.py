@@ -91,7 +91,7 @@ def _no_connections() -> Iterator[None]:
 
     def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
         def refuse(*given: Any, **more: Any) -> Any:
-            if threading.get_ident() != mine:  # of this process, but not of the check
+            if threading.get_ident() != mine:  # another part of this process connects
                 return call(*given, **more)
             asked.append(given[-1])
             raise OSError("a check of the settings connects to nothing")

@@ -137,6 +137,7 @@ def world(tmp_path_factory, models):
     made = KeyStore(service.router.database).create(
         name="app", role="app", now=time.time(), actor="cli:test", scopes={}
     )
+    service.app.state.gate.ring.known = None
     yield World(service, made.text, models)
     service.close()
 
@@ -240,6 +241,20 @@ def test_a_session_a_unit_and_a_key_at_every_door(world, door):
     for wrong in ([("x-api-key", "rb_no")], [("x-api-key", world.key), ("x-api-key", world.key)]):
         assert world.post(door, [*US, *wrong])[0] == 401
     assert world.post(door, [*US, ("x-ragbandit-unit", "week")])[0] in (400, 422)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_arm_of_a_header_at_every_door(world, door):
+    """The header names the arm of one question; a rule that forbids the arm, and an unknown name, refuse it."""
+    for arm in ("eu", "us"):
+        decision = world.decision(world.post(door, [*US, ("x-ragbandit-arm", arm)])[1])
+        assert (decision.arm, decision.query.forced) == (arm, True)
+    before = world.decided
+    status, reply = world.post(door, [("X-Region", "eu"), ("x-ragbandit-arm", "us")])
+    assert (status in (400, 403), "residency" in json.dumps(reply)) == (True, True)
+    for wrong in ([("x-ragbandit-arm", "mars")], [("x-ragbandit-arm", "eu"), ("x-ragbandit-arm", "us")]):
+        assert world.post(door, [*US, *wrong])[0] in (400, 404, 422)
+    assert world.decided == before
 
 
 @pytest.mark.parametrize("door", DOORS)

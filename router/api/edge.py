@@ -236,7 +236,7 @@ class _Exchange(Request):
         """The endpoint of the request. Raises HTTPException(404), or 405 if the path takes other methods."""
         if self._endpoint is not None:
             return self._endpoint
-        methods = [] if instead_of(self.path) else self._app.routes.methods(self.path)
+        methods = self._app.routes.methods(self.path, by_name=instead_of(self.path) is not None)
         raise HTTPException(405, headers={"Allow": ", ".join(methods)}) if methods else HTTPException(404)
 
     @property

@@ -200,10 +200,13 @@ class RouteTable:
                 return endpoint, match.groupdict()
         return None, {}
 
-    def methods(self, path: str) -> list[str]:
-        """The methods that a path takes; [] if there is no such path."""
+    def methods(self, path: str, *, by_name: bool = False) -> list[str]:
+        """The methods that a path takes; [] if there is no such path. by_name: only those of endpoints whose declared
+        path ends with a name, since one that ends with a parameter takes names of other interfaces as its value.
+        """
         plain = {method for method, known in self._plain if known == path}
-        return sorted(plain | {endpoint.method for endpoint in self._patterns if endpoint.path_regex.match(path)})
+        patterns = [endpoint for endpoint in self._patterns if not (by_name and endpoint.path.endswith("}"))]
+        return sorted(plain | {endpoint.method for endpoint in patterns if endpoint.path_regex.match(path)})
 
 
 def table_of_port(endpoints: Iterable[Endpoint], *, port: str, dashboard: bool) -> RouteTable:

@@ -89,6 +89,13 @@ def test_a_door_follows_the_contract():
     check_door(door, bodies={"POST /v1/list/count": NAMES}, values={"name": "first"})
 
 
+def test_a_door_at_a_path_that_has_a_hint_follows_the_contract():
+    """An endpoint that is served at a path for which the core has a hint refuses another method with 405."""
+    path = "/v1beta/models/{model:path}:generateContent"
+    door = made(path=path, speaks=lambda scope: scope["path"].startswith(("/v1/list", "/v1beta/")))
+    check_door(door, bodies={f"POST {path}": NAMES}, values={"name": "first"})
+
+
 def test_a_door_of_the_core_follows_the_contract():
     """Chat completions are read, refused and documented as the contract says."""
     check_door(DOORS["openai"])

@@ -28,6 +28,7 @@ def code_of(section: str) -> str:
 def add_addition(copy: Path, name: str, *, section: str, module: str) -> None:
     """Add the addition of a section of the page: its first Python block is a module, its second the `__init__`."""
     folder = copy / "ragbandit/additions" / name
+    shutil.rmtree(folder, ignore_errors=True)  # who tries an example of the page has it in this tree
     folder.mkdir()
     code, addition = blocks_of(section)[:2]
     (folder / module).write_text(code)

@@ -91,8 +91,8 @@ def test_a_door_follows_the_contract():
 
 def test_a_door_at_a_path_that_has_a_hint_follows_the_contract():
     """An endpoint that is served at a path for which the core has a hint refuses another method with 405."""
-    path = "/v1beta/models/{model:path}:generateContent"
-    door = made(path=path, speaks=lambda scope: scope["path"].startswith(("/v1/list", "/v1beta/")))
+    path = "/v9own/models/{model:path}:ask"
+    door = made(path=path, speaks=lambda scope: scope["path"].startswith(("/v1/list", "/v9own/")))
     check_door(door, bodies={f"POST {path}": NAMES}, values={"name": "first"})
 
 

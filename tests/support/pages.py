@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import sys
 from pathlib import Path
 
 from ragbandit.shared.additions import additions
@@ -47,4 +48,6 @@ def module_of(page, name, *, folder):
     text = (DOCS / page).read_text(encoding="utf-8").partition(f"`{name}.py`")[2]
     code = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (Path(folder) / f"{name}.py").write_text(code[1], encoding="utf-8")
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
     return importlib.import_module(name)

@@ -5,4 +5,6 @@ It reads the headers by which a client asks for a WebSocket.
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(doors={"responses": "endpoints:DOOR"}, surfaces={"responses": "/v1/responses"})
+ADDITION = Addition(
+    doors={"responses": "endpoints:DOOR"}, surfaces={"responses": "/v1/responses"}, pages=("responses.md",)
+)

@@ -42,7 +42,7 @@ ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the re
 async def create(body: ResponseBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Answer the last message of a conversation: an arm is drawn, and a worker runs it.
 
-    Made for clients of Open Responses (docs/openai.md). The id of the response is the id of the decision; use it to
+    Made for clients of Open Responses (docs/responses.md). The id of the response is the id of the decision; use it to
     send feedback.
     """
     question = await response_question(request, body, key=idempotency_key)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
@@ -19,6 +20,7 @@ from ragbandit.testing.doors import check_door
 from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
 from tests.support.cases import every_case
+from tests.support.pages import DOCS
 from tests.support.servers.http_service import QUESTION, Service, worker_answers
 
 PIECES = ("Br", "am Sto", "ker: ", "🧛", "‍♂️ é")
@@ -455,3 +457,16 @@ def test_the_door_follows_the_contract():
     items = [{"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}]
     tools = [{"type": "function", "name": "look", "parameters": {}}]
     check_door(DOOR, bodies={"POST /v1/responses": {"model": "auto", "input": items, "tools": tools}})
+
+
+def test_the_python_of_the_page_runs(service, answers, capsys):
+    """The code of docs/responses.md runs against a service, and prints the answer and the state of the next one."""
+    answers()
+    page = (DOCS / "responses.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.S | re.M)
+    names: dict = {}
+    exec(compile(code.replace("http://127.0.0.1:8100", service.url), "docs/responses.md", "exec"), names)
+    names["client"].close()
+    printed = capsys.readouterr().out
+    assert printed.startswith("Bram Stoker")
+    assert printed.endswith("completed\n")

@@ -84,9 +84,13 @@ class ChatCall(PromptCall):
         unsupported = self.request.unsupported
         known = [name for name in fields if name in unsupported]
         fields = {name: fields[name] for name in fields if name not in known}
-        if inner := sorted(name for name in unsupported if "." in name):
-            fields, left_out = without_places(fields, inner)
-            known += left_out
+        inner = sorted(name for name in unsupported if "." in name and name.partition(".")[0] in fields)
+        if inner:
+            is_large = size >= LARGE
+            done = (
+                await READING.read(size, without_places, fields, inner) if is_large else without_places(fields, inner)
+            )
+            fields, known = done[0], known + done[1]
         self._ignored = ignored + known
         return fields
 

@@ -201,8 +201,10 @@ class RouteTable:
         return None, {}
 
     def methods(self, path: str, *, by_name: bool = False) -> list[str]:
-        """The methods that a path takes; [] if there is no such path. by_name: only those of endpoints whose declared
-        path ends with a name, since one that ends with a parameter takes names of other interfaces as its value.
+        """The methods that a path takes; [] if there is no such path.
+
+        by_name: leave out endpoints whose declared path ends with a parameter, since its value may be a name of another
+        interface
         """
         plain = {method for method, known in self._plain if known == path}
         patterns = [endpoint for endpoint in self._patterns if not (by_name and endpoint.path.endswith("}"))]

@@ -221,8 +221,8 @@ class ConversationSettings(Section):
     task_limit: TurnLimit = TurnLimit()
     #: a session: all decisions with one `session_id` of a caller, and their turns
     session_limit: TurnLimit = TurnLimit()
-    #: what becomes of a turn beyond a limit. refuse: the caller gets 429; cheapest: it is decided at the highest weight
-    #: of cost, as after a spent dollar budget
+    #: what becomes of a turn beyond a limit. refuse: the caller gets 429; cheapest: the arm whose answers cost
+    #: least answers
     at_limit: Literal["refuse", "cheapest"] = "refuse"
     rewrite: RewriteSettings = RewriteSettings()
 

@@ -26,7 +26,6 @@ from typing import Final, Protocol, TypeVar
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.operation.turn_limits import has_limits, limits_of, names_arm, refusal_of
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.prices import budget_factor
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.reservations import Reservation, no_reservation, reserve
@@ -157,9 +156,10 @@ class Budgets:
         return serves_prices(self._router.service.serving.policy)
 
     async def paced(self, query: Query, *, caller: Caller, is_preview: bool = False) -> Query:
-        """Add the factor of budgets and limits to a query if the factor is above 1. Raises StoreError; LimitReached;
-        and BudgetSpent if a spent budget stops questions or cannot raise the policy's price; the query's task then
-        ends, unless it is a preview.
+        """Add the factor of budgets to a query if it is above 1, and the limits of its task and session.
+
+        Raises StoreError; LimitReached; and BudgetSpent if a spent budget stops questions or cannot raise the policy's
+        price; the query's task then ends, unless it is a preview.
         """
         if has_limits(self._router.settings.conversation):
             query = await self._limited(query)
@@ -184,13 +184,12 @@ class Budgets:
                 log.warning("a dollar budget is spent: questions continue at the highest price", extra=extra)
         limits = tuple(budget.limit(now=now) for budget in budgets if budget.stop or not paces)
         factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if paces else 1.0
-        factor = max(factor, budget_factor(query))
         request = query.request if factor == 1.0 else {**query.request, BUDGET_FACTOR: factor}
         return replace(query, request=request, limits=limits)
 
     async def _limited(self, query: Query) -> Query:
         """Add the limits of the query's task and session. Raises LimitReached if one is reached and stops questions, or
-        cannot raise the policy's price.
+        if the caller has named the arm.
         """
         settings, database = self._router.settings.conversation, self._router.database
         find = partial(limits_of, query, settings=settings, database=database, now=self._clock())
@@ -198,10 +197,10 @@ class Budgets:
         if not limits:
             return query
         reached = next((limit for limit in limits if limit.is_reached), None)
-        if reached is not None and (settings.at_limit == "refuse" or not self._paces or names_arm(query)):
+        if reached is not None and (settings.at_limit == "refuse" or names_arm(query)):
             raise refusal_of(reached, limits=limits)
         request: RequestFacts = {**query.request, TURN_LIMITS: [limit.stored for limit in limits]}
-        return replace(query, request=request if reached is None else {**request, BUDGET_FACTOR: MOST_FACTOR})
+        return replace(query, request=request)
 
     async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reservation:
         """Count the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""

@@ -12,11 +12,11 @@ from tests.support.house import STREETS, House
 #: street -> (modules, lines) that its start may reach, with imports inside functions. Two modules of each
 #: are for additions: their finder (shared/additions.py), and sections that they extend (router/config/section.py)
 ALLOWED = {
-    "library": (252, 36_000),
-    "POST /v1/route": (278, 39_700),
-    "POST /v1/feedback": (274, 38_800),
+    "library": (253, 36_200),
+    "POST /v1/route": (278, 39_800),
+    "POST /v1/feedback": (274, 38_900),
     "learner": (96, 14_900),
-    "worker": (366, 49_900),
+    "worker": (367, 50_100),
     "replay": (232, 35_000),
 }
 #: public names that two modules define, and why each may. The client imports nothing of the router, so it may have its

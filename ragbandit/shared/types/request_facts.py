@@ -36,7 +36,7 @@ class RequestFacts(TypedDict, total=False):
     prices: Mapping[str, Json]
     """Cost weights that key and tenant may choose."""
     budget_factor: float
-    """Factor by which a nearly spent budget, or a limit that is reached, raises the cost weight."""
+    """Factor by which a nearly spent budget raises the cost weight."""
     turn_limits: list[Json]
     """Limits of the task and of the session, each with `of`, `unit`, `most` and `used` by the turns before."""
 

@@ -49,6 +49,7 @@ from ragbandit.shared.types import (
     RequestFacts,
     StatusNote,
     TextPiece,
+    reached_limit,
 )
 
 log = logging.getLogger("ragbandit.api")
@@ -154,7 +155,8 @@ class ChatExchange:
             return (await reads_of(request).run(lambda: router.decision(same))).decision
         query = await paced(request, self._continuing(earlier))
         brings_results = earlier is not None and earlier.arm is not None
-        if brings_results and budget_factor(query) >= MOST_FACTOR and not asked_for.forced:
+        is_spent = budget_factor(query) >= MOST_FACTOR or reached_limit(query.request) is not None
+        if brings_results and is_spent and not asked_for.forced:
             query = open_turn(query, arms=asked_for.arms)
         rewrites = not headers_of(request).is_preview
         made = router.conversations.submit(self.question.turns, query=query, rewrites=rewrites)

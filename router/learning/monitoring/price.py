@@ -33,15 +33,11 @@ def cost_unit_of(reward: "RewardSettings") -> str:
 
 def budget_warnings(settings: "Settings") -> list[str]:
     """Warnings about settings because of which dollar budgets cannot slow down spending by a higher cost weight."""
-    notes, name = [], settings.policy.name
-    has_prices = serves_prices(make_policy(name, params=settings.policy.params))
-    if settings.conversation.at_limit == "cheapest" and not has_prices:
-        notes.append(
-            f"policy.name: {name} has one weight of cost for all questions: conversation.at_limit refuses (429)"
-        )
     if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
-        return notes
-    if not has_prices:
+        return []
+    notes = []
+    if not serves_prices(make_policy(settings.policy.name, params=settings.policy.params)):
+        name = settings.policy.name
         notes.append(f"policy.name: {name} has one weight of cost for all questions: dollar budgets only stop (429)")
     elif settings.reward.weight == 0.0:
         notes.append("reward.weight is 0: no factor raises it, so dollar budgets pace no question that names no price")

@@ -14,6 +14,25 @@ from ragbandit.shared.types import Decision
 _PROMPT, _ANSWER = 2000, 1000
 
 
+def prices_of_arms(
+    arms: Mapping[str, Mapping[str, Any]], *, generators: Mapping[str, GeneratorSettings]
+) -> dict[str, Sequence[float]]:
+    """Arm -> dollars per million tokens of its model, without arms that have no price. Parameters: see `estimator`."""
+    prices: dict[str, Sequence[float]] = {}
+    for arm, params in arms.items():
+        name = params.get("generator", DEFAULT)
+        generator = generators.get(name) if isinstance(name, str) else None
+        price = None if generator is None else generator.prices_by_model.get(generator.model)
+        if price is not None:
+            prices[arm] = price
+    return prices
+
+
+def usual_dollars(price: Sequence[float]) -> float:
+    """Estimated dollars of one call at this price, whatever the question is."""
+    return Tokens(read=_PROMPT, written=_ANSWER).dollars(price)
+
+
 def estimator(
     arms: Mapping[str, Mapping[str, Any]], *, generators: Mapping[str, GeneratorSettings]
 ) -> Callable[[Decision], float]:
@@ -22,13 +41,7 @@ def estimator(
     The call has the prompt's estimated tokens (_PROMPT for arms that search), and as many tokens of an answer as the
     request allows, at most _ANSWER. arms: the arms that workers run -> their params.
     """
-    prices: dict[str, Sequence[float]] = {}
-    for arm, params in arms.items():
-        name = params.get("generator", DEFAULT)
-        generator = generators.get(name) if isinstance(name, str) else None
-        price = None if generator is None else generator.prices_by_model.get(generator.model)
-        if price is not None:
-            prices[arm] = price
+    prices = prices_of_arms(arms, generators=generators)
     is_model = {arm for arm, params in arms.items() if params.get("class", arm) == "model"}
 
     def estimate(decision: Decision) -> float:

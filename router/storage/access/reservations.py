@@ -19,6 +19,7 @@ way in which a job ends would have to settle one.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from ragbandit.router.storage.access.spending import (
@@ -32,19 +33,21 @@ from ragbandit.router.storage.access.spending import (
     spenders_of,
     spent,
 )
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import Decision, DecisionId, Outcome, SpendLimit
+from ragbandit.shared.types import ArmName, Cost, Decision, DecisionId, Outcome, SpendLimit
 
 #: columns of `jobs` that `charge_lost` needs
 RESERVING: Final = ("tenant", "api_key", "reserved")
-_RECENT: Final = (
-    "SELECT d.arm AS arm, o.cost AS cost FROM outcomes o JOIN decisions d ON d.id = o.decision_id"
-    " ORDER BY o.made_at DESC LIMIT 200"
+#: number of newest answers whose mean costs are estimates
+_RECENT: Final = 200
+_NEWEST: Final = (
+    "SELECT d.arm AS arm, o.cost AS cost, o.steps AS steps FROM outcomes o JOIN decisions d ON d.id = o.decision_id"
+    " ORDER BY o.made_at DESC LIMIT ?"
 )
 _STORED: Final = "SELECT id FROM decisions WHERE id IN ?"
 #: seconds for which the mean costs of arms are used again
@@ -103,6 +106,14 @@ def settle(
                 note(connection)
 
 
+def newest_costs(connection: Connection, *, most: int) -> dict[ArmName, list[tuple[Cost, float]]]:
+    """Arm -> (cost, steps) of its answers among the newest `most`, each with its later turns. Raises StoreError."""
+    costs: dict[ArmName, list[tuple[Cost, float]]] = {}
+    for row in run_statement(connection, _NEWEST, most):
+        costs.setdefault(row["arm"], []).append((cost_value(row["cost"]), row["steps"]))
+    return costs
+
+
 class AnswerReservations:
     """Refuses new decisions of spenders whose budget is spent."""
 
@@ -145,11 +156,8 @@ class AnswerReservations:
     def _mean_costs(self, connection: Connection) -> Mapping[str, float]:
         """Arm -> mean dollars of its answers among the newest outcomes."""
         if time.monotonic() - self._read_at >= _FRESH_S:
-            costs: dict[str, list[float]] = {}
-            for row in run_statement(connection, _RECENT):
-                dollars = object_or_empty(row["cost"]).get("dollars", 0.0)
-                costs.setdefault(row["arm"], []).append(float(dollars))
-            self._means = {arm: sum(of_arm) / len(of_arm) for arm, of_arm in costs.items()}
+            costs = newest_costs(connection, most=_RECENT)
+            self._means = {arm: fmean(cost.dollars for cost, _ in of_arm) for arm, of_arm in costs.items()}
             self._read_at = time.monotonic()
         return self._means
 

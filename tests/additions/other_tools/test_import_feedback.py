@@ -6,6 +6,7 @@ import math
 import pytest
 import yaml
 
+from ragbandit.shared.additions import additions
 from tests.support import command
 from tests.support.logs.log_rows import write_json
 
@@ -181,7 +182,8 @@ def test_names_for_people_and_names_with_dots(there):
     one, two, three, four = decided(world, 4)
     assert take(f"Decision ID,Rating\n{one.id},1\n".encode())[0] == 0
     value = {"gen_ai.evaluation": {"score.value": 1}}
-    rows = [{"trace_id": f"msg_{two.id}", "attributes": {"gen_ai.evaluation.score.value": 0}}]
+    prefix = "msg_" if "anthropic" in additions() else "chatcmpl-"
+    rows = [{"trace_id": f"{prefix}{two.id}", "attributes": {"gen_ai.evaluation.score.value": 0}}]
     rows += [{"trace_id": f"chatcmpl-{three.id}", "attributes": value}, {"trace_id": four.id, "attributes": 3}]
     code, out, _ = take(rows, "--rating-field", "attributes.gen_ai.evaluation.score.value")
     assert (code, "no label, rating, reward or event was given" in out) == (1, True)

@@ -15,6 +15,7 @@ from ragbandit.router.serving.deciding.steps.rebuilding import RebuildingStep
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.router.serving.deciding.steps.tasks import Tasks
+from ragbandit.router.serving.deciding.steps.turn_limits import TurnLimits
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import known_choices
@@ -30,6 +31,7 @@ STEPS: Final[tuple[type[Step], ...]] = (
     Labels,
     JudgeShare,
     Breaker,  # before the tasks: a task leaves an arm that fails
+    TurnLimits,  # after the breaker, so that the arm is healthy; before the tasks, whose turns leave their arm
     Tasks,  # before the candidates, which are not asked about later turns
     Candidates,
     IncumbentStep,  # part of the draw, as is the holdback

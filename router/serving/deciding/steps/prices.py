@@ -15,7 +15,7 @@ from ragbandit.router.serving.prices import (
     served_weight,
 )
 from ragbandit.shared.texts.plain_values import plain
-from ragbandit.shared.types import Decision, reached_limit
+from ragbandit.shared.types import Decision
 
 
 class Prices(Step):
@@ -51,9 +51,7 @@ class Prices(Step):
         why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
         named = "" if name is None else f" ({name})"
         factor = budget_factor(query)
-        if factor > 1.0:
-            reached = reached_limit(query.request)
-            why += f", raised {factor:g}-fold {'by a dollar budget' if reached is None else f'since {reached}'}"
+        why += f", raised {factor:g}-fold by a dollar budget" if factor > 1.0 else ""
         yield (
             f"It was served at cost weight {decision.cost_weight:g}{named}, {why}; "
             "it is learned at that weight, and scores are read at it."

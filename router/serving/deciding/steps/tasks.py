@@ -5,9 +5,9 @@ this arm cannot answer a turn, the policy draws another one, which the following
 the turn, but the outcome and the feedback of all turns count for the decision, as it was drawn. Otherwise an arm that
 breaks off its tasks would look as good as the arm that ends them.
 
-When a dollar budget is spent, or a limit of the task is reached, each further turn is asked about: it goes to the arm
-that the policy favours at the highest price, as a new question would, and not to the arm of the turns before. So do
-results of tools.
+When a dollar budget is spent, each further turn is asked about: it goes to the arm that the policy favours at the
+highest price, as a new question would, and not to the arm of the turns before. So do results of tools. Beyond a limit
+of the task both go to the cheapest arm.
 """
 
 import re
@@ -32,6 +32,7 @@ from ragbandit.shared.types import (
     DecisionId,
     Json,
     MovedTurn,
+    PinnedArm,
     Query,
     StickyTurn,
     TaskTurn,
@@ -115,8 +116,7 @@ class Tasks(Step):
             if kept is not None:
                 arm = _favourite(question.decision, kept=kept)
                 if arm != kept:
-                    why = reached_limit(question.query.request) or "a dollar budget is spent"
-                    question.add(MovedTurn(reason=f"{why}, and {arm} is favoured at the highest price"))
+                    question.add(MovedTurn(reason=f"a dollar budget is spent, and {arm} is favoured at its price"))
             question.settle(arm)
             assert question.decision is not None
             # Neither facts of a draw that did not take place nor features, since nothing is learned from a turn.
@@ -145,7 +145,9 @@ def _keep(question: Question, *, arm: ArmName) -> None:
     """Let a turn keep the arm of the turns before, if it can. A spent budget asks the policy whether it should."""
     if question.certain_arm is not None:
         if question.certain_arm != arm:
-            question.add(MovedTurn(reason="the kill switch pinned another arm"))
+            reached = None if PinnedArm in question.facts else reached_limit(question.query.request)
+            why = "the kill switch pinned another arm" if reached is None else f"{reached}; another arm is cheaper"
+            question.add(MovedTurn(reason=why))
         return
     if question.query.forced:
         return

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ragbandit.router.learning.monitoring.price import budget_warnings
-from ragbandit.shared.types import MOST_FACTOR, MovedTurn, Query, reached_limit
+from ragbandit.router.serving.deciding.steps import turn_limits
+from ragbandit.shared.types import MovedTurn, Query, reached_limit
 from tests.integration.api.openai.test_chat_tasks import CALLS, FIRST, RESULT, TOOLS, chats
 from tests.support.servers.http_service import QUESTION, refused, routed
 
@@ -96,40 +96,32 @@ def test_two_keys_with_one_id(chats):
 
 
 @pytest.mark.parametrize("unit", ["task", "turn"])
-def test_a_limit_moves_loops_and_turns(chats, unit):
+def test_a_limit_moves_loops_and_turns(chats, monkeypatch, unit):
     """With `at_limit: cheapest` results of tools beyond a limit leave an expensive arm, and say why."""
-    limit = {"at_limit": "cheapest", "task_limit": {"turns": 2}}
-    world = chats(calls=True, unit=unit, sections={**DOLLARS, "tenants": {}}, **limit)
+    monkeypatch.setattr(turn_limits, "_FRESH_S", 0.0)
+    limits = {"at_limit": "cheapest", "task_limit": {"turns": 2}}
+    world = chats(calls=True, unit=unit, sections={"policy": {"name": "uniform"}}, **limits)
     router = world.router
-    learn_costs(router)
-    headers = {"x-ragbandit-arm": "large"}
-    named = [world.post(FIRST, tools=TOOLS, headers=headers)]
-    assert (named[0].arm, named[0].query.forced) == ("large", True)
+    for arm, dollars in (("large", 1.0), ("small", 0.01)):
+        spend(world.service, router.route(Query(text="Who?", arms=(arm,))).id, dollars)
+    router.service.refresh_steps()
+    named = world.post(FIRST, tools=TOOLS, headers={"x-ragbandit-arm": "large"})
+    assert (named.arm, named.query.forced) == ("large", True)
     firsts = (world.post(FIRST, tools=TOOLS, headers={"x-ragbandit-session-id": f"s{count}"}) for count in range(100))
     first = next(decision for decision in firsts if decision.arm == "large")
     headers = {"x-ragbandit-session-id": first.query.session}
     messages = [*FIRST, CALL, RESULT]
     second = world.post(messages, tools=TOOLS, headers=headers)
     assert (second.turn_of, second.arm, reached_limit(second.query.request)) == (first.id, "large", None)
-    third = world.post([*messages, CALL, RESULT], tools=TOOLS, headers=headers)
-    assert (third.turn_of, third.arm) == (first.id, "small")
-    assert third.query.request["budget_factor"] == MOST_FACTOR
-    moved = MovedTurn.of(third.facts)
-    assert moved.reason == "the task has had 2 turns, and its limit is 2, and small is favoured at the highest price"
-    more = {**headers, "x-ragbandit-arm": "large"}
-    reply = world.send("/v1/chat/completions", {"model": "auto", "messages": messages[:2]}, **more)
-    assert reply.status_code == 200, reply.text  # a named arm is no part of a task
+    third, fourth = (world.post([*messages, *[CALL, RESULT] * count], tools=TOOLS, headers=headers) for count in (1, 2))
+    assert [(one.turn_of, one.arm) for one in (third, fourth)] == [(first.id, "small")] * 2
+    assert MovedTurn.of(third.facts).reason == "the task has had 2 turns, and its limit is 2; another arm is cheaper"
+    again = world.post([*FIRST, {"role": "user", "content": "And low tide?"}], headers=headers)
+    assert again.turn_of == (first.id if unit == "task" else None)
+    assert again.arm == "small" or unit == "turn"  # a question is a task of its own
+    named = world.send("/v1/chat/completions", {"model": "arm/large", "messages": FIRST}, **headers)
+    assert named.status_code == 200, named.text  # a named arm is no part of a task
     assert router.verify().ok
-
-
-def learn_costs(router):
-    """Let the policy learn that `large` costs more, from questions with a weight of cost of 0."""
-    for count in range(20):
-        for arm, dollars in (("large", 1.0), ("small", 0.01)):
-            decision = router.route(Query(text=f"question {count}", arms=(arm,), cost_weight=0.0))
-            router.outcome(decision.id, answer="x", steps=1, cost={"dollars": dollars})
-            router.feedback(decision.id, rating=True)
-    router.learn()
 
 
 def test_a_named_arm_cannot_be_replaced(serve):
@@ -142,17 +134,23 @@ def test_a_named_arm_cannot_be_replaced(serve):
     moved = http.post("/v1/route", json=body)
     assert left(moved, "session-turns") == (1.0, 0.0)
     reasons = http.get(f"/v1/decisions/{moved.json()['decision_id']}/explanation").json()["reasons"]
-    assert "raised 1000-fold since the session has had 1 turn, and its limit is 1" in " ".join(reasons)
+    reached = "the session has had 1 turn, and its limit is 1"
+    assert f"A limit is reached, so the cheapest arm answers: {reached}." in reasons
 
 
-def test_a_policy_without_prices_refuses(serve):
-    """A policy with one weight of cost cannot be led to a cheap arm, so a turn beyond a limit is refused."""
+def test_the_cheapest_arm_before_anything_is_known(serve):
+    """Before an arm has an answer, the price of its model says which is the cheapest, with any policy."""
+    model = {"name": "openai", "model": "m", "context_tokens": 4000, "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+    prices = {"dear": {"input": 9.0, "output": 9.0}, "low": {"input": 0.1, "output": 0.2}}
+    generators = {name: {**model, "token_prices": price} for name, price in prices.items()}
+    arms = {name: {"class": "model", "generator": name} for name in generators}
+    arms |= {"own": {"run_by": "caller"}}
     limits = {"session_limit": {"turns": 1}, "at_limit": "cheapest"}
-    service = serve(conversation=limits, policy={"name": "uniform"})
-    http = service.http
-    assert any("at_limit refuses" in warning for warning in budget_warnings(service.router.settings))
-    routed(http, session_id="s")
-    refused(http.post("/v1/route", json={"question": QUESTION, "session_id": "s"}), 429, "LIMIT_REACHED")
+    http = serve(arms=arms, generators=generators, conversation=limits, policy={"name": "uniform"}).http
+    for number in range(12):
+        routed(http, session_id=f"s{number}")
+        assert routed(http, session_id=f"s{number}")["arm"] == "low"
+    assert routed(http, session_id="s0", arms=["own", "dear"])["arm"] == "dear"
 
 
 def test_a_header_names_the_arm(serve):

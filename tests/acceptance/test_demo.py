@@ -41,12 +41,15 @@ def scripted(folder, script):
     return folder / "config.yaml"
 
 
-#: the demo's verbs run in its process, which has imported them, and signs of life come soon
+#: the demo's verbs run in its process, which has imported them, and signs of life come soon. What a thread of the demo
+#: prints meanwhile is no output of the verb
 IN_PROCESS = """
+import sys
 from ragbandit.examples.handbook import demo
 from ragbandit.router.cli import progress
 from tests.support import command
 progress.LINE_S = 0.2
+demo.console.file = sys.stdout
 demo.ragbandit = lambda arguments, *, environment: command.run(*arguments, env=environment).stdout
 """
 #: a sign of life ends with the seconds so far

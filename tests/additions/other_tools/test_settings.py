@@ -11,7 +11,8 @@ def test_validate_warns_of_ratings_without_a_key(tmp_path, monkeypatch):
     """`validate` warns of a list of ratings whose key is not in the environment, since a learner fetches none of it."""
     config = tmp_path / "config.yaml"
     config.write_text(
-        "encoder: {model: hashing}\nratings: {webui: {url: 'http://127.0.0.1:1/api', key_env: WEBUI_KEY}}\n"
+        "encoder: {model: hashing}\ngenerator: {name: scripted}\n"
+        "ratings: {webui: {url: 'http://127.0.0.1:1/api', key_env: WEBUI_KEY}}\n"
     )
     warned = []
     for key in ("", "secret"):

@@ -92,8 +92,8 @@ class Request:
     conversation: Conversation | None = None
     #: whether the caller chose the name of the limit in `conversation`; else the generator may rename its max_tokens
     is_limit_named: bool = True
-    #: parameters of `conversation` that the server is known not to support; they are not sent
-    unsupported: frozenset[str] = frozenset()
+    #: id of the API key that sent `conversation`; None for none
+    api_key: str | None = field(default=None, compare=False)
     #: True if another arm answers after a failure of this call. A failed call is then not repeated
     has_successor: bool = field(default=False, compare=False)
     #: receives the fields of each streamed piece of a chat except its text, for example tool calls

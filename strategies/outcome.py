@@ -68,7 +68,6 @@ async def run_strategy(
     spans: Spans = NO_SPANS,
     named: Mapping[str, Json] = MappingProxyType({}),
     has_successor: bool = False,
-    unsupported: frozenset[str] = frozenset(),
     account: Account | None = None,
 ) -> Outcome:
     """Run the arm on the query. A failing arm gives an outcome, not an exception. The outcome has a status:
@@ -82,7 +81,7 @@ async def run_strategy(
     stop: complete this future, from any thread, to cancel the arm.
     reader: receives notes, and the answer while it is written.
     source_chars: maximum number of characters that are stored of a source's text.
-    named: see `made_by`. budget, spans, has_successor, unsupported, account: see `Run`.
+    named: see `made_by`. budget, spans, has_successor, account: see `Run`.
     Raises InvalidInput for a query without an id, and asyncio.CancelledError.
     """
     if query.id is None:
@@ -96,7 +95,6 @@ async def run_strategy(
         spans=spans,
         stream=stream,
         has_successor=has_successor,
-        unsupported=unsupported,
         account=account or Account(),
     )
     end = await _run_until_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)

@@ -85,8 +85,6 @@ class Run:
     account: Account = field(default_factory=Account)
     #: True if another arm answers when this arm fails before its first text. Failed calls are then not repeated
     has_successor: bool = False
-    #: parameters of a chat that the generator's server is known not to support; they are not sent
-    unsupported: frozenset[str] = frozenset()
     draft: str | None = None  #: best answer so far; it becomes the answer if the budget ends the arm
     reply: Mapping[str, Json] = field(default_factory=dict)  #: `Completion.details["reply"]` of the last chat
     cut_text: str = ""  #: text of the last call if it reached the limit of tokens, otherwise ""
@@ -276,7 +274,7 @@ class Run:
             deadline=self.deadline,
             sink=sink,
             conversation=conversation.having(others | limits),
-            unsupported=self.unsupported,
+            api_key=self.query.api_key,
             is_limit_named=bool(names),
             delta_sink=self.stream.delta_sink(),
             has_successor=self.has_successor,

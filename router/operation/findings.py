@@ -266,7 +266,7 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _clocks, _costs, _uneven, _budgets, _aliased, _failing, _gone, _unsupported)
+    checks = (_schema, _clocks, _costs, _uneven, _budgets, _aliased, _failing, _gone)
     return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -447,16 +447,6 @@ def _gone(database: "Database", settings: "Settings", _: float) -> Iterator[Find
     for arm, facts in models.retired.items():
         what = f"its model {facts.get('model')} is gone (HTTP {facts.get('status')}), so the arm is not offered"
         yield Finding("problem", f"arms.{arm}", what, "name another model in its generator (docs/drift.md)")
-
-
-def _unsupported(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.serving.health.unsupported_fields import UnsupportedFields
-
-    fields = UnsupportedFields(database, generators=settings.named_generators)
-    for (generator, field), until in sorted(fields.read(now=now).items()):
-        what = f"its server does not support {field}, so it is left out for {duration(until - now)}"
-        remedy = "nothing" if "." in field else "nothing; `fields: {NAME: null}` leaves it out for good"
-        yield Finding("warning", f"generator {generator}", what, remedy)
 
 
 @contextlib.contextmanager

@@ -1,29 +1,37 @@
 """Passes clients' conversations on to a model server."""
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 from ragbandit.shared.dialects.registry import as_chat, conversation_parameters, unread_parameters
 from ragbandit.shared.dialects.thoughts import refused_thoughts
 from ragbandit.shared.model_servers.absent_models import ABSENT, has_own_code, names_object
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error
-from ragbandit.shared.model_servers.fewer_fields import FewerFields
+from ragbandit.shared.model_servers.field_paths import without_places
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.model_servers.refused_paths import without_places
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Need, Request, seconds_until
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, PromptCall, with_options
 from ragbandit.strategies.generators.partial_reply import PartialReply
+from ragbandit.strategies.generators.refused_fields import REFUSED, Caller
+
+_NUMBERS: Final = count()
 
 
 class ChatGenerator(OpenAiGenerator):
     """An OpenAiGenerator that also passes conversations on: in the server's form, and its answer in the client's."""
 
     capabilities: frozenset[Need] = OpenAiGenerator.capabilities | frozenset[Need]({"chat"})
+
+    def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
+        super().__init__(model, options=options, context_tokens=context_tokens)
+        self.number = next(_NUMBERS)  #: no other generator of this process has it
 
     @classmethod
     def offered_by(cls, options: OpenAiOptions) -> frozenset[Need]:
@@ -58,8 +66,7 @@ class ChatCall(PromptCall):
         self.conversation, self._chats = conversation, generator
         super().__init__(request, generator=generator, options=options)
         self.headers = conversation.headers
-        #: fields of the conversation that the server did not get, and the fields that it does not support
-        self._ignored, self._unsupported = list[str](), list[str]()
+        self._ignored = list[str]()  #: fields of the conversation that the server did not get
         self._is_bare = False  #: whether the thoughts of earlier turns were left out
         self._fitted = Fitted()
 
@@ -78,20 +85,9 @@ class ChatCall(PromptCall):
         """The fields of the request, composed in the reading thread if the conversation is large."""
         size = fitting_size(self.conversation.fields)
         if size < LARGE:
-            fields, ignored, self._fitted = self._fields()
+            fields, self._ignored, self._fitted = self._fields()
         else:
-            fields, ignored, self._fitted = await READING.read(size, self._fields)
-        unsupported = self.request.unsupported
-        known = [name for name in fields if name in unsupported]
-        fields = {name: fields[name] for name in fields if name not in known}
-        inner = sorted(name for name in unsupported if "." in name and name.partition(".")[0] in fields)
-        if inner:
-            is_large = size >= LARGE
-            done = (
-                await READING.read(size, without_places, fields, inner) if is_large else without_places(fields, inner)
-            )
-            fields, known = done[0], known + done[1]
-        self._ignored = ignored + known
+            fields, self._ignored, self._fitted = await READING.read(size, self._fields)
         return fields
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
@@ -116,8 +112,13 @@ class ChatCall(PromptCall):
     def details(self) -> dict[str, Any]:
         """`Completion.details`: the reply in the form of chat completions, with what the server did not get."""
         reply = self.reply
-        ignored = [*self._ignored, *sorted(self._fitted.changed), *["thoughts"] * self._is_bare]
-        names = {"omitted": sorted(reply.omitted), "ignored": ignored, "unsupported": self._unsupported}
+        ignored = [
+            *self._ignored,
+            *(fewer.field for fewer in self.repeats),
+            *sorted(self._fitted.changed),
+            *["thoughts"] * self._is_bare,
+        ]
+        names = {"omitted": sorted(reply.omitted), "ignored": ignored}
         more = {name: value for name, value in {**reply.more, **names}.items() if value}
         message = self._fitted.message(reply.message.whole)
         return {"reply": {"message": message, "finish_reason": reply.finish, **more}}
@@ -132,15 +133,23 @@ class ChatCall(PromptCall):
         return failure, failure.kind == "refused" and failure.status not in ABSENT
 
     def _fields(self) -> tuple[dict[str, Any], list[str], Fitted]:
-        return self._chats.chat_fields(self.request, sent=self.conversation, streams=self.is_streamed)
+        composed = self._chats.chat_fields(self.request, sent=self.conversation, streams=self.is_streamed)
+        refused = REFUSED.of(self._caller, now=time.monotonic())
+        fields, places = without_places(composed[0], refused)
+        return fields, [*composed[1], *map(".".join, places)], composed[2]
+
+    @property
+    def _caller(self) -> Caller:
+        return self._chats.number, self.request.api_key
 
     def _empty_reply(self) -> PartialReply:
         uses_functions = "functions" in self.conversation.fields
         return ChatReply(self.request, max_media=self._options.media_chars, uses_functions=uses_functions)
 
-    def _note_left_out(self, fewer: FewerFields) -> None:
-        self._ignored.append(fewer.field)
-        self._unsupported += fewer.unsupported
+    def note_answer(self) -> None:
+        """Remember what this request had to leave out."""
+        for fewer in self.repeats:
+            REFUSED.note(self._caller, fewer.lasting, now=time.monotonic())
 
 
 class ChatReply(PartialReply):

@@ -94,6 +94,7 @@ class OpenAiGenerator(Generator):
             is_late = await self._ask(call)
             if not is_late:
                 call.reply.end()
+                call.note_answer()
             return self._completion(call, is_late=is_late)
         except BaseException as error:
             self._note_loss(error, call=call)
@@ -324,9 +325,10 @@ class PromptCall:
     def __init__(self, request: Request, *, generator: OpenAiGenerator, options: OpenAiOptions) -> None:
         self.request, self._generator, self._options = request, generator, options
         self.reply = self._empty_reply()
-        #: was_sent: whether the server has the request of the present attempt. attempts: number of requests sent.
-        #: repeats: number of those that left out what the server had refused before
-        self.was_sent, self.attempts, self.repeats = False, 0, 0
+        #: was_sent: whether the server has the request of the present attempt. attempts: number of requests sent
+        self.was_sent, self.attempts = False, 0
+        #: the requests that were sent again because of what the server had refused
+        self.repeats = list[FewerFields]()
         #: the client's headers, without what the server has refused
         self.headers: Mapping[str, str] = {}
 
@@ -343,16 +345,15 @@ class PromptCall:
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
         """The request without what this error refuses, for another attempt; None if the error is final."""
-        if self.repeats >= MOST_REPEATS:
+        if len(self.repeats) >= MOST_REPEATS:
             return None
         fewer = fewer_fields(fields, error=error, headers=self.headers, repairs=self._generator.repairs)
         if fewer is None:
             return None
         self.headers = self.headers if fewer.headers is None else fewer.headers
-        self.repeats += 1
+        self.repeats.append(fewer)
         action = f"refused {fewer.field}, and is asked without it, within its limit or in its own form"
         self._generator.log_refusal(fewer.field, action=action)
-        self._note_left_out(fewer)
         return fewer.body
 
     def client_headers(self, dialect: str) -> Mapping[str, str]:  # noqa: ARG002 - a prompt is no client's
@@ -381,8 +382,8 @@ class PromptCall:
         dropped = self.request.prompt.prefix.strip() if self._options.prefix == "user" else ""
         return PartialReply(self.request, dropped=dropped, max_media=self._options.media_chars)
 
-    def _note_left_out(self, fewer: FewerFields) -> None:
-        """Record what the next attempt lacks."""
+    def note_answer(self) -> None:
+        """Record that the server has answered."""
 
 
 async def _pass_on(call: PromptCall, pieces: Sequence[Piece]) -> None:

@@ -8,7 +8,7 @@ from ragbandit.workers.chores.blocked_loop import BlockedLoop
 from ragbandit.workers.chores.bought_verdicts import BoughtVerdicts
 from ragbandit.workers.chores.chore import Chore
 from ragbandit.workers.chores.clock import HostClock, StoreTime
-from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims, UnsupportedExchange
+from ragbandit.workers.chores.exchanges import CancelledRuns, RenewedClaims
 from ragbandit.workers.chores.recovery import LostWakeUps
 from ragbandit.workers.chores.reward_checks import RewardChecks
 from ragbandit.workers.chores.store_upkeep import HourlyTotals, OldDecisions
@@ -17,9 +17,8 @@ from ragbandit.workers.running.context import Context
 
 #: The core's own. A chore of your own is one class, in a folder of ragbandit/additions
 CHORES: Final[tuple[type[Chore], ...]] = (
-    CancelledRuns,  # the first five: in every process that runs arms, scores answers or learns
+    CancelledRuns,  # the first four: in every process that runs arms, scores answers or learns
     RenewedClaims,
-    UnsupportedExchange,
     BlockedLoop,
     StoreTime,
     LostWakeUps,  # the others: in processes that learn, each with a lease where one process is enough

@@ -1,7 +1,6 @@
-"""What processes learn from each other through the store: cancelled runs, lost claims, unsupported parameters."""
+"""What processes learn from each other through the store: cancelled runs, lost claims."""
 
 import logging
-import time
 
 from ragbandit.router.storage.cancellations import cancellations_of
 from ragbandit.workers.chores.chore import Chore
@@ -49,12 +48,3 @@ def keep_claims(context: Context) -> None:
             log.warning("a process ended while it ran decisions; each of them runs once more, alone", extra=extra)
         if claims is context.queue:
             context.notifier.request_answers(freed)
-
-
-class UnsupportedExchange(Chore):
-    title = "exchange unsupported parameters"
-    every_s = 10.0
-    of_learner = False
-
-    def do(self) -> None:
-        self.context.unsupported.exchange(now=time.time())

@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.operation.budgets import stopped_until
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.questions import capped
@@ -20,7 +19,6 @@ from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
-from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import log_fields
 from ragbandit.router.telemetry.routines import insist
 from ragbandit.router.telemetry.tracing import REQUEST_ID, trace_id_of
@@ -165,22 +163,11 @@ class AnswerJob:
             source_chars=context.settings.log.source_chars,
             spans=ArmSpans(tracing) if tracing.enabled else NO_SPANS,
             has_successor=bool(self._others) and TOOL_TURN not in decision.query.request,
-            unsupported=context.unsupported.of(self._generator, now=time.time()),
             account=self.account,
         )
         if tracing.enabled:
             work = traced_run(tracing, work, decision=decision, attempt=self.run.tries + 1)
-        outcome = await work
-        fields: Any = outcome.reply.get("unsupported")
-        if fields:
-            sign = query.tenant, query.api_key, query_hash(decision.query, run_by=decision.run_by)
-            context.unsupported.note(self._generator, fields, sign=sign, now=time.time())
-        return outcome
-
-    @property
-    def _generator(self) -> str:
-        """Name of the arm's generator in the settings."""
-        return str(self.context.worker_arms.get(self.decision.arm, {}).get("generator", DEFAULT))
+        return await work
 
     def give_back(self) -> None:
         """Queue the decision again without counting this run, and charge what the run has cost."""

@@ -19,7 +19,6 @@ from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.abilities import Ability, passing_arms
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
-from ragbandit.router.serving.health.unsupported_fields import UnsupportedFields
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.jobs.claims import Claims
@@ -108,7 +107,6 @@ class Context:
     rules: RuleBook = field(init=False)
     passing: Mapping[ArmName, Ability] = field(init=False)
     health: OutcomePoller = field(init=False)
-    unsupported: UnsupportedFields = field(init=False)
 
     def __post_init__(self) -> None:
         self.deadlines = DeadlineClock(self.store.database)
@@ -119,7 +117,6 @@ class Context:
         self.worker_arms, generators = self.settings.worker_arms, self.settings.named_generators
         self.passing = passing_arms(self.worker_arms, generators=generators)
         gone = GoneModels(self.store.database, arms=self.worker_arms, generators=generators)
-        self.unsupported = UnsupportedFields(self.store.database, generators=generators)
         seconds = self.settings.budget.seconds
         self.health = OutcomePoller(self.store.database, settings=self.settings.health, seconds=seconds, gone=gone)
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error, refused_places, server_message
+from ragbandit.shared.model_servers.field_paths import Place, has_plain_keys, paths_in, without_paths
 from ragbandit.shared.model_servers.refusals import named_field, read_refusal, says_unsupported
-from ragbandit.shared.model_servers.refused_paths import paths_in, without_paths
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.fields import object_in
 
@@ -45,9 +45,9 @@ class FewerFields:
 
     body: dict[str, Any]
     field: str
-    #: names of what the server does not support, whatever its value and the other parameters are; of fields inside a
-    #: parameter with their places, as tools.strict
-    unsupported: tuple[str, ...] = ()
+    #: places of what the server refuses whatever its value and the other parameters are, if the request without them
+    #: succeeds
+    lasting: tuple[Place, ...] = ()
     #: the client's headers to send; None: the same
     headers: Mapping[str, str] | None = None
 
@@ -80,10 +80,10 @@ def fewer_fields(
     if failure.inability != "parameter":
         return None
     paths = paths_in(f"{failure.param or ''} {message}", places=refused_places(getattr(error, "body", None)))
-    fewer, names = without_paths(body, paths)
-    if names:
-        is_whole = says_unsupported(message, code=failure.code)
-        return FewerFields(body=fewer, field=", ".join(names), unsupported=tuple(names) if is_whole else ())
+    fewer, places, certain = without_paths(body, paths)
+    if places:
+        lasting = tuple(certain) if says_unsupported(message, code=failure.code) else ()
+        return FewerFields(body=fewer, field=", ".join(map(".".join, places)), lasting=lasting)
     return _fewer_parameters(body, failure=failure, message=message)
 
 
@@ -104,8 +104,17 @@ def _fewer_parameters(body: Mapping[str, Any], *, failure: Failure, message: str
     fields = {name: value for name, value in body.items() if name != field}
     others = [name for name in fields if name not in ("model", *_WORDS)]
     is_alone = named_field(others, param=None, message=message) is None
-    is_unsupported = is_alone and says_unsupported(message, code=failure.code)
-    return FewerFields(body=fields, field=field, unsupported=(field,) if is_unsupported else ())
+    is_named = failure.param in (None, field) and _is_certain(field, body=body, message=message)
+    is_lasting = is_alone and is_named and says_unsupported(message, code=failure.code)
+    return FewerFields(body=fields, field=field, lasting=((field,),) if is_lasting else ())
+
+
+def _is_certain(field: str, *, body: Mapping[str, Any], message: str) -> bool:
+    """Whether a message speaks of this parameter, and not of a field inside it or of one with a longer name."""
+    if not (has_plain_keys(body) and has_plain_keys(object_in(body, field))):
+        return False
+    whole = rf"(?<![\w$./\[\]-]){re.escape(field)}(?![\w$/\[-]|[.:]\S)"
+    return len(re.findall(whole, message)) == len(re.findall(rf"\b{re.escape(field)}\b", message))
 
 
 def _ended_by_user(body: Mapping[str, Any], message: str) -> FewerFields | None:

@@ -9,22 +9,24 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row
+from sqlalchemy import Row, select
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
 from ragbandit.router.serving.health.agreement import Sign, agree
-from ragbandit.router.serving.health.refusal_log import RefusalLog
+from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
+from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import ArmName, Json
 
 log = logging.getLogger("ragbandit.health")
 
 _ACTION: Final = "arm.gone"
+_SETTINGS: Final = "settings"
 #: maximum number of remembered signs of an arm; the oldest is dropped first
 _MOST: Final = 100
 
@@ -45,15 +47,19 @@ class GoneModels:
         #: arm -> the failures since its last success that are a sign
         self._signs: dict[ArmName, dict[Sign, Failure]] = {}
         self._began = float("inf")
-        settings = {str(arm): settings for arm, (_, settings) in self._known.items()}
-        self._log = RefusalLog(database, action=_ACTION, prefix=KIND, settings=settings, ended_by=CHANGE)
+        self._number = 0  #: of the newest entry that was read
 
     def read(self) -> None:
-        """Read the new entries of the audit log. Raises StoreError."""
-        for name, facts in self._log.read_new():
-            self.retired.pop(ArmName(name), None)
-            if facts is not None:
-                self.retired[ArmName(name)] = facts
+        """Read the new entries of the audit log: retirements, and changes, which end them. Raises StoreError."""
+        query = select(*audit_log.c["number", "action", "target", "facts"]).where(audit_log.c.number > self._number)
+        query = query.where(audit_log.c.action.in_([_ACTION, CHANGE])).order_by(audit_log.c.number)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        for row in rows:
+            arm, facts, self._number = ArmName(row.target.removeprefix(KIND)), object_or_empty(row.facts), row.number
+            self.retired.pop(arm, None)
+            if row.action == _ACTION and arm in self._known and facts.get(_SETTINGS) == self._known[arm][1]:
+                self.retired[arm] = facts
 
     def note(self, rows: Sequence[Row[Any]], *, now: float) -> None:
         """Retire arms by new outcomes, newest first, of decisions since the first call. Raises StoreError."""
@@ -79,6 +85,9 @@ class GoneModels:
                 self._retire(arm, status=(named or list(signs.values()))[-1].status, now=now)
 
     def _retire(self, arm: ArmName, *, status: int | None, now: float) -> None:
-        facts = self._log.write(arm, facts={"model": self._known[arm][0], "status": status}, now=now)
+        model, settings = self._known[arm]
+        facts: dict[str, Json] = {"model": model, "status": status, _SETTINGS: settings}
+        with self._database.write() as connection:
+            record(connection, actor="service", action=_ACTION, target=KIND + arm, facts=facts, now=now)
         log.error("the model of an arm is gone: the arm is not offered", extra={"arm": arm, **facts})
         self.read()

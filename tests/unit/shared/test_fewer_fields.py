@@ -13,12 +13,12 @@ def refused(message, *, status=400, **more):
 
 
 def again(message, body=BODY, **more):
-    """Returns (fields that differ from the body, field, whether it is unsupported); None without a second request."""
+    """Returns (fields that differ from the body, field, whether it is remembered); None without a second request."""
     fewer = fewer_fields(body, error=refused(message, **more))
     if fewer is None:
         return None
     changed = {name: fewer.body.get(name) for name in {**body, **fewer.body} if fewer.body.get(name) != body.get(name)}
-    return changed, fewer.field, bool(fewer.unsupported)
+    return changed, fewer.field, bool(fewer.lasting)
 
 
 def test_a_limit_above_the_models_is_reduced_to_it():
@@ -45,7 +45,7 @@ def test_a_limit_above_the_models_is_reduced_to_it():
     ],
 )
 def test_a_parameter_that_is_not_supported_is_left_out(message, more, field):
-    """The server's `param`, or the name in its words, is left out, and the server is known not to support it."""
+    """The server's `param`, or the name in its words, is left out, also of later requests."""
     assert again(message, **more) == ({field: None}, field, True)
 
 
@@ -185,3 +185,34 @@ def test_a_beginning_of_an_answer_that_is_refused_gets_a_turn_behind_it():
     body = {**BODY, "messages": begun}
     assert again(message, body) == ({"messages": [*begun, {"role": "user", "content": GO_ON}]}, "prefill", False)
     assert again(message, {**BODY, "messages": begun[:1]}) is None
+
+
+REASONING = {"effort": "high", "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("message", "more", "lasting"),
+    [
+        (f"tools.0.custom.eager: {EXTRA}", NESTED, ("tools", "eager")),
+        (f"tools.0.eager: {EXTRA}", NESTED, ("tools", "eager")),
+        ([PLACE], NESTED, ("tools", "eager")),
+        (f"system.0.cache_control.ephemeral.scope: {EXTRA}", NESTED, ("system", "cache_control", "scope")),
+        (f"system.0.cache_control.other.scope: {EXTRA}", NESTED, None),
+        (f"tools.0.server.eager: {EXTRA}", NESTED, None),
+        (f"reasoning.a: {EXTRA}", {"reasoning": REASONING}, ("reasoning", "a")),
+        (f"reasoning.a.b: {EXTRA}", {"reasoning": {"effort": "high", "a.b": 1}}, None),
+        (f"reasoning.x.a: {EXTRA}", {"reasoning": {**REASONING, "x.a": 1}}, None),
+        (f"reasoning.a!x: {EXTRA}", {"reasoning": {**REASONING, "a!x": 1}}, None),
+        (f"reasoning. x: {EXTRA}", {"reasoning": {" x": 1}}, None),
+        (f"reasoning[0]: {EXTRA}", {"reasoning": REASONING}, None),
+        (f"reasoning: {EXTRA}", {"reasoning": REASONING}, ("reasoning",)),
+        (f"reasoning: {EXTRA}", {"reasoning": REASONING, "reasoning/a": 1}, None),
+        (f"seed-x: {EXTRA}", {"seed-x": 1}, None),
+        ("Unsupported parameter: 'seed'.", {}, ("seed",)),
+    ],
+    ids=str,
+)
+def test_only_a_path_that_the_request_has_is_remembered(message, more, lasting):
+    """A field is remembered if the refusal names it whole, and no key on the way could be read as a path."""
+    fewer = fewer_fields({**BODY, **more}, error=refused(message))
+    assert fewer.lasting == (() if lasting is None else (lasting,))

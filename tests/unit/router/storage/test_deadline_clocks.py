@@ -21,9 +21,8 @@ STORED_BY = {
     "unrun_outcome",
 }
 STORED_BY |= {"made_outcome"}
-#: file -> number of other uses. In tasks.py: the time of the decision by which another arm takes over, and of its
-#: budget; and the day for which an unsupported parameter is remembered, where a wrong clock costs one refused request
-OTHER_USES = {"workers/running/answer_job.py": 3}
+#: file -> number of other uses: the time of the decision by which another arm takes over, and of its budget
+OTHER_USES = {"workers/running/answer_job.py": 1}
 
 
 def wrong_uses(text):

@@ -8,6 +8,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+#: a place in a request: its keys, without the places in lists, so that it is that of all objects of a list
+Place = tuple[str, ...]
+
+#: a key of which a path names neither a part nor more
+_PLAIN: Final = re.compile(r"[A-Za-z_$][\w$-]{0,63}")
 #: a path with at least two parts
 _FIELD_PATH: Final = re.compile(r"/?[A-Za-z_$][\w$-]{0,63}(?:(?:\.|/|\[['\"]?)[\w$-]{1,64}(?:['\"]?\])?){1,15}")
 #: Gemini's form: the name of a field, and the path to its object
@@ -37,6 +42,8 @@ _DEMANDED: Final = frozenset(
 )
 #: objects with data of the user, whose keys are no fields of the request
 _DATA: Final = frozenset({"input", "parameters", "arguments", "metadata"})
+#: kind of tools that do not name theirs
+_DEFAULT_KIND: Final = "custom"
 #: end of the names of fields with a JSON schema, which is data too
 _SCHEMA: Final = "schema"
 
@@ -50,32 +57,43 @@ def paths_in(text: str, *, places: Iterable[Sequence[object]] = ()) -> list[tupl
     return [*dict.fromkeys(path for path in paths if len(path) > 1)][:_MOST]
 
 
-def without_paths(body: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> tuple[dict[str, Any], list[str]]:
-    """Returns (the request without the fields at these paths, their names). Nothing on which an answer depends leaves.
+def without_paths(
+    body: Mapping[str, Any], paths: Iterable[tuple[str, ...]]
+) -> tuple[dict[str, Any], list[Place], list[Place]]:
+    """Returns (the request without the fields at these paths, their places, those of which the path certainly is).
+    Nothing on which an answer depends leaves.
 
     A field leaves all objects of the same kind: of all tools, of all marks of a cache.
     """
-    left, names = dict(body), list[str]()
+    left, places, certain = dict(body), list[Place](), list[Place]()
     for path in paths:
-        place = _place(body, path)
-        if place is None or len(place) < 2 or place[-1] in _DEMANDED or (place[-1] or "").endswith(_SCHEMA):
+        found = _place(body, path)
+        if found is None or len(found) < 2 or found[-1] in _DEMANDED or (found[-1] or "").endswith(_SCHEMA):
             continue
-        name = ".".join(filter(None, place))
-        if name not in names:
-            names.append(name)
-            left = _without_everywhere(_without(left, place), owner=place[-2], field=place[-1] or "")
-    return left, names
+        place = tuple(filter(None, found))
+        if place not in places:
+            places.append(place)
+            left = _without_everywhere(_without(left, found), owner=found[-2], field=place[-1])
+        if place not in certain and _place(body, path, is_exact=True) == found:
+            certain.append(place)
+    return left, places, certain
 
 
-def without_places(body: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Returns (the request without the fields of these names, as `without_paths` gives them; the names that it had)."""
-    left, present = dict(body), list[str]()
-    for name in names:
-        place = name.split(".")
-        fewer = _without_everywhere(_without(left, place), owner=place[-2], field=place[-1]) if place[1:] else left
+def without_places(body: Mapping[str, Any], places: Iterable[Place]) -> tuple[dict[str, Any], list[Place]]:
+    """Returns (the request without the fields at these places, as `without_paths` gives them; the places it had)."""
+    left, present = dict(body), list[Place]()
+    for place in places:
+        fewer = _without(left, place)
+        if len(place) > 1:
+            fewer = _without_everywhere(fewer, owner=place[-2], field=place[-1])
         if fewer != left:
-            left, present = fewer, [*present, name]
+            left, present = fewer, [*present, place]
     return left, present
+
+
+def has_plain_keys(value: Mapping[str, Any]) -> bool:
+    """Whether every key of an object is one part of a path, so that no path is that of two fields."""
+    return all(_PLAIN.fullmatch(key) for key in value)
 
 
 def _is_data(key: str) -> bool:
@@ -86,21 +104,28 @@ def _parts(path: str) -> tuple[str, ...]:
     return tuple(part for part in re.split(r"[./\[\]'\"]+", path) if part)
 
 
-def _place(value: Any, path: Sequence[str]) -> tuple[str | None, ...] | None:
-    """The keys along a path, None for each place in a list; None if it leads to no key of an object."""
+def _place(value: Any, path: Sequence[str], *, is_exact: bool = False) -> tuple[str | None, ...] | None:
+    """The keys along a path, None for each place in a list; None if it leads to no key of an object.
+
+    is_exact: whether objects on the way may have only plain keys, and a part that is no key must name the object's kind
+    """
     if not path:
         return None
     first, rest = path[0], path[1:]
-    if isinstance(value, Mapping) and first in value:
+    if isinstance(value, list) and first.isdecimal() and len(first) < 7 and int(first) < len(value):
+        further = _place(value[int(first)], rest, is_exact=is_exact)
+        return None if further is None else (None, *further)
+    if not isinstance(value, Mapping) or (is_exact and not has_plain_keys(value)):
+        return None
+    if first in value:
         if not rest:
             return (first,)
-        further = _place(value[first], rest)
+        further = _place(value[first], rest, is_exact=is_exact)
         if further is not None:
             return (first, *further)
-    elif isinstance(value, list) and first.isdecimal() and len(first) < 7 and int(first) < len(value):
-        further = _place(value[int(first)], rest)
-        return None if further is None else (None, *further)
-    return _place(value, rest) if isinstance(value, Mapping) else None  # a kind of object
+    if is_exact and first != value.get("type", _DEFAULT_KIND):
+        return None
+    return _place(value, rest, is_exact=is_exact)  # a kind of object
 
 
 def _without(value: Any, place: Sequence[str | None]) -> Any:

@@ -1,0 +1,59 @@
+"""Refused fields: what a model's server has refused, so that later requests of the same caller do not have it."""
+
+from collections.abc import Iterable
+from threading import Lock
+from typing import Final
+
+from ragbandit.shared.model_servers.field_paths import Place
+
+#: time for which a refusal is remembered, seconds
+REMEMBERED_S: Final = 86_400.0
+#: maximum number of fields of a server and caller, and of all; the oldest ones leave first
+MOST_OF_CALLER: Final = 64
+MOST: Final = 10_000
+
+#: number of the generator, and id of the API key; None for all requests without a key
+Caller = tuple[int, str | None]
+
+
+class RefusedFields:
+    """The refusals that a process remembers. One counts only for who received it, because a server's words may repeat
+    what a caller wrote. Times are those of time.monotonic(). Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        #: caller -> field -> the time until which it is left out, the oldest first
+        self._ends: dict[Caller, dict[Place, float]] = {}
+        #: all fields, the oldest first
+        self._order: dict[tuple[Caller, Place], None] = {}
+
+    def of(self, caller: Caller, *, now: float) -> list[Place]:
+        """The fields that this caller's requests leave out."""
+        if caller not in self._ends:
+            return []
+        with self._lock:
+            return [place for place, end in self._ends.get(caller, {}).items() if end > now]
+
+    def note(self, caller: Caller, places: Iterable[Place], *, now: float) -> None:
+        """Remember fields that the server refused, and without which it answered."""
+        with self._lock:
+            for place in places:
+                if (caller, place) in self._order:
+                    self._drop(caller, place)
+                self._order[caller, place] = None
+                ends = self._ends.setdefault(caller, {})
+                ends[place] = now + REMEMBERED_S
+                if len(ends) > MOST_OF_CALLER:
+                    self._drop(caller, next(iter(ends)))
+                if len(self._order) > MOST:
+                    self._drop(*next(iter(self._order)))
+
+    def _drop(self, caller: Caller, place: Place) -> None:
+        del self._order[caller, place], self._ends[caller][place]
+        if not self._ends[caller]:
+            del self._ends[caller]
+
+
+#: of this process
+REFUSED: Final = RefusedFields()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from ragbandit.shared.additions import arm_parts
 from ragbandit.shared.errors import QueueError, RagBanditError
-from ragbandit.shared.texts.formats import counted, did_you_mean, duration, moment, number, percent
+from ragbandit.shared.texts.formats import counted, did_you_mean, duration, known_choices, moment, number, percent
 from ragbandit.shared.types import IMPORTED
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     yield from _of_rules(settings)
     budgeted = [f"the tenant {name}" for name, tenant in settings.tenants.items() if _has_budget(tenant.model_dump())]
     yield from _refused_aliases(settings, spenders=budgeted)
+    yield from _unknown_aliases(settings)
     for what in budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
@@ -194,6 +195,17 @@ def _refused_aliases(settings: "Settings", *, spenders: Sequence[str]) -> Iterat
         command = "`ragbandit keys create --name NAME --role app --scope forced=true`"
         remedy = f"give the key the scope forced=true ({command}), or let the alias be auto"
         yield Finding("warning", "server.model_aliases", what, remedy)
+
+
+def _unknown_aliases(settings: "Settings") -> Iterator[Finding]:
+    """Aliases of models that no worker answers: requests for them get 404."""
+    prices = [f"auto:{name}" for name in settings.cost_weights]
+    models = ["ragbandit", "auto", *prices, *(f"arm/{arm}" for arm in settings.worker_arms)]
+    known = {*models, *(f"ragbandit/{name.removeprefix('arm/')}" for name in models)}
+    for alias, name in settings.server.model_aliases.items():
+        if name not in known:
+            what = f"{alias} is {name}, which no worker answers here: every request for it gets 404"
+            yield Finding("problem", "server.model_aliases", what, known_choices(models[1:], given=name))
 
 
 def of_disk(settings: "Settings") -> Iterator[Finding]:

@@ -143,6 +143,27 @@ def test_an_alias_of_an_arm_under_a_dollar_budget(stored, settings):
     assert "trusted" not in finding
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("arm/single_step", ""),
+        ("ragbandit/single_step", ""),
+        ("ragbandit/auto", ""),
+        ("auto:thrifty", ""),
+        ("arm/single_stop", "did you mean arm/single_step?"),
+        ("arm/mine", "no worker answers"),
+        ("auto:thirsty", "did you mean auto:thrifty?"),
+        ("single_step", "every request for it gets 404"),
+    ],
+)
+def test_an_alias_of_a_model_that_does_not_exist(settings, name, words):
+    """An alias of an arm that no worker answers, or of a price without a name, is a problem with its remedy."""
+    arms = {"single_step": {}, "multi_step": {}, "mine": {"run_by": "caller"}}
+    given = settings(server={"model_aliases": {"claude-*": name}}, cost_weights={"thrifty": 0.5}, arms=arms)
+    lines = told(of_settings(given), "server.model_aliases")
+    assert (words in "".join(lines), len(lines)) == (True, bool(words))
+
+
 def test_a_learner_that_does_not_run(make_world):
     """Feedback that has waited for ten minutes is a problem, if the ledger has a policy that learns."""
     world = make_world(now=time.time() - 1200)

@@ -1,4 +1,7 @@
-"""Errors of Anthropic's interface in its shape: {"type": "error", "error": {"type", "message"}, "request_id"}."""
+"""Errors of Anthropic's interface in its shape: {"type": "error", "error": {"type", "message", "code"}, "request_id"}.
+
+`code` is not Anthropic's: it is the code that the same error has in a chat completion.
+"""
 
 import re
 from collections.abc import Mapping
@@ -55,4 +58,5 @@ def error_event(error: Mapping[str, Any], *, status: int = 0) -> dict[str, Any]:
     param, message = error["param"], error["message"]
     is_named = param is None or param in message or error["code"] == "context_length_exceeded"
     message = message if is_named else f"{param}: {message}"
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    code = {} if error["code"] is None else {"code": error["code"]}
+    return {"type": "error", "error": {"type": kind, "message": message, **code}}

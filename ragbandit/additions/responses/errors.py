@@ -9,6 +9,7 @@ from starlette.types import Scope
 from ragbandit.additions.responses.models import asks_for_codex_models
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import PARAMS, openai_error
+from ragbandit.router.operation.turn_limits import LimitReached
 from ragbandit.shared.errors import RagBanditError
 
 RESPONSES: Final = "/v1/responses"
@@ -37,6 +38,10 @@ def speaks_responses(scope: Scope) -> bool:
 def response_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     """The reply to an error on a path of responses. An error that a server has named keeps its words: the scope of such
     an error has no path.
+
+    A reached limit is a 400 here: Codex shows the message of a 400 and sends no second request, but of a 429 it prints
+    "exceeded retry limit".
     """
+    status = 400 if error["code"] == LimitReached.code else status
     params = _PARAMS if scope["path"] else PARAMS
     return openai_error(scope, status, error, headers, params=params)

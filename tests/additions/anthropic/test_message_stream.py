@@ -158,7 +158,7 @@ def test_a_stream_that_fails_ends_with_an_error():
     (event,) = stream.failure(error)
     name, data = event.decode().removesuffix("\n\n").split("\n")
     assert name == "event: error"
-    shown = {"type": "api_error", "message": "The server broke off"}
+    shown = {"type": "api_error", "message": "The server broke off", "code": "upstream_error"}
     assert json.loads(data[6:]) == {"type": "error", "error": shown}
 
 

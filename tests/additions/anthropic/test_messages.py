@@ -324,6 +324,18 @@ def test_errors_have_anthropics_shape(door):
         assert body["request_id"] == reply.headers["request-id"] == reply.headers["x-request-id"]
 
 
+def test_a_reached_limit_has_a_code(serve):
+    """A turn beyond a limit is a rate_limit_error with the code of chat completions, and its client does not retry."""
+    http = serve(conversation={"session_limit": {"turns": 1}}).http
+    headers = {**HEADERS, "x-ragbandit-session-id": "s"}
+    assert http.post("/v1/route", json={"question": "Who?", "session_id": "s"}).status_code == 200
+    refused = asked(http, headers=headers, model="auto")
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["code"]) == (429, "rate_limit_error", "limit_reached")
+    assert "conversation.session_limit.turns" in error["message"]
+    assert refused.headers["x-should-retry"] == "false"
+
+
 def test_models_and_counts(door):
     """Models have Anthropic's shape if its header is sent, and tokens are counted without asking a model."""
     page = door.get("/v1/models", headers=HEADERS).json()

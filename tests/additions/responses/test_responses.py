@@ -470,3 +470,16 @@ def test_the_python_of_the_page_runs(service, answers, capsys):
     printed = capsys.readouterr().out
     assert printed.startswith("Bram Stoker")
     assert printed.endswith("completed\n")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reached_limit_is_no_status_that_hides_its_reason(serve, stream):
+    """A turn beyond a limit is a 400 with its code, since Codex prints the message of a 400, but not that of a 429."""
+    http = serve(conversation={"session_limit": {"turns": 1}}).http
+    assert http.post("/v1/route", json={"question": "Who?", "session_id": "s"}).status_code == 200
+    body = {"model": "auto", "input": "Who?", "stream": stream}
+    refused = http.post("/v1/responses", json=body, headers={"x-ragbandit-session-id": "s"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["code"]) == (400, "invalid_request_error", "limit_reached")
+    assert "conversation.session_limit.turns" in error["message"]
+    assert refused.headers["x-ragbandit-session-turns-remaining"] == "0"

@@ -206,14 +206,11 @@ def explain(
     show(reply if as_json else _in_short(reply), as_json=as_json)
 
 
-def _amount(value: float, *, name: str) -> str:
-    """An amount with its unit in the singular or plural: `1 llm call`, `0.4 seconds generate`.
-
-    name: name of the field.
-    """
-    words, shown = name.replace("_", " "), number(value)
-    singular = re.sub(r"\b(call|dollar|passage|second|token|turn)s\b", r"\1", words)
-    return f"{shown} {singular if shown == '1' else words}"
+def _amount(value: float, *, unit: str) -> str:
+    """An amount with its unit in the singular or plural: `1 llm call`, `0.4 seconds generate`."""
+    shown = number(value)
+    singular = re.sub(r"\b(call|dollar|passage|second|token|turn)s\b", r"\1", unit)
+    return f"{shown} {singular if shown == '1' else unit}"
 
 
 def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +219,7 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
     probabilities = sorted(((arm["probability"], arm["arm"]) for arm in reply["arms"]), reverse=True)
     names = ("status", "stop_reason", "answer", "error", "steps")
     answer = {} if outcome is None else {name: outcome[name] for name in names}
-    cost = {} if outcome is None else {name: value for name, value in outcome["cost"].items() if value}
+    cost = {} if outcome is None else explanations.amounts_in_words(outcome["cost"])
     reward, earned = record["reward"], ""
     if reward is not None:
         price = f"{number(reward['weight'])} x cost {number(reward['cost'])}"
@@ -233,7 +230,7 @@ def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
         "probabilities": ", ".join(f"{arm} {percent(p)}" for p, arm in probabilities[:6]),
         "chosen": reply["chosen"],
         **answer,
-        "cost": ", ".join(_amount(value, name=name) for name, value in cost.items()),
+        "cost": ", ".join(_amount(value, unit=unit) for unit, value in cost.items()),
         "judgements": "; ".join(f"{item['source']} {item['value']}" for item in judged[-3:]),
         "reward": earned,
         "progress": reply["progress"],

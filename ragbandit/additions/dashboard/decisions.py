@@ -17,7 +17,7 @@ from ragbandit.router.api.security.rules import LABEL, PERSON, READ, AccessRule,
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
-from ragbandit.router.serving.explanations.explain import Explanation, turn_words
+from ragbandit.router.serving.explanations.explain import Explanation, amounts_in_words, turn_words
 from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.decisions.turns import newest_turns, own_events
 from ragbandit.router.storage.label_queue import LabelCounts, count_items
@@ -162,7 +162,7 @@ def _page_end(text: str | None) -> PageEnd | None:
 
 
 def _facts(explained: Explanation) -> dict[str, Any]:
-    outcome = explained.record.outcome
+    outcome, reward = explained.record.outcome, explained.record.reward
     steps: Any = () if outcome is None else trace_json(own_events(outcome.trace))
     columns = ("score", "quality", "cost")
     return {
@@ -170,7 +170,8 @@ def _facts(explained: Explanation) -> dict[str, Any]:
         "turn": turn_words(explained.record.decision),
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
         "has": {name: any(getattr(arm, name) is not None for arm in explained.arms) for name in columns},
-        "cost": {} if outcome is None else {name: value for name, value in asdict(outcome.cost).items() if value},
+        "cost": {} if outcome is None else amounts_in_words(asdict(outcome.cost)),
+        "terms": amounts_in_words(reward.terms) if reward is not None and reward.terms else {},
         "steps": steps[:MOST_STEPS],
         "titles": {} if outcome is None else {source.id: source.title for source in outcome.sources},
         "left_out": max(0, len(steps) - MOST_STEPS),

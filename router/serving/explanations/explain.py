@@ -196,6 +196,14 @@ def turn_words(decision: Decision) -> str:
     return f"turn {loop.get('turn')} of a loop of tools" if isinstance(loop, Mapping) else "a later turn of a task"
 
 
+def amounts_in_words(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Amounts of a `Cost` that are not 0, by name in words. A limit counts all turns, and a cost those after the first,
+    so these have a name of their own.
+    """
+    named = {"turns": "later turns"}
+    return {named.get(name, name.replace("_", " ")): amount for name, amount in amounts.items() if amount}
+
+
 def choice_words(decision: Decision) -> str:
     """Who or what chose the arm, in a few words: on pages, in `explain` and in replies."""
     facts, link = decision.facts, link_of(decision.query.request)

@@ -50,3 +50,12 @@ def test_one_call_is_singular(world):
     (line,) = (line for line in run(decision.id).stdout.splitlines() if line.startswith("cost "))
     amounts = "2 retriever calls, 1 llm call, 310 prompt tokens, 1 completion token, 1 second generate, 0.5 dollars"
     assert line.split("  ")[-1].strip() == amounts
+
+
+def test_turns_of_a_cost_are_those_after_the_first(world):
+    """`explain` names the turns in a decision's cost later turns, since a limit of a task counts the first one too."""
+    decision = world.route("What is one?")
+    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="1", steps=1.0)
+    world.store.add_outcome(replace(outcome, cost=Cost(turns=5)))
+    (line,) = (line for line in run(decision.id).stdout.splitlines() if line.startswith("cost "))
+    assert line.split("  ")[-1].strip() == "5 later turns"

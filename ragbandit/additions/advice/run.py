@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from ragbandit.additions.advice.verdict import Advice, Ask, advice_of
+from ragbandit.additions.advice.verdict import Advice, Ask, advice_of, check_folds
 from ragbandit.additions.evaluation.compared_arms import compared_arms
 from ragbandit.additions.evaluation.file_questions import FileQuestions
 from ragbandit.additions.evaluation.kept_answers import Answers
@@ -56,10 +56,14 @@ class AdviceRun:
     warn: Callable[[str], None] = lambda text: errors.print(escape(text), soft_wrap=True, highlight=False)
 
     def finish(self, questions: Path, *, run: RunOptions, learns: bool) -> tuple[dict[str, Any], WarmRows, Advice]:
-        """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early."""
+        """Run the arms. Returns (facts, rows, verdict on these rows). Ctrl-C ends the run early.
+
+        Raises InvalidInput, before an arm is asked if there are fewer questions than folds.
+        """
         settings = self.outcomes.settings
         chosen = settings.judge.generator
         rows = self._rows(questions, options=run)
+        check_folds(len(rows), folds=self.ask.folds, source=str(questions))
         arms = compared_arms(settings, names=run.arms, pipelines=run.pipelines, learns=learns)
         judge = None
         if chosen is not None and any(not row.answers for row in rows):

@@ -116,12 +116,16 @@ class _Adviser:
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
-        question = question_numbers(rows)
-        questions, folds = int(question.max()) + 1, self.ask.folds
-        if questions < folds:
-            message = f"{questions} different questions cannot be cut in {folds} folds"
-            raise InvalidInput(message, field=log.opened.described, remedy="give more questions")
+        question, folds = question_numbers(rows), self.ask.folds
+        check_folds(int(question.max()) + 1, folds=folds, source=log.opened.described)
         return held_out_folds(log, question=question, folds=folds)
+
+
+def check_folds(questions: int, *, folds: int, source: str) -> None:
+    """Raise InvalidInput if there are fewer different questions than folds."""
+    if questions < folds:
+        message = f"{questions} different questions cannot be cut in {folds} folds"
+        raise InvalidInput(message, field=source, remedy="give more questions, or fewer folds (--folds)")
 
 
 def _fields(gains: Gains, *, notes: Sequence[str]) -> dict[str, Any]:

@@ -256,6 +256,16 @@ def test_what_cannot_be_run_is_refused_with_its_remedy(folder, words, said):
     assert "--module own_code:arms" in command.run("advise", "--module", "own_code:arms", code=2).output
 
 
+def test_fewer_questions_than_folds_are_refused_before_an_answer_is_paid(folder):
+    """Two questions cannot be cut in five folds, which is said before an arm is asked; two folds take them."""
+    words = ("advise", "q.jsonl", "--module", "own_code:arms", "--limit", "2")
+    refused = command.run(*words, code=2).stderr
+    assert "q.jsonl: 2 different questions cannot be cut in 5 folds (give more questions, or fewer folds" in refused
+    assert not (folder / "calls").exists()
+    command.run(*words, "--folds", "2", code=4)
+    assert calls(folder) == {"small": 2, "big": 2}
+
+
 def test_arms_that_are_not_configured_are_judged_and_not_learned(folder):
     """A verdict needs no configuration; `--apply` without these arms is refused before anything is asked."""
     config = yaml.safe_load(CONFIG) | {"arms": {"other": {}, "more": {"class": "no_retrieval"}}}

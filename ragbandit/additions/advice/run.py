@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.markup import escape
 
-from ragbandit.additions.advice.verdict import Advice, Ask, advice_of, check_folds
+from ragbandit.additions.advice.verdict import Advice, Ask, advice_of, check_question_count
 from ragbandit.additions.evaluation.compared_arms import compared_arms
 from ragbandit.additions.evaluation.file_questions import FileQuestions
 from ragbandit.additions.evaluation.kept_answers import Answers
@@ -63,7 +63,7 @@ class AdviceRun:
         settings = self.outcomes.settings
         chosen = settings.judge.generator
         rows = self._rows(questions, options=run)
-        check_folds(len(rows), folds=self.ask.folds, source=str(questions))
+        check_question_count(len(rows), folds=self.ask.folds, source=str(questions))
         arms = compared_arms(settings, names=run.arms, pipelines=run.pipelines, learns=learns)
         judge = None
         if chosen is not None and any(not row.answers for row in rows):

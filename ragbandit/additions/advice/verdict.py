@@ -117,11 +117,11 @@ class _Adviser:
 
     def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
         question, folds = question_numbers(rows), self.ask.folds
-        check_folds(int(question.max()) + 1, folds=folds, source=log.opened.described)
+        check_question_count(int(question.max()) + 1, folds=folds, source=log.opened.described)
         return held_out_folds(log, question=question, folds=folds)
 
 
-def check_folds(questions: int, *, folds: int, source: str) -> None:
+def check_question_count(questions: int, *, folds: int, source: str) -> None:
     """Raise InvalidInput if there are fewer different questions than folds."""
     if questions < folds:
         message = f"{questions} different questions cannot be cut in {folds} folds"

@@ -57,7 +57,7 @@ def test_the_python_is_what_the_type_checker_sees():
     """The calls of both examples stand in examples/readme.py, which `mypy --strict` checks with the rest."""
     typed = (ROOT / "examples" / "readme.py").read_text(encoding="utf-8")
     (library,) = re.findall(r"```python\n.*?^(with Router.*?)```", README, flags=re.S | re.M)
-    (client,) = re.findall(r"    from ragbandit import Client\n((?:    .*\n)+)", README)
+    (client,) = re.findall(r"    from ragbandit import Client\n\n((?:    .*\n)+)", README)
     for shown in (textwrap.indent(library, "    "), client):
         assert shown in typed
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from ragbandit.additions.office.package import MAX_LABEL, local
+from ragbandit.additions.office.package import MAX_LABEL, Package, local
 from ragbandit.additions.office.percentages import as_percentage
 
 #: elements of a series with categories or the first of two coordinates; and with values
@@ -21,12 +21,12 @@ _MAX_LEVELS: Final = 16
 _Points = dict[int, str]
 
 
-def chart_lines(elements: Iterable[Element]) -> Iterator[str]:
+def chart_lines(elements: Iterable[Element], *, package: Package) -> Iterator[str]:
     """The lines of a chart. elements: the children of its part's root."""
-    return filter(None, _lines(list(elements)))
+    return filter(None, _lines(list(elements), package=package))
 
 
-def _lines(parts: list[Element]) -> Iterator[str]:
+def _lines(parts: list[Element], *, package: Package) -> Iterator[str]:
     """The same, with "" for titles and series that have no text here."""
     data = {each.get("id", ""): each for part in parts for each in _named(part, "data")}
     waiting = parts[::-1]
@@ -36,19 +36,22 @@ def _lines(parts: list[Element]) -> Iterator[str]:
             case "title":
                 yield _text(element)
             case "ser":
-                yield _line(_name(element), _axis(element, _CATEGORIES), _axis(element, _VALUES))
+                categories = _axis(element, _CATEGORIES, package=package)
+                values = _axis(element, _VALUES, package=package)
+                yield _line(_name(element), categories, values, package=package)
             case "series":
                 ids = [each.get("val", "") for each in _named(element, "dataId")]
-                yield from (_line(_name(element), *_dimensions(data.pop(each))) for each in ids if each in data)
+                for each in (data.pop(each) for each in ids if each in data):
+                    yield _line(_name(element), *_dimensions(each, package=package), package=package)
             case _:
                 waiting += _parts(element)
 
 
-def _line(name: str, categories: _Points, values: _Points) -> str:
+def _line(name: str, categories: _Points, values: _Points, *, package: Package) -> str:
     """As "Sales: North: 3; South: 4"."""
     numbers = sorted({*categories, *values})
-    points = "; ".join(": ".join(filter(None, (categories.get(n, ""), values.get(n, "")))) for n in numbers)
-    return ": ".join(filter(None, (name, points)))
+    points = (": ".join(filter(None, (categories.get(n, ""), values.get(n, "")))) for n in numbers)
+    return package.joined(": ", filter(None, (name, package.joined("; ", points))))
 
 
 def _parts(element: Element) -> list[Element]:
@@ -78,42 +81,41 @@ def _text(element: Element) -> str:
     return " ".join((runs or " ".join(each.text or "" for each in _named(element, "v"))).split())
 
 
-def _axis(series: Element, names: tuple[str, ...]) -> _Points:
-    return next((_points(each) for each in series if local(each) in names), {})
+def _axis(series: Element, names: tuple[str, ...], *, package: Package) -> _Points:
+    return next((_points(each, package=package) for each in series if local(each) in names), {})
 
 
-def _dimensions(data: Element) -> tuple[_Points, _Points]:
+def _dimensions(data: Element, *, package: Package) -> tuple[_Points, _Points]:
     """(categories, values) of a chart since Office 2016."""
-    texts = next((_points(each) for each in _named(data, "strDim")), {})
-    return texts, next((_points(each) for each in _named(data, "numDim")), {})
+    texts = next((_points(each, package=package) for each in _named(data, "strDim")), {})
+    return texts, next((_points(each, package=package) for each in _named(data, "numDim")), {})
 
 
-def _points(axis: Element) -> _Points:
+def _points(axis: Element, *, package: Package) -> _Points:
     """The points of an axis. Categories may have levels, the inner one first.
 
     An outer one belongs to the inner ones up to the next outer one.
     """
     code = next((each.text or "" for each in _named(axis, "formatCode")), "")
-    inner, *outer = [_level(each, code=code) for each in islice(_named(axis, "lvl"), _MAX_LEVELS)] or [
-        _level(axis, code=code)
-    ]
+    levels = [_level(each, code=code, package=package) for each in islice(_named(axis, "lvl"), _MAX_LEVELS)]
+    inner, *outer = levels or [_level(axis, code=code, package=package)]
     for level in outer:
         label, joined = "", _Points()
         for number in sorted({*inner, *level}):
-            label = level.get(number, label)
-            joined[number] = " ".join(filter(None, (label, inner.get(number, ""))))[:MAX_LABEL]
+            label = level.get(number, label)[:MAX_LABEL]
+            joined[number] = package.joined(" ", filter(None, (label, inner.get(number, ""))))[:MAX_LABEL]
         inner = joined
     return inner
 
 
-def _level(level: Element, *, code: str) -> _Points:
+def _level(level: Element, *, code: str, package: Package) -> _Points:
     code = level.get("formatCode", code)
     points = _Points()
     for point in _named(level, "pt"):
         number = point.get("idx", "")
         text = next((each.text for each in point if local(each) == "v"), point.text) or ""
         if number.isdecimal():
-            points[int(number[:9])] = _shown(" ".join(text.split()), code=code)
+            points[int(number[:9])] = package.joined("", [_shown(" ".join(text.split()), code=code)])
     return points
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
 from ragbandit.additions.office.charts import chart_lines
-from ragbandit.additions.office.package import MAX_CHARACTERS, MAX_LABEL, Package, local, opened_package
+from ragbandit.additions.office.package import MAX_LABEL, Package, local, opened_package
 from ragbandit.shared.errors import InvalidInput
 
 #: elements whose text is not shown: deletions, codes of fields, readings of characters
@@ -29,8 +29,9 @@ _BODY: Final = frozenset({"body"})
 _SHAPES: Final = frozenset({"spTree"})
 #: kind of a part that a document of Word includes, which may have any form
 _INCLUDED: Final = "aFChunk"
-#: maximum number of columns of a cell
+#: maximum number of columns of a cell, and of cells in a row, of which Word and PowerPoint have less than 100
 _MAX_SPAN: Final = 64
+_MAX_CELLS: Final = 1_000
 
 log = logging.getLogger("ragbandit.documents")
 
@@ -46,7 +47,7 @@ def docx(path: Path) -> tuple[str, str]:
         headers = dict.fromkeys(related_lines(package, main, kinds=("header",)))  # once, and not for each section
         footers = dict.fromkeys(related_lines(package, main, kinds=("footer",)))
         lines = chain(headers, part_lines(package, main, of=_BODY), footers)
-        text = _joined("\n", lines)
+        text = package.joined("\n", lines)
         for each in package.relationships(main):
             if each.kind == _INCLUDED:
                 log.warning("%s: %s, which the document includes, is not read", path.name, each.target)
@@ -59,8 +60,8 @@ def pptx(path: Path) -> tuple[str, str]:
         main = package.main()
         slides = {each.id: each.target for each in package.relationships(main) if each.kind == "slide"}
         listed = [_related_id(each) for each in package.children(main, of=frozenset({"sldIdLst"}))]
-        parts = [part_lines(package, slides[each], of=_SHAPES) for each in listed if each in slides]
-        return package.title, _joined("\n", (line for part in parts for line in (*part, "")))
+        parts = (part_lines(package, slides[each], of=_SHAPES) for each in listed if each in slides)
+        return package.title, package.joined("\n", chain.from_iterable(chain(part, ("",)) for part in parts))
 
 
 def _related_id(element: Element) -> str:
@@ -69,7 +70,7 @@ def _related_id(element: Element) -> str:
 
 def part_lines(package: Package, name: str, *, of: frozenset[str]) -> Iterator[str]:
     """The lines of a part, and of the related parts of `_RELATED` that are not at the edges of pages."""
-    yield from _lines(package.children(name, of=of))
+    yield from _lines(package.children(name, of=of), package=package)
     yield from related_lines(package, name, kinds=_RELATED.keys() - {"header", "footer"})
 
 
@@ -78,28 +79,16 @@ def related_lines(package: Package, name: str, *, kinds: Iterable[str]) -> Itera
     for each in package.relationships(name):
         if each.kind in kinds:
             of, read = _RELATED[each.kind]
-            yield from read(package.children(each.target, of=of))
+            yield from read(package.children(each.target, of=of), package=package)
 
 
-def _joined(sign: str, texts: Iterable[str]) -> str:
-    """The texts with a sign between them. Raises InvalidInput once they exceed MAX_CHARACTERS."""
-    kept: list[str] = []
-    size = 0
-    for text in texts:
-        size += len(text) + len(sign)
-        if size > MAX_CHARACTERS:
-            raise InvalidInput(f"the document has more than {MAX_CHARACTERS} characters")
-        kept.append(text)
-    return sign.join(kept).strip()
-
-
-def _lines(elements: Iterable[Element]) -> Iterator[str]:
+def _lines(elements: Iterable[Element], *, package: Package) -> Iterator[str]:
     """The lines of paragraphs and tables, at any depth within these elements."""
     begin = ""  #: text of paragraphs whose end was deleted
     for element in elements:
         name = local(element)
         if name == "p":
-            text, boxes = _paragraph(element)
+            text, boxes = _paragraph(element, package=package)
             begin += text
             if _has(element, "pPr", "rPr", "del"):
                 continue
@@ -107,11 +96,12 @@ def _lines(elements: Iterable[Element]) -> Iterator[str]:
             yield from boxes
             begin = ""
         elif name == "tbl":
-            yield from _table(element)
+            yield from _table(element, package=package)
         elif name == "AlternateContent":
-            yield from next(filter(None, (list(_lines(choice)) for choice in _choices(element))), [])
+            forms = (list(_lines(choice, package=package)) for choice in _choices(element))
+            yield from next(filter(None, forms), [])
         elif len(element) and name not in _PASSED_OVER:
-            yield from _lines(element)
+            yield from _lines(element, package=package)
     yield from _stripped(begin)
 
 
@@ -134,7 +124,7 @@ class _Cell(NamedTuple):
     is_beside: bool  #: it goes on with the cell before
 
 
-def _table(table: Element) -> Iterator[str]:
+def _table(table: Element, *, package: Package) -> Iterator[str]:
     """A line for each row. The text of a merged cell belongs to each row and column that it covers."""
     rows = [_row(row) for row in _within(table, "tr") if not _has(row, "trPr", "del")]
     edges = {cell.column for row in rows for cell in row}
@@ -143,7 +133,7 @@ def _table(table: Element) -> Iterator[str]:
         texts: list[str] = []
         beginnings: list[str] = []
         for cell in row:
-            text = _joined(" ", _lines([cell.element]))
+            text = package.joined(" ", _lines([cell.element], package=package)) if len(cell.element) else ""
             if cell.is_below:
                 text = above.get(cell.column) or text
             elif cell.is_beside and texts:
@@ -151,15 +141,15 @@ def _table(table: Element) -> Iterator[str]:
             else:
                 beginnings.append(text)
             columns = range(cell.column, cell.column + cell.columns)
-            for column in columns:
+            for column in columns if above else ():
                 above.pop(column, None)
-                if cell.is_merged_down and len(text) <= MAX_LABEL:
-                    above[column] = text
-            texts += [text] * (sum(column in edges for column in columns) if len(text) <= MAX_LABEL else 1)
+            if cell.is_merged_down and len(text) <= MAX_LABEL:
+                above |= dict.fromkeys(columns, text)
+            texts += [text] * (len(edges.intersection(columns)) if len(text) <= MAX_LABEL else 1)
         if len(row) == 1 or len(list(filter(None, beginnings))) == 1 == len({*filter(None, texts)}):
             yield from filter(None, beginnings)
         elif any(beginnings):
-            yield _joined(" | ", filter(None, texts))
+            yield package.joined(" | ", filter(None, texts))
 
 
 def _within(element: Element, name: str) -> Iterator[Element]:
@@ -174,7 +164,9 @@ def _within(element: Element, name: str) -> Iterator[Element]:
 def _row(row: Element) -> list[_Cell]:
     cells: list[_Cell] = []
     column = _number(_property(row, "trPr", "gridBefore"), least=0)
-    for element in _within(row, "tc"):
+    for number, element in enumerate(_within(row, "tc"), start=1):
+        if number > _MAX_CELLS:
+            raise InvalidInput(f"a row of a table has more than {_MAX_CELLS} cells")
         if _has(element, "tcPr", "cellDel"):
             continue
         down, right = _property(element, "tcPr", "vMerge"), _property(element, "tcPr", "hMerge")
@@ -208,18 +200,19 @@ def _number(text: str | None, *, least: int) -> int:
     return min(max(int(text), least), _MAX_SPAN) if text and text.isdecimal() and len(text) < 9 else least
 
 
-def _comments(elements: Iterable[Element]) -> Iterator[str]:
+def _comments(elements: Iterable[Element], *, package: Package) -> Iterator[str]:
     """A line for each comment of a document, a slide or a sheet."""
     for element in elements:
         if local(element) == "commentList":
-            yield from _comments(element)
+            yield from _comments(element, package=package)
         elif local(element) in ("comment", "cm"):
-            lines = list(_lines([element])) or [_paragraph(element)[0], *(each.text or "" for each in element)]
-            if text := " ".join(" ".join(lines).split()):
+            lines = list(_lines([element], package=package))
+            lines = lines or [_paragraph(element, package=package)[0], *(each.text or "" for each in element)]
+            if text := " ".join(package.joined(" ", lines).split()):
                 yield f"[comment: {text}]"
 
 
-def _paragraph(element: Element) -> tuple[str, list[str]]:
+def _paragraph(element: Element, *, package: Package) -> tuple[str, list[str]]:
     """Returns (text, lines of the text boxes within the paragraph)."""
     pieces: list[str] = []
     boxes: list[str] = []
@@ -232,13 +225,14 @@ def _paragraph(element: Element) -> tuple[str, list[str]]:
         elif name in _SIGNS:
             pieces.append(_SIGNS[name])
         elif name in ("p", "tbl"):  # within a text box
-            boxes += _lines([child])
+            boxes += _lines([child], package=package)
         elif name == "AlternateContent":
-            text, inner = next(filter(any, map(_paragraph, _choices(child))), ("", []))
+            forms = (_paragraph(each, package=package) for each in _choices(child))
+            text, inner = next(filter(any, forms), ("", []))
             pieces.append(text)
             boxes += inner
         else:
-            text, inner = _paragraph(child)
+            text, inner = _paragraph(child, package=package)
             pieces.append(text)
             boxes += inner
     return "".join(pieces), boxes
@@ -265,7 +259,7 @@ def _has(element: Element, *path: str) -> bool:
 
 
 #: kind of a related part with text -> (elements whose children are read, function that reads them)
-_RELATED: Final[Mapping[str, tuple[frozenset[str], Callable[[Iterable[Element]], Iterator[str]]]]] = {
+_RELATED: Final[Mapping[str, tuple[frozenset[str], Callable[..., Iterator[str]]]]] = {
     "header": (frozenset({"hdr"}), _lines),
     "footer": (frozenset({"ftr"}), _lines),
     "footnotes": (frozenset({"footnote"}), _lines),

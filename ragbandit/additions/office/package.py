@@ -7,7 +7,7 @@ parser that reads it: an encoding, a comment or an odd name changes none of them
 import posixpath
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +26,24 @@ MAX_PARTS: Final = 50_000
 MAX_MARKS: Final = 10_000_000
 _TREE_COST: Final = 2
 #: maximum number of tags and attributes in one paragraph, table or row, which is in memory as a whole
-MAX_TREE: Final = 2_000_000
+MAX_TREE: Final = 1_000_000
 #: maximum depth of elements, since functions that read an element call themselves for its children
 MAX_DEPTH: Final = 256
 #: maximum bytes of one tag, whose attributes the parser gives together; and if another library reads the part, because
 #: parsers begin again with the tag for every piece of it
 MAX_TAG: Final = 8 * 1024 * 1024
 MAX_FOREIGN_TAG: Final = 1024 * 1024
-#: maximum number of characters of a document's text. Cells of a sheet may all show the same long text
-MAX_CHARACTERS: Final = 64 * 1024 * 1024
+#: maximum bytes in memory of all text that is made of a document, each time that it is joined: cells of a sheet may all
+#: show the same long text, and a merged cell or a category of a chart repeats its own
+MAX_TEXT: Final = 256 * 1024 * 1024
+#: bytes of a character in memory, once a text has one that is not ASCII
+_WIDE: Final = 4
 #: maximum length of a text that is repeated for all that it belongs to, as the rows of a merged cell
 MAX_LABEL: Final = 1_000
 
 _CHUNK: Final = 256 * 1024
+#: maximum number of tags that are looked up once
+_MAX_TAGS: Final = 1_000
 #: first bytes of an OLE file: an encrypted document, or one in the format before Office 2007
 _OLE: Final = b"\xd0\xcf\x11\xe0"
 #: compressions of Office documents. The other ones of ZIP files may expand without end within one call of `read`
@@ -64,7 +69,7 @@ class Package:
             raise InvalidInput(f"the document has more than {MAX_PARTS} parts")
         if not {info.compress_type for info in archive.infolist()} <= _COMPRESSIONS:
             raise InvalidInput("the document is damaged: it is compressed in a way that Office documents are not")
-        self._bytes_left, self._marks_left = MAX_EXPANDED, MAX_MARKS
+        self._bytes_left, self._marks_left, self._text_left = MAX_EXPANDED, MAX_MARKS, MAX_TEXT
 
     @property
     def title(self) -> str:
@@ -73,6 +78,24 @@ class Package:
             return ""
         values = {local(element): element.text for element in self.children(_CORE, of=frozenset({"coreProperties"}))}
         return " ".join((values.get("title") or "").split())
+
+    def joined(self, sign: str, texts: Iterable[str]) -> str:
+        """The texts with a sign between them, without white space around. They are counted before they are joined."""
+        kept: list[str] = []
+        length = counted = 0
+        width = 1
+        for text in texts:
+            length += len(text) + len(sign)
+            if not text.isascii():
+                width = _WIDE
+            self._text_left -= length * width - counted
+            counted = length * width
+            if self._text_left < 0:
+                raise InvalidInput(f"the document has more than {MAX_TEXT >> 20} MiB of text, with what is repeated")
+            kept.append(text)
+        whole = sign.join(kept)
+        kept.clear()  # before `strip` makes another copy
+        return whole.strip()
 
     def children(self, name: str, *, of: frozenset[str]) -> Iterator[Element]:
         """The children of the part's elements with these local names, in order."""
@@ -136,11 +159,15 @@ class _Reading:
         #: tags and attributes so far
         self.marks = 0
         self._of, self._kept, self._costs, self._cost, self._most = of, kept, costs, cost, MAX_MARKS
+        #: value of `marks` above which the document is refused
+        self._limit = MAX_MARKS
+        #: tag -> (its local name, how often it counts), of the first tags: a hostile document may have millions
+        self._tags: dict[str, tuple[str, int]] = {}
         self._path: list[str] = []
         self._ready: list[Element] = []
-        #: what makes the child that is being read; its depth, and the value of `marks` before it
+        #: what makes the child that is being read, and its depth
         self._builder: TreeBuilder | None = None
-        self._child_depth = self._marks_before = 0
+        self._child_depth = 0
         self._parser = expat.ParserCreate(namespace_separator="}")
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
@@ -149,7 +176,7 @@ class _Reading:
 
     def feed(self, chunk: bytes, *, most: int) -> int:
         """Read on, up to `most` marks. Returns how many bytes have been read to an end since the beginning."""
-        self._most = most
+        self._limit, self._most = min(self._limit, most), most
         self._parser.Parse(chunk)
         return self._parser.CurrentByteIndex
 
@@ -162,23 +189,33 @@ class _Reading:
         return taken
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
-        name = tag.rpartition("}")[2]
-        self.marks += (1 + len(attributes)) * self._costs.get(name, self._cost)
-        if self.marks > self._most:
-            raise InvalidInput("the document has too many tags and attributes")
+        name, cost = self._tags.get(tag) or self._looked_up(tag)
+        self.marks += (1 + len(attributes)) * cost if attributes else cost
         path, builder = self._path, self._builder
         if builder is None and path and path[-1] in self._of:
-            self._child_depth, self._marks_before = len(path), self.marks
+            self._child_depth, self._limit = len(path), min(self._most, self.marks + MAX_TREE * self._cost)
             if path[-1] in self._kept:
                 self._builder = builder = TreeBuilder()
                 self._parser.CharacterDataHandler = builder.data
-        if self.marks - self._marks_before > MAX_TREE * self._cost:
-            raise InvalidInput(f"one element of the document has more than {MAX_TREE} tags and attributes")
+        if self.marks > self._limit:
+            self._refuse()
         path.append(name)
         if builder is not None:
             builder.start(tag, attributes)
         if len(path) > MAX_DEPTH:
             raise InvalidInput(f"the document is damaged: its elements are nested more than {MAX_DEPTH} deep")
+
+    def _refuse(self) -> NoReturn:
+        if self.marks > self._most:
+            raise InvalidInput("the document has too many tags and attributes")
+        raise InvalidInput(f"one element of the document has more than {MAX_TREE} tags and attributes")
+
+    def _looked_up(self, tag: str) -> tuple[str, int]:
+        name = tag.rpartition("}")[2]
+        known = (name, self._costs.get(name, self._cost))
+        if len(self._tags) < _MAX_TAGS:
+            self._tags[tag] = known
+        return known
 
     def _end(self, tag: str) -> None:
         self._path.pop()

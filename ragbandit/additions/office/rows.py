@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from typing import Final, NamedTuple
 
-from ragbandit.additions.office.package import MAX_LABEL
+from ragbandit.additions.office.package import MAX_LABEL, Package
 
 HIDDEN_ROW: Final = "[hidden row]"
 HIDDEN_COLUMN: Final = "[hidden column]"
@@ -36,7 +36,8 @@ class Rows:
     text belongs to each row and column that it covers.
     """
 
-    def __init__(self, *, areas: Iterable[Area]) -> None:
+    def __init__(self, *, areas: Iterable[Area], package: Package) -> None:
+        self._package = package
         self._areas: dict[int, list[Area]] = defaultdict(list)
         for area in areas:
             self._areas[area.first_row].append(area)
@@ -64,12 +65,13 @@ class Rows:
         if len(beginnings) == len({(cell.begin, cell.is_new) for cell in row.values()}) == 1 < len(row):
             return next(iter(row.values())).text  # a title over several columns
         if self._header and not self._is_header(row):
-            return "; ".join(_marks(at, hidden) + _named(self._header.get(at, ""), row[at].text) for at in row)
+            named = (_marks(at, hidden) + _named(self._header.get(at, ""), row[at].text) for at in row)
+            return self._package.joined("; ", named)
         if self._header is None and len(beginnings) > 1:
             is_header = all(cell.is_text for cell in row.values())
-            self._header = {column: cell.text for column, cell in row.items()} if is_header else {}
+            self._header = {column: cell.text[:MAX_LABEL] for column, cell in row.items()} if is_header else {}
             self._last_of_header = row if is_header else None
-        return " | ".join(_marks(at, hidden) + row[at].text for at in row)
+        return self._package.joined(" | ", (_marks(at, hidden) + row[at].text for at in row))
 
     def _with_merged(self, number: int, cells: Mapping[int, Cell]) -> dict[int, Cell]:
         """The cells of a row with a text, in order, with those of merged cells."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ragbandit.additions.office.documents import part_lines, related_lines
 from ragbandit.additions.office.formulas import Formulas, UnstoredFormula
-from ragbandit.additions.office.package import MAX_CHARACTERS, Package, opened_package
+from ragbandit.additions.office.package import MAX_LABEL, Package, opened_package
 from ragbandit.additions.office.percentages import as_percentage
 from ragbandit.additions.office.rows import HIDDEN_COLUMN, HIDDEN_ROW, Area, Cell, Rows
 from ragbandit.shared.errors import InvalidInput, required_module
@@ -56,7 +56,7 @@ def xlsx(path: Path) -> tuple[str, str]:
         try:
             # openpyxl warns about features of Excel that do not matter here.
             with warnings.catch_warnings(action="ignore"), _opened_book(path, package=package, library=library) as book:
-                title, text = package.title, _text(book)
+                title, text = package.title, package.joined("\n", book.lines())
         except InvalidInput:
             raise
         except Exception as error:  # openpyxl raises errors of any kind for a broken file
@@ -125,6 +125,8 @@ class _Book:
         self._cells = 0
         #: number of a style -> its number format
         self._formats: dict[int, str] = {}
+        #: long text of a cell -> the same as it is shown: all cells may show one long text
+        self._long: dict[str, str] = {}
         #: text of a warning -> names of the sheets that it is about
         self.warnings: dict[str, dict[str, None]] = defaultdict(dict)
 
@@ -153,7 +155,7 @@ class _Book:
 
     def _rows(self, sheet: str, *, part: str) -> Iterator[str]:
         with self._reader.archive.open(part) as source:
-            rows = Rows(areas=self._reader.archive.areas[part])
+            rows = Rows(areas=self._reader.archive.areas[part], package=self._package)
             parser = self._parser(source)
             columns: set[int] | None = None
             for number, read in parser.parse():
@@ -195,6 +197,8 @@ class _Book:
         value, style = cell["value"], cell["style_id"]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         text = as_percentage(value, code=self._format(style)) if is_number and style else None
+        if isinstance(value, str) and len(value) > MAX_LABEL:
+            text = self._long[value] = self._long.get(value) or _shown(value)
         return Cell(text=_shown(value) if text is None else text, begin=cell["column"], is_text=isinstance(value, str))
 
     def _format(self, style: int) -> str:
@@ -236,21 +240,6 @@ def _opened_book(path: Path, *, package: Package, library: Any) -> Iterator[_Boo
         reader.read_worksheets = lambda: None
         reader.read()
         yield _Book(reader, package=package)
-
-
-def _text(book: _Book) -> str:
-    """The text of all sheets. Raises InvalidInput once its lines exceed MAX_CHARACTERS.
-
-    A small file can have a large text, since all cells may refer to one long text.
-    """
-    lines: list[str] = []
-    size = 0
-    for line in book.lines():
-        size += len(line) + 1
-        if size > MAX_CHARACTERS:
-            raise InvalidInput(f"the document has more than {MAX_CHARACTERS} characters")
-        lines.append(line)
-    return "\n".join(lines).strip()
 
 
 def _shown(value: object) -> str:

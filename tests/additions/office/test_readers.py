@@ -7,7 +7,7 @@ import zipfile
 import openpyxl
 import pytest
 
-from ragbandit.additions.office import documents, package as package_module, sheets
+from ragbandit.additions.office import package as package_module, sheets
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.retrievers.corpus import read_corpus
@@ -474,15 +474,24 @@ def test_deep_and_strange_parts(tmp_path):
 
 @pytest.mark.parametrize("kind", ["documents", "sheets"])
 def test_a_text_has_a_cap(tmp_path, monkeypatch, kind):
-    """A text beyond MAX_CHARACTERS is refused, also if it is one long text that many cells of a sheet show."""
-    monkeypatch.setattr({"documents": documents, "sheets": sheets}[kind], "MAX_CHARACTERS", 1000)
+    """A text beyond MAX_TEXT is refused, also if it is one long text that many cells of a sheet show."""
+    monkeypatch.setattr(package_module, "MAX_TEXT", 1000)
     long = (
         book(tmp_path / "a.xlsx", one=[["x" * 90]] * 12)
         if kind == "sheets"
         else word(tmp_path / "a.docx", said("x" * 90) * 12)
     )
-    with pytest.raises(InvalidInput, match="more than 1000 characters"):
+    with pytest.raises(InvalidInput, match="MiB of text, with what is repeated"):
         READERS[long.suffix](long)
+
+
+def test_a_text_counts_as_it_is_in_memory(tmp_path, monkeypatch):
+    """One character that is not ASCII makes each character of the whole text four bytes long."""
+    monkeypatch.setattr(package_module, "MAX_TEXT", 2_000)
+    path = word(tmp_path / "a.docx", said("x" * 90) * 12)
+    assert len(READERS[".docx"](path)[1]) == 91 * 12 - 1
+    with pytest.raises(InvalidInput, match="MiB of text"):
+        READERS[".docx"](word(path, said("x" * 90) * 12 + said("\u4e00")))
 
 
 @pytest.mark.parametrize("cell", ["A1048577", "A999999999", "XFD1"])

@@ -22,6 +22,8 @@ NEWEST: Final = 200
 _RAISED: Final = 2.0
 #: a smaller fall of the share from the older to the newer half of the newest questions gives no forecast
 _CLEAR: Final = 0.05
+#: why it is not known how long a verdict takes, if there is a state
+UNSTEADY: Final = "something else than the policy decides most questions"
 #: share of the policy in the draw below which its own probabilities are not computed back from those of the draw
 _KNOWN_FROM: Final = 0.05
 

@@ -15,6 +15,7 @@ import numpy as np
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Difference, compare
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.reporting.deciders import UNSTEADY
 from ragbandit.router.reporting.paired_difference import DifferenceSample, Ends, expected_half_width, sampled_difference
 from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import PairedComparison, ReportScope
@@ -161,8 +162,12 @@ def paired_comparison(
     setting: RewardSettings,
     rater: str,
     waiting: int = 0,
+    is_steady: bool = True,
 ) -> PairedComparison:
-    """Compare by the answers that are there. pairs: see `Pairing.of`. waiting: answers that wait for a label."""
+    """Compare by the answers that are there. pairs: see `Pairing.of`. waiting: answers that wait for a label.
+
+    is_steady: whether the policy decides most questions. If not, two ways that hardly differ are not "as good"
+    """
     against = questions.against
     asked = [one for one in questions.differing if is_asked(one, pairs, against=against)]
     answers = [answer for one in asked for answer in (pairs[one.id][one.arm], pairs[one.id][against])]
@@ -180,6 +185,7 @@ def paired_comparison(
         reward=reward,
         quality=quality,
         needed=1.0,
+        unsteady=None if is_steady else UNSTEADY,
     )
     result = PairedComparison(
         comparison=comparison,
@@ -192,7 +198,7 @@ def paired_comparison(
         dollars=math.fsum(answer.dollars for answer in answers),
         judge=rater,
     )
-    if comparison.verdict == NOT_KNOWN:
+    if comparison.verdict == NOT_KNOWN and reward.verdict() == NOT_KNOWN:
         missing = _missing(result, sample=paired_sample(questions, pairs, setting=setting, whole=True))
         result = replace(result, comparison=replace(comparison, missing=missing))
     return result
@@ -261,9 +267,12 @@ def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str
 
 
 def stored_comparison(
-    database: Database, scope: ReportScope, *, against: str, reward: RewardSettings
+    database: Database, scope: ReportScope, *, against: str, reward: RewardSettings, is_steady: bool
 ) -> PairedComparison | None:
-    """The comparison by the stored answers; None if no question of the period was asked again. Raises StoreError."""
+    """The comparison by the stored answers; None if no question of the period was asked again. Raises StoreError.
+
+    is_steady: see `paired_comparison`
+    """
     with database.read() as connection:
         stored = position_of(connection, pairing_reader(scope.label))
     secret = known_secret(database, name=DRAWS) if stored else None
@@ -274,7 +283,8 @@ def stored_comparison(
     questions = counted_questions(database, scope, pairing, against=ArmName(against), reward=reward, secret=secret)
     answers = stored_answers(database, questions)
     waiting = sum(map(len, pairing.waiting(answers).values()))
-    result = paired_comparison(questions, pairing.of(answers), setting=reward, rater=stored["rater"], waiting=waiting)
+    how: dict[str, Any] = {"rater": stored["rater"], "waiting": waiting, "is_steady": is_steady}
+    result = paired_comparison(questions, pairing.of(answers), setting=reward, **how)
     return result if result.asked or waiting else None
 
 

@@ -18,7 +18,7 @@ from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
-from ragbandit.router.reporting.deciders import state_of
+from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Choices, Possible, compared
 from ragbandit.router.reporting.next_steps import AS_ASKED
 from ragbandit.router.reporting.paired_comparison import stored_comparison
@@ -75,7 +75,8 @@ def report(
         with database.read() as connection:
             can_rate = len(unrated_answers(connection, scope, arm=arm)) >= result.to_rate
         result = replace(result, to_rate=result.to_rate if can_rate else None)
-    asked = stored_comparison(database, scope, against=arm, reward=scope.reward)
+    steady = result.state is None
+    asked = stored_comparison(database, scope, against=arm, reward=scope.reward, is_steady=steady)
     return result if asked is None else words.with_asked(result, asked)
 
 
@@ -95,7 +96,7 @@ def report_of(
     unit = traffic_cost_unit(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
     state = state_of(log.deciders) if len(log.arm) else None
-    unsteady = None if state is None else "something else than the policy decides most questions"
+    unsteady = None if state is None else UNSTEADY
     groups = _Groups(log, unit=unit, seconds=seconds, alarm=alarm, unsteady=unsteady)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     pairs = [groups.comparison(ROUTING, everything, against=place) for place in range(len(log.arms))]

@@ -106,6 +106,8 @@ class BoughtVerdict:
     actor: str
     #: number of questions that may be asked now, since people label the answers; None without a limit
     room: int | None = None
+    #: whether the policy decided most questions, see `paired_comparison`
+    is_steady: bool = True
     _is_closed: bool = False
     _asked_before: int | None = None
 
@@ -121,6 +123,7 @@ class BoughtVerdict:
             setting=self.settings.reward,
             rater=self.questions.answers.rater,
             waiting=sum(map(len, self.questions.answers.waiting.values())),
+            is_steady=self.is_steady,
         )
 
     def plan(self, *, budget: float | None) -> AskingPlan:
@@ -226,6 +229,7 @@ class BoughtVerdict:
 
     def _is_known(self) -> bool:
         """Whether more answers would hardly change the verdict: better, worse, or as good in both directions."""
-        reward = self.result().comparison.reward
-        is_close = reward.high is not None and reward.high < MARGIN
-        return reward.verdict() in ("better", "worse") or (reward.verdict() == "as good" and is_close)
+        comparison = self.result().comparison
+        high = comparison.reward.high
+        is_close = high is not None and high < MARGIN
+        return comparison.verdict in ("better", "worse") or (comparison.verdict == "as good" and is_close)

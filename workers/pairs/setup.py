@@ -125,6 +125,7 @@ def prepared(
         scorer=scorer,
         actor=request.actor,
         room=room,
+        is_steady=result.state is None,
     )
 
 

@@ -29,7 +29,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import paired_answers
 from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFound
-from ragbandit.shared.types import Budget, Query
+from ragbandit.shared.types import Budget, Query, SafeStart
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.setup import prepared as prepare
@@ -245,6 +245,28 @@ def test_a_run_judges_by_the_answers_that_the_report_counts(world, arms):
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")
     assert later.result == made.asked
     assert later.plan.compared.obstacles == {"other cannot be run here": 6}
+
+
+def test_a_run_does_not_know_a_verdict_that_the_report_does_not_know(world, arms):
+    """While a safe start decides, that nearly all questions went to the same arm is no verdict: a run asks the others,
+    and neither it nor the report calls both ways as good.
+    """
+    fact = SafeStart(arm="large", share=0.02, slack=0.0, reason=None, floor=0.02)
+    facts = {SafeStart.key: fact.stored}
+    for number in range(400):
+        arm, pmf = ("small", (1.0, 0.0)) if number % 80 == 0 else ("large", (0.02, 0.98))
+        one = made_decision(f"safe-{number}", arms=("small", "large"), pmf=pmf, arm=arm, floor=0.0)
+        one = replace(one, query=Query(text=f"easy {number}", id=one.id), facts=facts, made_at=world.now + 20.0)
+        world.store.add_decisions([replace(one, propensity=pmf[arm == "large"])])
+        world.outcome(one, answer="old", cost={"dollars": DOLLARS[arm]})
+    period = {"since": world.now + 15.0, "until": world.now + 25.0}
+    done = run(world, arms, budget=10.0, **period)
+    assert (done.facts["asked"], done.facts["ended"]) == (5, "every question that can be asked was asked")
+    made = report(world.database, replace(scope(world), **period), policy=world.settings.policy, against="large")
+    assert made.asked == done.result
+    assert (made.state is not None, made.total.verdict) == (True, "not known yet")
+    assert made.asked.comparison.verdict == "not known yet"
+    assert "something else than the policy decides" in made.asked.comparison.missing
 
 
 @on_sqlite

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -16,10 +17,11 @@ from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger, lean_updates
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.failures import failure_of, link_of
+from ragbandit.shared.model_servers.failures import failure_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
+    ArmBy,
     ArmName,
     ClosedDecision,
     Decision,
@@ -33,6 +35,15 @@ from ragbandit.shared.types import (
     is_released,
     is_textless,
 )
+
+#: who chose the arm -> why the decision is closed and teaches nothing. Callers choose such questions, or the length of
+#: a session does, so that its rows would make an arm look worse or better than it is
+UNLEARNED: Final[Mapping[ArmBy | None, str]] = {
+    "caller": "the caller chose the arm",
+    "calls": "the caller chose the arm",
+    "failover": "it answered in place of an arm that failed",
+    "limit": "a limit of its session or task chose the arm",
+}
 
 
 def closing_rule(settings: LearningSettings) -> ClosingRule:
@@ -81,9 +92,8 @@ class Joining(Adjustment):
 
 def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
     """Why a decision is closed and teaches nothing; None if it can be learned. default: `learning.default_reward`."""
-    if joined.decision.query.forced:  # the policy cannot learn from an arm that it did not draw
-        is_failover = link_of(joined.decision.query.request)
-        return "it answered in place of an arm that failed" if is_failover else "the caller chose the arm"
+    if joined.decision.arm_by in UNLEARNED:
+        return UNLEARNED[joined.decision.arm_by]
     outcome = joined.outcome
     failure = None if outcome is None else failure_of(outcome.made_by)
     if failure is not None and failure.is_unable:  # it shows nothing about the quality of its answers

@@ -61,7 +61,8 @@ def pending_json(decision: Decision, *, seconds: float) -> reply_types.PendingRe
 def record_json(record: DecisionRecord) -> reply_types.RecordReply:
     decision = record.decision
     fields: dict[str, Any] = {**decision_json(decision), **_query_fields(decision.query)}
-    fields |= {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at", "turn_of")}
+    own = ("floor", "encoder_hash", "run_by", "arm_by", "made_at", "turn_of")
+    fields |= {name: getattr(decision, name) for name in own}
     feedback = [_feedback_json(item, late=item.id in record.late) for item in record.feedback]
     if record.outcome is not None:
         fields["outcome"] = filled(reply_types.KeptOutcome, record.outcome, trace=trace_json(record.outcome.trace))

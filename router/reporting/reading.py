@@ -44,12 +44,23 @@ from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
     WHOLE,
     AppliedRules,
+    ArmBy,
     ArmName,
     CandidateNote,
     Matrix,
     Vector,
     candidate_note,
 )
+
+#: who chose the arm -> why no comparison includes the decision
+CHOSEN: Final[Mapping[ArmBy, str]] = {
+    "caller": "an arm that the caller chose",
+    "calls": "an arm that the caller chose",
+    "failover": "an arm that answered in place of a failed one",
+    "limit": "an arm that a limit of the session or task chose",
+    "kill switch": "an arm that was pinned",
+    "task": "a turn that stayed on its arm",
+}
 
 Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
@@ -510,12 +521,8 @@ def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
 
 def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: list[str]) -> str | None:
     """Why no comparison includes this decision. facts: facts of `row`."""
-    if facts.is_sticky:
-        return "a turn that stayed on its arm"
-    if facts.is_pinned:
-        return "an arm that was pinned"
-    if facts.is_forced:
-        return "an arm that the caller chose"
+    if facts.arm_by is not None and facts.arm_by in CHOSEN:
+        return CHOSEN[facts.arm_by]
     if len(arms) < 2:
         return "only one arm on offer"
     if row["is_open"]:

@@ -136,6 +136,7 @@ def next_decision(
         fault=None,
         made_at=outcome.made_at,
         turn_of=decision.turn_of or (decision.id if TaskTurn.key in decision.facts else None),
+        arm_by="failover",
     )
 
 

@@ -247,7 +247,7 @@ _COUNTED: Final = {
     outcomes: ("decision_id", ("answered", "failed", "cancelled")),
 }
 #: totals that `_recheck` corrects
-_DRAWS: Final = ("decided", "turns", "explored", "sticky", "forced", "killed", "faults")
+_DRAWS: Final = ("decided", "turns", "explored", "faults")
 _FLAGS: Final = (*_DRAWS, "answered", "failed", "cancelled")
 _RECHECKED: Final = (*_FLAGS, "dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency")
 
@@ -306,8 +306,7 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             deltas.add(key, turns=1)
         elif table is decisions:
             facts = QueriedFacts.of_row(row)
-            flags = {"explored": row["explored"], "faults": row["faulty"], "forced": facts.is_forced}
-            flags |= {"sticky": facts.is_sticky, "killed": facts.is_pinned}
+            flags = {"explored": row["explored"], "faults": row["faulty"]}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
             if facts.has_callers_id:

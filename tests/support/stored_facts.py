@@ -16,11 +16,13 @@ from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import QUERIED_FACTS, decisions
+from ragbandit.router.storage.sql.tables import QUERIED_FACTS, UNFILLED_ARM_BY, decisions
 from ragbandit.router.storage.totals import uncounted_hours
 
+#: columns of a row that a release with schema 1006 has inserted
+UNFILLED: Final = {"arm_by": UNFILLED_ARM_BY}
 #: columns of a row that a release before schema 1006 has inserted
-EMPTY: Final = dict.fromkeys(QUERIED_FACTS)
+EMPTY: Final = dict.fromkeys(QUERIED_FACTS) | UNFILLED
 _TASK: Final = {"unit": "u", "turn": 1, "until": 9.0}
 #: facts and request of rows, each as a writer of it stores them, then damaged ones and those of other types
 STORED: Final[list[tuple[dict[str, Any], dict[str, Any]]]] = [
@@ -42,6 +44,7 @@ STORED: Final[list[tuple[dict[str, Any], dict[str, Any]]]] = [
     ({}, {"edge": {"quoted": "d0", "previous_response_id": 5, "tool_turn": [], "budget_factor": "8"}}),
     ({"task": {**_TASK, "until": "soon"}}, {"edge": ["agent"], "forced": "yes"}),
     ({"task": {**_TASK, "until": 10**400}}, {"edge": {"budget_factor": 10**400, "named_id": "true"}}),
+    ({}, {"edge": {"turn_limits": [{"of": "session", "unit": "turns", "most": 6, "used": 6}]}}),
 ]
 
 
@@ -79,5 +82,5 @@ def assert_filled(database: Database) -> None:
     """Every row has the facts of its JSON as columns."""
     with database.read() as connection:
         for row in connection.execute(select(decisions)).mappings():
-            facts = QueriedFacts.of_json(row["facts"], row["request"])
+            facts = QueriedFacts.of_unfilled(dict(row) | EMPTY)
             assert {name: row[name] for name in QUERIED_FACTS} == facts._asdict(), row["id"]

@@ -5,6 +5,7 @@ from typing import Any, Literal, NotRequired  # before Python 3.12, pydantic rea
 from typing_extensions import TypedDict
 
 from ragbandit.shared.types import (
+    ArmBy,
     DecisionState,
     FeedbackKind,
     FeedbackSource,
@@ -409,6 +410,10 @@ class RecordReply(DecisionFields):
     """`worker`: RagBandit runs the arm. `caller`: your own code runs it."""
     forced: bool
     """Whether the caller chose the arm; the decision is then not learned."""
+    arm_by: ArmBy | None
+    """Who chose the arm: `caller`, `calls` (results of tools go to the arm of their calls), `failover`, `limit` (of the
+    session or task), `kill switch`, or `task` (it is a later turn). `rule`, `needs`, `breaker` and `only arm` left one
+    arm on offer. null: the policy drew it."""
     aim: dict[str, float]
     """Target instead of a cost weight: a share of the best quality, or a mean cost; {} without one."""
     request: dict[str, Any]

@@ -31,6 +31,11 @@ Role = Literal["reader", "app", "rater", "worker", "operator", "admin"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
+#: who chose the arm of a decision that the policy did not draw. calls: results of tools go to the arm of their calls.
+#: failover: it answers in place of a failed arm. task: it is a later turn of a task. The last four left one arm.
+ArmBy = Literal["caller", "calls", "failover", "limit", "kill switch", "task", "rule", "needs", "breaker", "only arm"]
+#: values of ArmBy that left one arm on offer
+ONE_ARM_LEFT: Final[tuple[ArmBy, ...]] = ("rule", "needs", "breaker", "only arm")
 #: what one draw decides: one question with its loop of tools, or all turns of a conversation until its task ends
 DecisionUnit = Literal["turn", "task"]
 FeedbackSource = Literal["human", "label", "judge", "code", "event"]

@@ -10,6 +10,7 @@ from ragbandit.shared.types.facts import decided_unit
 from ragbandit.shared.types.names import (
     MAX_AMOUNT,
     NO_TEXT,
+    ArmBy,
     ArmName,
     DecisionId,
     DecisionUnit,
@@ -370,6 +371,7 @@ class Decision:
     cost_weight: cost weight of the decision and of its reward; None for reward.weight
     turn_of: id of the decision that this turn belongs to: its arm was not drawn, and its cost and feedback count for
         that decision; None for a decision
+    arm_by: who chose the arm; None if the policy drew it
     """
 
     id: DecisionId
@@ -392,6 +394,7 @@ class Decision:
     made_at: float
     cost_weight: float | None = None
     turn_of: DecisionId | None = None
+    arm_by: ArmBy | None = None
 
     @property
     def served(self) -> Query:

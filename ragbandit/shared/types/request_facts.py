@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict, cast
 
-from ragbandit.shared.types.names import TURN_LIMITS, Json
+from ragbandit.shared.types.names import TURN_LIMITS, ArmBy, Json
 
 
 class RequestFacts(TypedDict, total=False):
@@ -104,6 +104,16 @@ class RequestFacts(TypedDict, total=False):
 def facts_of(entries: Mapping[str, Json]) -> RequestFacts:
     """The entries that say something: neither null nor empty."""
     return cast(RequestFacts, {name: value for name, value in entries.items() if value not in (None, [], {})})
+
+
+def arm_by_of_request(request: Mapping[str, Json], *, forced: bool) -> ArmBy | None:
+    """Who chose the arm before the question was decided; None if nobody has. forced: `Query.forced`"""
+    failover, turn = request.get("failover"), request.get("tool_turn")
+    if isinstance(failover, Mapping) and failover:
+        return "failover"
+    if not forced:
+        return None
+    return "calls" if isinstance(turn, Mapping) and not turn.get("named") else "caller"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
+from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy, arm_by_of_request
 
 log = logging.getLogger("ragbandit.service")
 #: maximum number of times that a question is decided again, see `RouteService._decide_and_commit`
@@ -173,10 +173,12 @@ class RouteService:
         )
         if query.id is not None:
             checked = replace(checked, request={NAMED_ID: True, **checked.request})
-        question = Question(query=checked, run_by=run_by, allowed=tuple(map(ArmName, checked.arms or offered)))
+        arm_by = arm_by_of_request(checked.request, forced=checked.forced)
+        allowed = tuple(map(ArmName, checked.arms or offered))
+        question = Question(query=checked, run_by=run_by, allowed=allowed, arm_by=arm_by)
         for check in self._checks:
             check(question)
-        question.checked_facts = dict(question.facts)
+        question.checked_facts, question.checked_arm_by = dict(question.facts), question.arm_by
         return question
 
     def asking(self, question: Question, *, live: LiveVersions) -> list[Step]:

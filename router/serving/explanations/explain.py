@@ -21,14 +21,12 @@ from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
     IMPORTED,
-    UNDRAWN,
+    ONE_ARM_LEFT,
     ArmName,
     Decision,
     DecisionId,
     Json,
-    PinnedArm,
     SafeStart,
-    StickyTurn,
     TaskTurn,
     UntriedArms,
 )
@@ -113,7 +111,7 @@ def explain(
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
     drawn = next((arm for arm in arms if arm.drawn), None)
     sentences = [sentence for step in reversed(all_steps()) for sentence in step.explain(decision)]
-    is_drawn = decision.facts.keys().isdisjoint(UNDRAWN) and not decision.query.forced and decision.turn_of is None
+    is_drawn = decision.arm_by in (None, *ONE_ARM_LEFT) and decision.turn_of is None
     reasons = (
         *_instead_of_a_draw(decision, draw=draw),
         *(() if is_drawn else sentences),
@@ -206,15 +204,16 @@ def amounts_in_words(amounts: Mapping[str, float]) -> dict[str, float]:
 
 def choice_words(decision: Decision) -> str:
     """Who or what chose the arm, in a few words: on pages, in `explain` and in replies."""
-    facts, link = decision.facts, link_of(decision.query.request)
+    facts, by, link = decision.facts, decision.arm_by, link_of(decision.query.request)
     safe_start, most = SafeStart.of(facts), max(decision.pmf, default=1.0)
     words = {
         "drawn elsewhere, in an imported log": IMPORTED in facts,
         f"it answers in place of {link.get('arm') if link else ''}, which failed": bool(link),
         f"{turn_words(decision)}: nothing was drawn": decision.turn_of is not None,
-        "the caller chose it": decision.query.forced,
-        "the kill switch chose it": PinnedArm.key in facts,
-        "it stayed on the arm of an earlier turn": StickyTurn.key in facts,
+        "the caller chose it": by == "caller",
+        "the kill switch chose it": by == "kill switch",
+        "a limit chose it": by == "limit",
+        "it stayed on the arm of an earlier turn": by == "task",
         "the only arm on offer": len(decision.arms) == 1,
         "the safe start chose it": safe_start is not None and safe_start.share == 0.0,
         "as probable as any arm": decision.propensity == most and decision.pmf.count(most) > 1,
@@ -236,7 +235,7 @@ def _instead_of_a_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
             f"{decision.arm} answers in place of {link.get('arm')}, which failed ({link.get('reason')}) before its "
             f"first content; decision {link.get('first')} has the draw. Nothing was drawn here, and nothing is learned."
         )
-    elif decision.query.forced and decision.turn_of is None:
+    elif decision.arm_by == "caller" and decision.turn_of is None:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import RowMapping, Table
 
-from ragbandit.router.storage.rows.queried_facts import QueriedFacts
+from ragbandit.router.storage.rows.queried_facts import QueriedFacts, arm_by_of
 from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.errors import StoreError
@@ -265,6 +265,7 @@ _LIST: Final = Form(write=canonical, read=lambda text: tuple(json.loads(text)))
 _DECISION: Final = TableRows(
     decisions,
     Decision,
+    without=("arm_by",),  # a row that a former release has inserted does not have it
     arms=Form(write=canonical, read=arms_value),
     pmf=Form(write=canonical, read=scores_value),
     scores=Form(write=_list, read=scores_value),
@@ -335,7 +336,7 @@ def decision_value(row: Row) -> Decision:
         cost_weight=price_value(row["price"]),
         aim=request.get("aim", {}),
     )
-    return _DECISION.value(row, query=query)
+    return _DECISION.value(row, query=query, arm_by=arm_by_of(row))
 
 
 def readable(row: Row) -> Decision | StoreError:

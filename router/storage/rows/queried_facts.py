@@ -1,8 +1,8 @@
 """Facts of decisions that queries ask for. Each is a column of `decisions`, written when the decision is inserted.
 
-The columns `facts` and `request` have the same facts as JSON, together with what callers and models write. A release
-before schema 1006 inserts rows without these columns; in such a row all of them are NULL, and the facts are read from
-its JSON. `fill` gives such rows their columns.
+The columns `facts` and `request` have the same facts as JSON, together with what callers and models write. A former
+release inserts rows without some of these columns: with schema 1006 without `arm_by`, which then has its default, and
+before without all of them. The facts of such a row are read from its JSON. `fill` gives such rows their columns.
 """
 
 import json
@@ -14,15 +14,25 @@ from sqlalchemy import Column, ColumnElement, bindparam, case, func, or_, select
 
 from ragbandit.router.storage.sql.bulk_insert import Row
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
-from ragbandit.router.storage.sql.tables import QUERIED_FACTS, decisions
-from ragbandit.shared.types import IMPORTED, Decision, MovedTurn, PinnedArm, StickyTurn, TaskTurn
+from ragbandit.router.storage.sql.json_columns import list_or_empty, object_at, object_or_empty
+from ragbandit.router.storage.sql.tables import QUERIED_FACTS, UNFILLED_ARM_BY, decisions
+from ragbandit.shared.types import (
+    IMPORTED,
+    ArmBy,
+    Decision,
+    MovedTurn,
+    PinnedArm,
+    StickyTurn,
+    TaskTurn,
+    arm_by_of_request,
+    reached_limit,
+)
 from ragbandit.shared.types.request_facts import RequestFacts
 
 #: rows that `fill` changes in one transaction
 BATCH: Final = 500
 #: condition: a former release inserted the row, and nothing has filled its columns
-UNFILLED: Final = decisions.c.is_imported.is_(None)
+UNFILLED: Final = decisions.c.arm_by == UNFILLED_ARM_BY
 
 
 class QueriedFacts(NamedTuple):
@@ -30,12 +40,6 @@ class QueriedFacts(NamedTuple):
 
     #: whether another store made the decision
     is_imported: bool
-    #: whether the caller named the arm
-    is_forced: bool
-    #: whether the arm is that of an earlier turn, as earlier releases stored it
-    is_sticky: bool
-    #: whether the kill switch pinned the arm
-    is_pinned: bool
     #: whether the caller chose the decision's id
     has_callers_id: bool
     #: whether an agent other than the conversation's main one asked
@@ -50,19 +54,18 @@ class QueriedFacts(NamedTuple):
     belongs_to: str | None
     #: JSON list: ids of the responses that the row continues or quotes; None if there are none
     responses: str | None
+    #: who chose the arm; None: the policy drew it
+    arm_by: ArmBy | None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any], *, request: RequestFacts, forced: bool) -> Self:
-        """The facts from `Decision.facts`, `Query.request` and `Query.forced`. Values of other types are no facts."""
+    def of(cls, facts: Mapping[str, Any], *, request: RequestFacts, arm_by: ArmBy | None) -> Self:
+        """The facts from `Decision.facts`, `Query.request` and `Decision.arm_by`, without values of other types."""
         task, loop, failover = TaskTurn.of(facts), request.get("tool_turn"), request.get("failover")
         firsts = [link.get("first") for link in (loop, failover) if isinstance(link, Mapping)]
         quoted = request.get("quoted")
         responses = [request.get("previous_response_id"), *(quoted if isinstance(quoted, list | tuple) else ())]
         return cls(
             is_imported=IMPORTED in facts,
-            is_forced=forced,
-            is_sticky=StickyTurn.key in facts,
-            is_pinned=PinnedArm.key in facts,
             has_callers_id=request.get("named_id") is True,
             is_of_agent="agent" in request,
             is_moved=_is_moved(facts) or (isinstance(failover, Mapping) and bool(failover)),
@@ -70,31 +73,57 @@ class QueriedFacts(NamedTuple):
             task_until=None if task is None else _number(task.until),
             belongs_to=_ids(firsts),
             responses=_ids(responses),
+            arm_by=arm_by,
         )
 
     @classmethod
     def of_decision(cls, decision: Decision) -> Self:
-        query = decision.query
-        return cls.of(decision.facts, request=query.request, forced=query.forced)
+        return cls.of(decision.facts, request=decision.query.request, arm_by=decision.arm_by)
 
     @classmethod
     def of_row(cls, row: Row) -> Self:
         """The facts of a row with FACT_COLUMNS."""
-        if row["is_imported"] is not None:
+        if row["arm_by"] != UNFILLED_ARM_BY:
             return cls._make(map(row.__getitem__, QUERIED_FACTS))
-        return cls.of_json(row["unfilled_facts"], row["unfilled_request"])
+        return cls.of_unfilled({name: row[f"unfilled_{name}"] for name in _READ} | dict(row))
 
     @classmethod
-    def of_json(cls, facts: str | None, request: str | None) -> Self:
-        """The facts from the columns `facts` and `request`. A damaged column has none."""
-        parsed = object_or_empty(request)
-        edge = cast(RequestFacts, object_at(parsed, "edge"))
-        return cls.of(object_or_empty(facts), request=edge, forced=parsed.get("forced") is True)
+    def of_unfilled(cls, row: Row) -> Self:
+        """The facts of a row with the columns _READ, which a former release has inserted. A damaged column has none.
+
+        The row of a release with schema 1006 has all columns but `arm_by`, and its JSON may have been erased since.
+        """
+        facts, parsed = object_or_empty(row["facts"]), object_or_empty(row["request"])
+        request = cast(RequestFacts, object_at(parsed, "edge"))
+        arm_by = _arm_by(row, facts=facts, request=request, forced=parsed.get("forced") is True)
+        if row["is_imported"] is None:
+            return cls.of(facts, request=request, arm_by=arm_by)
+        return cls._make(map(row.__getitem__, QUERIED_FACTS))._replace(arm_by=arm_by)
 
     @property
     def is_undrawn(self) -> bool:
-        """Whether the arm was not drawn here: named by the caller, kept, pinned, or drawn in another store."""
-        return self.is_imported or self.is_forced or self.is_sticky or self.is_pinned
+        """Whether the policy did not draw the arm here, from several ones."""
+        return self.is_imported or self.arm_by is not None
+
+
+def arm_by_of(row: Row) -> ArmBy | None:
+    """`arm_by` of a row with all columns of `decisions`."""
+    stored = row["arm_by"]
+    return QueriedFacts.of_unfilled(row).arm_by if stored == UNFILLED_ARM_BY else cast(ArmBy | None, stored)
+
+
+def _arm_by(row: Row, *, facts: Mapping[str, Any], request: RequestFacts, forced: bool) -> ArmBy | None:
+    """Who chose the arm of a row that a former release has inserted, as far as its JSON has it."""
+    by_request = arm_by_of_request(request, forced=forced)
+    if by_request is not None:
+        return by_request
+    if PinnedArm.key in facts:
+        return "kill switch"
+    if reached_limit(request) is not None:
+        return "limit"
+    if row["turn_of"] is not None or StickyTurn.key in facts:
+        return "calls" if isinstance(request.get("tool_turn"), Mapping) else "task"
+    return "only arm" if len(list_or_empty(row["arms"])) == 1 else None
 
 
 def _is_moved(facts: Mapping[str, Any]) -> bool:
@@ -127,9 +156,10 @@ def _if_unfilled(column: Column[Any]) -> ColumnElement[Any]:
     return case((UNFILLED, column)).label(f"unfilled_{column.name}")
 
 
-UNFILLED_FACTS: Final = _if_unfilled(decisions.c.facts)
-#: columns of a query for `QueriedFacts.of_row`; the JSON is read only in rows without the others
-FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], UNFILLED_FACTS, _if_unfilled(decisions.c.request))
+#: columns from which the facts of a row are read that a former release has inserted
+_READ: Final = ("facts", "request", "arms", "turn_of")
+#: columns of a query for `QueriedFacts.of_row`; those of _READ are read only in rows without the others
+FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], *map(_if_unfilled, decisions.c[_READ]))
 
 
 def may_be(condition: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -138,7 +168,7 @@ def may_be(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 #: columns of a query for `is_imported`
-IMPORTED_COLUMNS: Final = (decisions.c.is_imported, UNFILLED_FACTS)
+IMPORTED_COLUMNS: Final = (decisions.c.is_imported, _if_unfilled(decisions.c.facts))
 
 
 def is_imported(columns: Sequence[Any]) -> bool:
@@ -160,7 +190,7 @@ def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
     progress: called with (rows filled, rows to fill). Raises StoreError.
     """
     count = unfilled(database)
-    columns = decisions.c["id", "facts", "request"]
+    columns = decisions.c[("id", *_READ, *QUERIED_FACTS)]
     new = {name: bindparam(f"new_{name}", type_=decisions.c[name].type) for name in QUERIED_FACTS}
     change = decisions.update().where(decisions.c.id == bindparam("of"), UNFILLED).values(new)
     filled, after = 0, ""
@@ -168,14 +198,14 @@ def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
         query = select(*columns).where(UNFILLED, decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
         with database.write() as connection:
             # key_share: rows of outcomes and feedback that refer to these decisions may be inserted meanwhile.
-            rows = connection.execute(query.with_for_update(key_share=True)).all()
+            rows = connection.execute(query.with_for_update(key_share=True)).mappings().all()
             if not rows:
                 break
             changes = []
             for row in rows:
-                facts = QueriedFacts.of_json(row.facts, row.request)._asdict()
-                changes.append({"of": row.id, **{f"new_{name}": value for name, value in facts.items()}})
+                facts = QueriedFacts.of_unfilled(row)._asdict()
+                changes.append({"of": row["id"], **{f"new_{name}": value for name, value in facts.items()}})
             connection.execute(change, changes)
-        filled, after = filled + len(rows), rows[-1].id
+        filled, after = filled + len(rows), rows[-1]["id"]
         progress(filled, max(count, filled))
     return filled

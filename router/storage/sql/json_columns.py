@@ -26,6 +26,15 @@ def object_or_empty(text: str | None) -> dict[str, Any]:
         return {}
 
 
+def list_or_empty(text: str | None) -> list[Any]:
+    """The JSON list of a column; [] for NULL and for a damaged column."""
+    try:
+        value = json.loads(text or "[]")
+    except ValueError:
+        return []
+    return value if isinstance(value, list) else []
+
+
 def object_at(parsed: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """The object under this key; {} if there is none."""
     value = parsed.get(name)

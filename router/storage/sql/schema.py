@@ -16,7 +16,13 @@ from sqlalchemy import Table, UniqueConstraint, inspect, text
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import SESSION, Database
-from ragbandit.router.storage.sql.tables import FIRST_REVISION, OLDEST_REVISION, SCHEMA_REVISION, tables_of
+from ragbandit.router.storage.sql.tables import (
+    FIRST_REVISION,
+    FORMER_FLAGS,
+    OLDEST_REVISION,
+    SCHEMA_REVISION,
+    tables_of,
+)
 from ragbandit.shared.errors import StoreError
 
 SCRIPTS: Final = "ragbandit:migrations"
@@ -141,7 +147,7 @@ def _differences(connection: Connection, *, revision: str) -> Iterator[str]:
                 yield f"the table {name} lacks the column {column}"
             elif present[column] != nullable:
                 yield f"the column {name}.{column} {'must be' if present[column] else 'may not be'} NOT NULL"
-        further = sorted(present.keys() - expected.keys())
+        further = sorted(present.keys() - expected.keys() - {*(FORMER_FLAGS if name == "decisions" else ())})
         if further and not is_newer:
             yield f"the table {name} has the column {further[0]}"
         present_keys = [tuple(keys[place]["constrained_columns"]), *(tuple(u["column_names"]) for u in unique[place])]

@@ -32,10 +32,10 @@ from sqlalchemy.schema import SchemaItem
 #: migration of the first release; revisions have four digits, so that they compare as text
 FIRST_REVISION = "1001"
 #: newest migration of this release
-SCHEMA_REVISION = "1006"
+SCHEMA_REVISION = "1007"
 #: Oldest schema that this code can use. Migrations up to this one run before its processes start; later ones may run
 #: after all processes of the previous release have ended.
-OLDEST_REVISION = "1006"
+OLDEST_REVISION = "1007"
 
 metadata = MetaData()
 
@@ -258,12 +258,14 @@ policy_control = _table(
 )
 
 
+#: `decisions.arm_by` of a row that a former release has inserted, and that nothing has filled
+UNFILLED_ARM_BY: Final = "?"
+#: Flags of schema 1006 in `decisions`, whose place `arm_by` has taken. Nothing reads or writes them. They stay in the
+#: database, since processes of the former release insert them during a rolling upgrade
+FORMER_FLAGS: Final = ("is_forced", "is_sticky", "is_pinned")
 #: columns with facts that `facts` and `request` have as JSON, too; storage/rows/queried_facts.py has their meanings
 _QUERIED: Final = (
-    Column("is_imported", Boolean, comment="NULL: a former release made the row, and all of these are in its JSON"),
-    Column("is_forced", Boolean),
-    Column("is_sticky", Boolean),
-    Column("is_pinned", Boolean),
+    Column("is_imported", Boolean, comment="NULL: code before schema 1006 made the row; all of these are in its JSON"),
     Column("has_callers_id", Boolean),
     Column("is_of_agent", Boolean),
     Column("is_moved", Boolean),
@@ -271,10 +273,17 @@ _QUERIED: Final = (
     Column("task_until", Double),
     Column("belongs_to", Text, comment="JSON list of ids"),
     Column("responses", Text, comment="JSON list of ids"),
+    Column(
+        "arm_by",
+        String(16),
+        server_default=UNFILLED_ARM_BY,
+        comment="who chose the arm, see ArmBy; NULL: the policy drew it; ?: a former release made the row",
+        info={"since": "1007"},
+    ),
 )
 QUERIED_FACTS: Final = tuple(column.name for column in _QUERIED)
 for _column in _QUERIED:
-    _column.info["since"] = "1006"
+    _column.info.setdefault("since", "1006")
 
 decisions = _table(
     "decisions",

@@ -21,7 +21,6 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
-from ragbandit.router.serving.deciding.steps import breaker, needs
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.router.storage.sql.tables import arm_hours, feedback, jobs, outcomes
@@ -37,12 +36,11 @@ from tests.support.servers.http_service import Service
 NAME = "quixotina"
 #: parts of the column `decisions.request`
 PARTS = {"asked", "forced", "messages", "unit", "aim", "edge", FAILOVER, FAILURE, SUCCESSOR}
-_OF_MODULES = {breaker.UnhealthyArms, needs.LackingArms}
 
 
 def words() -> list[str]:
     """Every key of a fact, and every name in a fact."""
-    kinds = [kind for kind in [*Fact.__subclasses__(), *_OF_MODULES] if hasattr(kind, "key")]
+    kinds = [kind for kind in Fact.__subclasses__() if hasattr(kind, "key")]
     kinds += [kind for parent in kinds for kind in parent.__subclasses__()]
     found = {kind.key for kind in kinds} | {field.name for kind in kinds for field in dataclasses.fields(kind)}
     found |= get_type_hints(RequestFacts).keys() | PARTS

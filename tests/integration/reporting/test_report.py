@@ -23,7 +23,7 @@ from ragbandit.router.storage.sql.counters import ALL, stored_counts
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import percent
-from ragbandit.shared.types import IMPORTED, LabelRequest, PinnedArm, PolicyLabel, Reward, StickyTurn, Update
+from ragbandit.shared.types import IMPORTED, LabelRequest, PolicyLabel, Reward, Update
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0
 SCOPE = ReportScope(label="main", since=EPOCH - 30 * 86_400.0, until=EPOCH + 1.0)
@@ -86,10 +86,10 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     store.add(quality=0.5, weight=0.0)
     store.add(outcome=False, quality=1.0, query={"tenant": "acme"})
     store.add(facts={"quality": [0.1, "x", 0.3]})
-    for facts in ({StickyTurn.key: {"turn": 2}}, {PinnedArm.key: {"arm": "single_step"}}, {IMPORTED: True}):
-        store.add(facts=facts)
-    store.add(query={"forced": True, "arms": ("single_step",)})
-    store.add(arms=("single_step",), pmf=(1.0,), arm="single_step", propensity=1.0)
+    store.add(facts={IMPORTED: True})
+    one = {"arms": ("single_step",), "pmf": (1.0,), "arm": "single_step", "propensity": 1.0}
+    for by in ("task", "kill switch", "caller", "calls", "failover", "limit", "rule", "needs", "breaker", "only arm"):
+        store.add(arm_by=by, **one)
     store.add(outcome=False)
     log = read_log(store.database, SCOPE)
     assert len(log.arm) == 5
@@ -105,8 +105,10 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     assert log.left_out == {
         "a turn that stayed on its arm": 1,
         "an arm that was pinned": 1,
-        "an arm that the caller chose": 1,
-        "only one arm on offer": 1,
+        "an arm that the caller chose": 2,
+        "an arm that answered in place of a failed one": 1,
+        "an arm that a limit of the session or task chose": 1,
+        "only one arm on offer": 4,
         "no outcome yet": 1,
     }
     assert [log.tenants[place] for place in log.tenant] == ["default"] * 3 + ["acme", "default"]
@@ -122,8 +124,8 @@ def test_unrated_answers_of_an_arm_wait_for_labels(store):
     store.add(arm="no_retrieval", **two)
     store.add(arm="single_step", outcome=False, **two)
     store.add(arm="single_step", query={"tenant": "acme"}, **two)
-    for facts in ({PinnedArm.key: {"arm": "single_step"}}, {LabelRequest.key: {"asked": False}}):
-        store.add(arm="single_step", facts=facts, **two)
+    store.add(arm="single_step", facts={LabelRequest.key: {"asked": False}}, **two)
+    store.add(arm="single_step", arm_by="limit", **two)
     rated = store.add(arm="single_step", **two).id
     settings = Settings.model_validate({})
     good = {"feedback_id": "good", "rating": True, "decision_id": rated, "settings": settings, "now": EPOCH}

@@ -129,7 +129,8 @@ LOOP = {"tool_turn": {"first": "first", "previous": "p", "turn": 2}}
         ({}, {}, "the most probable arm"),
         ({"explored": True}, {}, "explored: not the most probable arm"),
         ({"explored": True, "pmf": (0.4, 0.4, 0.2), "propensity": 0.4}, {}, "as probable as any arm"),
-        ({}, {"forced": True}, "the caller chose it"),
+        ({"arm_by": "caller"}, {"forced": True}, "the caller chose it"),
+        ({"arm_by": "limit"}, {}, "a limit chose it"),
         (TURN | {"facts": {"task": {"unit": "u", "turn": 6, "until": 1.0}}}, {}, "turn 6 of a task: nothing was drawn"),
         # a turn that brings results of tools has its arm by force, inside a task and without one
         (
@@ -139,7 +140,8 @@ LOOP = {"tool_turn": {"first": "first", "previous": "p", "turn": 2}}
         ),
         (TURN, {"forced": True, "request": LOOP}, "turn 2 of a loop of tools: nothing was drawn"),
         (TURN, {"forced": True}, "a later turn of a task: nothing was drawn"),
-        ({"facts": {"killed": {"arm": "multi_step", "revision": 3}}}, {}, "the kill switch chose it"),
+        ({"arm_by": "kill switch"}, {}, "the kill switch chose it"),
+        ({"arm_by": "task"}, {}, "it stayed on the arm of an earlier turn"),
         ({"facts": {"imported": "jsonl"}}, {}, "drawn elsewhere, in an imported log"),
         ({"facts": {"incumbent": {"arm": "multi_step", "share": 0.0}}}, {}, "the safe start chose it"),
         ({"facts": {"incumbent": {"arm": "multi_step", "share": 0.5}}}, {}, "the most probable arm"),

@@ -15,7 +15,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import decisions
 from tests.conftest import on_sqlite
-from tests.support.stored_facts import EMPTY, STORED, assert_filled, readings, row_of_former_release
+from tests.support.stored_facts import EMPTY, STORED, UNFILLED, assert_filled, readings, row_of_former_release
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_columns_are_those_of_the_json(world):
         rows = connection.execute(select(decisions).order_by(decisions.c.made_at)).mappings().all()
     assert_filled(world.database)
     facts = {row["id"]: QueriedFacts.of_row(row) for row in rows}
-    assert [key for key in facts if facts[key].is_undrawn] == ["d1", "d2", "d3", "d4"]
+    assert [key for key in facts if facts[key].is_undrawn] == ["d1", "d2", "d3", "d4", "d11", "d18"]
     assert [key for key in facts if facts[key].is_moved] == ["d9", "d10", "d11"]
     assert facts["d6"].budget_factor == 8.0
     assert (facts["d7"].task_until, facts["d7"].is_of_agent, facts["d8"].is_of_agent) == (9.0, False, True)
@@ -107,8 +107,8 @@ def test_erasure_leaves_the_facts_of_a_row_that_is_not_filled(world, monkeypatch
     """Erasure gives a row its columns before it blanks the JSON, so it does not matter whether `migrate` came first."""
     monkeypatch.setattr(queried_facts, "BATCH", 4)
     with world.database.read() as connection:
-        rows = connection.execute(select(*decisions.c["id", "facts", "request"])).all()
-    facts = {row.id: QueriedFacts.of_json(row.facts, row.request)._asdict() for row in rows}
+        rows = connection.execute(select(decisions)).mappings().all()
+    facts = {row["id"]: QueriedFacts.of_unfilled(row)._asdict() for row in rows}
     with pytest.raises(KeyboardInterrupt):
         fill(world.database, progress=stop_at(8))
     erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=world.now)
@@ -117,6 +117,23 @@ def test_erasure_leaves_the_facts_of_a_row_that_is_not_filled(world, monkeypatch
         erased = {row["id"]: row for row in connection.execute(select(decisions)).mappings()}
     assert {key: {name: row[name] for name in facts[key]} for key, row in erased.items()} == facts
     assert {row["text"] for row in erased.values()} == {""}
+
+
+@on_sqlite
+def test_a_row_of_schema_1006_keeps_its_columns(world):
+    """Such a row lacks only who chose its arm. Filling it keeps the other columns, also after its JSON was erased."""
+    fill(world.database, progress=lambda done, of: None)
+    erase(world.database, Selection(tenant="default"), features=False, actor="cli:me", now=world.now)
+    chosen = {"d2": "task", "d3": "caller", "d4": "caller", "d11": "failover"}
+    with world.database.read() as connection:
+        before = {row["id"]: dict(row) for row in connection.execute(select(decisions)).mappings()}
+    assert before["d6"]["budget_factor"] == 8.0
+    world.write(update(decisions).values(UNFILLED))
+    assert fill(world.database, progress=lambda done, of: None) == len(STORED)
+    with world.database.read() as connection:
+        after = {row["id"]: dict(row) for row in connection.execute(select(decisions)).mappings()}
+    assert {key: row | UNFILLED for key, row in after.items()} == {key: row | UNFILLED for key, row in before.items()}
+    assert {key: after[key]["arm_by"] for key in chosen} == chosen
 
 
 @on_sqlite

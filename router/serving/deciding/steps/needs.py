@@ -19,7 +19,7 @@ class Needs(Step):
         if len(lacking) == len(question.allowed):
             raise no_arm(question.query, lacking=lacking, passing=self.passing)
         if lacking:
-            question.allowed = tuple(arm for arm in question.allowed if arm not in lacking)
+            question.allow([arm for arm in question.allowed if arm not in lacking], by="needs")
             question.add(LackingArms(needs={arm: tuple(needs) for arm, needs in lacking.items()}))
 
     def after(self, batch: Batch) -> None:

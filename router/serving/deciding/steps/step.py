@@ -9,7 +9,17 @@ from ragbandit.router.policies.draw import Offer, certain_decision
 from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import ArmName, Decision, DecisionId, DecisionUnit, Fact, FeatureRows, Query, TaskTurn
+from ragbandit.shared.types import (
+    ArmBy,
+    ArmName,
+    Decision,
+    DecisionId,
+    DecisionUnit,
+    Fact,
+    FeatureRows,
+    Query,
+    TaskTurn,
+)
 
 F = TypeVar("F", bound=Fact)
 
@@ -22,6 +32,8 @@ class Question(Offer):
     allowed: tuple[ArmName, ...]
     #: arm that a step chose without a draw; None if the arm is drawn
     certain_arm: ArmName | None = None
+    #: who chose the arm, set where it is chosen; None as long as the policy draws it
+    arm_by: ArmBy | None = None
     #: arm of the turns before, which this turn keeps unless the policy favours another one; None if this is not asked
     kept_arm: ArmName | None = None
     #: whether only the probabilities are wanted: nothing is drawn, stored, or asked of another model
@@ -30,8 +42,9 @@ class Question(Offer):
     turn_of: DecisionId | None = None
     #: what the steps store with the decision, by class
     facts: dict[type[Fact], Fact] = field(default_factory=dict)
-    #: the facts that were there before the batch
+    #: the facts that were there before the batch, and who had chosen the arm
     checked_facts: Mapping[type[Fact], Fact] = field(default_factory=dict)
+    checked_arm_by: ArmBy | None = None
     #: what the policy said; None before the draw
     output: PolicyOutput | Exception | None = None
     #: None before the draw
@@ -50,6 +63,20 @@ class Question(Offer):
         """Whether the policy draws the arm: neither a step nor the caller nor an earlier turn has chosen it."""
         return self.certain_arm is None and not (self.query.forced or self.is_preview) and self.turn_of is None
 
+    def allow(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
+        """Allow only these arms. by: who has left them"""
+        self._note_left(arms, of=self.allowed, by=by)
+        self.allowed = tuple(arms)
+
+    def offer(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
+        """Offer only these arms to the policy. by: who has left them"""
+        self._note_left(arms, of=self.arms, by=by)
+        self.arms = tuple(arms)
+
+    def _note_left(self, arms: Sequence[ArmName], *, of: Sequence[ArmName], by: ArmBy) -> None:
+        if len(arms) == 1 < len(of) and self.arm_by is None:
+            self.arm_by = by
+
     def add(self, fact: Fact) -> None:
         self.facts[type(fact)] = fact
 
@@ -61,16 +88,18 @@ class Question(Offer):
     @property
     def finished(self) -> Decision:
         """The decision with the facts of all steps."""
-        assert self.decision is not None
-        if not self.facts:
-            return self.decision
+        decision = self.decision
+        assert decision is not None
+        arm_by = self.arm_by or ("only arm" if len(decision.arms) == 1 else None)
+        if not (self.facts or arm_by):
+            return decision
         facts = {fact.key: fact.stored for fact in self.facts.values()}
-        return replace(self.decision, facts={**self.decision.facts, **facts})
+        return replace(decision, facts={**decision.facts, **facts}, arm_by=arm_by)
 
     def begin_again(self) -> None:
         """Forget what the steps after `check` have chosen."""
         self.certain_arm = self.kept_arm = self.turn_of = self.decision = None
-        self.facts = dict(self.checked_facts)
+        self.facts, self.arm_by = dict(self.checked_facts), self.checked_arm_by
 
     def settle(self, arm: ArmName) -> None:
         """Replace the draw by this arm."""

@@ -27,6 +27,7 @@ from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
     MOST_FACTOR,
+    ArmBy,
     ArmName,
     Decision,
     DecisionId,
@@ -66,7 +67,7 @@ class Tasks(Step):
             if isinstance(link, Mapping):
                 question.turn_of = DecisionId(str(link["first"]))
                 if CALLED_BY in link and not query.forced:
-                    _keep(question, arm=ArmName(str(link[CALLED_BY])))
+                    _keep(question, arm=ArmName(str(link[CALLED_BY])), by="calls")
             if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
                 keyed.append((question, key))
         if keyed:
@@ -106,7 +107,7 @@ class Tasks(Step):
         question.turn_of = task.first
         question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until))
         if not brings_results:  # results of tools go to the arm of their calls
-            _keep(question, arm=task.arm)
+            _keep(question, arm=task.arm, by="task")
 
     def after(self, batch: Batch) -> None:
         for question in batch.questions:
@@ -141,7 +142,7 @@ def open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
     return replace(turn, arms=arms, forced=False, request={**turn.request, TOOL_TURN: {**link, CALLED_BY: arm}})
 
 
-def _keep(question: Question, *, arm: ArmName) -> None:
+def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
     """Let a turn keep the arm of the turns before, if it can. A spent budget asks the policy whether it should."""
     if question.certain_arm is not None:
         if question.certain_arm != arm:
@@ -151,6 +152,7 @@ def _keep(question: Question, *, arm: ArmName) -> None:
         return
     if question.query.forced:
         return
+    question.arm_by = by
     reason = _reason_to_move(question, arm=arm)
     if reason is not None:
         question.add(MovedTurn(reason=reason))

@@ -45,7 +45,7 @@ class TurnLimits(Step):
             is_open = question.certain_arm is None and not question.query.forced
             if is_open and reached_limit(question.query.request) is not None:
                 question.certain_arm = min(question.arms, key=self._cost)
-                question.arms = (question.certain_arm,)
+                question.arms, question.arm_by = (question.certain_arm,), "limit"
 
     def _cost(self, arm: ArmName) -> tuple[float, float]:
         return self._means.get(arm) or (self._estimates.get(arm, math.inf), 0.0)
@@ -64,5 +64,5 @@ class TurnLimits(Step):
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:
         reached = reached_limit(decision.query.request)
-        if reached is not None and not decision.query.forced:
-            yield f"A limit is reached, so the cheapest arm answers: {reached}."
+        if decision.arm_by == "limit" and reached is not None:
+            yield f"A limit is reached, so the cheapest arm answers: {reached}. Nothing is learned from it."

@@ -135,7 +135,7 @@ def test_a_named_arm_cannot_be_replaced(serve):
     assert left(moved, "session-turns") == (1.0, 0.0)
     reasons = http.get(f"/v1/decisions/{moved.json()['decision_id']}/explanation").json()["reasons"]
     reached = "the session has had 1 turn, and its limit is 1"
-    assert f"A limit is reached, so the cheapest arm answers: {reached}." in reasons
+    assert f"A limit is reached, so the cheapest arm answers: {reached}. Nothing is learned from it." in reasons
 
 
 def test_the_cheapest_arm_before_anything_is_known(serve):

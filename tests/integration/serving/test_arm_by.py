@@ -1,0 +1,109 @@
+"""Who chose the arm of a decision that the policy did not draw: it is stored, and decides what is learned."""
+
+import pytest
+from sqlalchemy import select, update
+
+from ragbandit.router.serving.deciding.steps.breaker import Breaker
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
+from ragbandit.router.storage.policy_versions import set_switch
+from ragbandit.router.storage.rows.queried_facts import QueriedFacts
+from ragbandit.router.storage.sql.tables import closures, decisions, updates
+from ragbandit.shared.types import ONE_ARM_LEFT, LimitState, Query
+from tests.conftest import on_sqlite
+from tests.support.stored_facts import UNFILLED
+
+#: facts of a request beyond a limit of its session
+BEYOND = {"turn_limits": [LimitState(of="session", unit="turns", most=6, used=6).stored]}
+SETTINGS = {
+    "conversation": {"units": {"route": "turn"}, "session_limit": {"turns": 6}, "at_limit": "cheapest"},
+    "context": {"region": {"type": "category", "values": ["eu", "us"]}},
+    "rules": [{"name": "local", "when": {"context.region": "eu"}, "arms": ["no_retrieval"]}],
+}
+
+
+def asked(world, text="q", **query):
+    return world.router.submit(Query(text=text, **query), run_by="caller").result(30)
+
+
+def stored(world, decision):
+    """The column of the decision's row, and what would be read if a former release had inserted the row."""
+    mine = decisions.c.id == decision.id
+    with world.database.read() as connection:
+        row = dict(connection.execute(select(decisions).where(mine)).mappings().one())
+    return row["arm_by"], QueriedFacts.of_unfilled(row | UNFILLED).arm_by
+
+
+@pytest.fixture
+def world(make_world, database_url):
+    return make_world(database_url=database_url, **SETTINGS)
+
+
+def made_by_each(world):
+    """arm_by -> a decision whose arm it chose, with the decisions that these belong to as None."""
+    first = asked(world, session="task", unit="task")
+    world.outcome(first)  # with calls of tools
+    results = {TOOL_TURN: {"first": first.id, "previous": first.id, "turn": 2}}
+    made = {
+        None: first,
+        "caller": asked(world, arms=("single_step",), forced=True),
+        "calls": asked(world, arms=(first.arm,), forced=True, request=results),
+        "task": asked(world, session="task", unit="task"),
+        "limit": asked(world, session="long", request=BEYOND),
+        "rule": asked(world, context={"region": "eu"}),
+        "only arm": asked(world, arms=("multi_step",)),
+    }
+    with world.database.write() as connection:
+        switch = {"killed": "arm", "arm": "single_step", "actor": "cli:ann", "reason": "test", "now": world.now}
+        set_switch(connection, base=world.store.label, **switch)
+    world.router.refresh()
+    made["kill switch"] = asked(world)
+    return made
+
+
+def test_each_chooser_is_stored(world):
+    """The column names who chose the arm, and the row of a former release is read alike, as far as it says so."""
+    for by, decision in made_by_each(world).items():
+        column, of_json = stored(world, decision)
+        assert (by, column, decision.arm_by) == (by, by, by)
+        assert of_json == ("only arm" if by in ONE_ARM_LEFT else by)
+        assert world.router.decision(decision.id).decision.arm_by == by
+        world.write(update(decisions).where(decisions.c.id == decision.id).values(UNFILLED))
+        assert world.router.decision(decision.id).decision.arm_by == of_json
+
+
+def test_an_arm_that_is_left_over_says_why(make_world):
+    """The breaker is named if it has left one arm, and nobody if it has left several; an arm of one stays the only."""
+    world = make_world(health={"failures": 1})
+    poller = world.router.service.step(Breaker).poller
+    healthy = {"no_retrieval": True, "single_step": False, "multi_step": False}
+    poller.breaker.healthy = lambda wanted, **_: [tuple(arm for arm in arms if healthy[arm]) for arms in wanted]
+    assert (asked(world).arm_by, asked(world, arms=("no_retrieval",)).arm_by) == ("breaker", "only arm")
+    assert asked(world, arms=("single_step", "multi_step")).arm_by is None
+    healthy["multi_step"] = True
+    assert asked(world).arm_by is None
+
+
+def test_what_others_chose_is_closed_with_its_reason(world):
+    """Decisions that a caller or a limit decided teach nothing. Those of rules, the kill switch and one arm do."""
+    made = made_by_each(world)
+    for by in ("caller", "limit", "rule", "only arm", "kill switch"):
+        world.outcome(made[by])
+        world.feedback(made[by], rating=True)
+    world.learn()
+    with world.database.read() as connection:
+        learned = set(connection.execute(select(updates.c.decision_id)).scalars())
+        reasons = dict(connection.execute(select(closures.c.decision_id, closures.c.reason)).all())
+    assert learned == {made[by].id for by in ("rule", "only arm", "kill switch")}
+    assert reasons[made["limit"].id] == "a limit of its session or task chose the arm"
+    assert reasons[made["caller"].id] == "the caller chose the arm"
+
+
+@on_sqlite
+def test_a_waiting_row_of_a_former_release_is_closed(world):
+    """A decision that a limit decided before the upgrade waits, and is closed when its rating comes."""
+    decision = asked(world, session="long", request=BEYOND)
+    world.write(update(decisions).where(decisions.c.id == decision.id).values(UNFILLED))
+    world.outcome(decision)
+    world.feedback(decision, rating=True)
+    world.learn()
+    assert (world.counters().closed, world.counters().learned) == (1, 0)

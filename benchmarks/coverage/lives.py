@@ -33,6 +33,8 @@ class Life:
     chance: Matrix
     #: whether it was rated
     rated: npt.NDArray[np.bool_]
+    #: number of the rater and the question: ratings with the same number are one judgement of each arm, given again
+    cluster: npt.NDArray[np.intp]
 
     def part(self, rows: npt.NDArray[Any] | slice) -> "Life":
         """These decisions alone."""
@@ -56,6 +58,8 @@ class Kind:
     questions: int | None = None
     #: the policy learns from its ratings while it serves, and what arms are worth changes
     drifts: bool = False
+    #: one rater rates the same questions again, popular ones often, and gives an arm's answer the same rating again
+    again: bool = False
     #: on half of the questions, which differ from the others, the rarest arm has no chance
     partly: bool = False
 
@@ -69,6 +73,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "by arm, a little": Kind(rated=(0.33, 0.3, 0.27)),
     "drifting": Kind(drifts=True),
     "repeated": Kind(questions=40),
+    "rated again": Kind(questions=100, again=True),
     "no chance on half": Kind(partly=True),
 }
 
@@ -79,9 +84,14 @@ def life(kind: Kind, *, seed: int, decisions: int = DECISIONS) -> Life:
     count = kind.questions or decisions
     x = random.standard_normal((count, SIZE))
     chance = 1.0 / (1.0 + np.exp(-(random.normal(0.6, 0.8, 3) + x @ random.normal(0.0, 0.5, (SIZE, 3)))))
-    if kind.questions is not None:  # every question has its own answers, which its features do not determine
+    if (
+        kind.questions is not None and not kind.again
+    ):  # every question has its own answers, which its features do not determine
         chance = random.random((count, 3))
     question = np.arange(decisions) if kind.questions is None else random.integers(count, size=decisions)
+    if kind.again:
+        question = (count * random.random(decisions) ** 2).astype(np.intp)
+        right = (random.random((count, 3)) < chance)[question].astype(float)
     x, chance = x[question], chance[question]
     usual = np.where(x[:, :1] > 0.0, kind.usual, (kind.usual[1], kind.usual[0], kind.usual[2]))
     if min(kind.usual) < _FLOOR:  # what is rare is rare on every question
@@ -98,8 +108,10 @@ def life(kind: Kind, *, seed: int, decisions: int = DECISIONS) -> Life:
         reward=np.zeros(decisions),
         chance=chance,
         rated=np.zeros(decisions, dtype=np.bool_),
+        cluster=question if kind.again else np.arange(decisions),
     )
-    return _learned(made, random=random) if kind.drifts else _drawn(made, kind, random)
+    drawn = _learned(made, random=random) if kind.drifts else _drawn(made, kind, random)
+    return replace(drawn, reward=right[np.arange(decisions), drawn.action]) if kind.again else drawn
 
 
 def _drawn(made: Life, kind: Kind, random: np.random.Generator) -> Life:

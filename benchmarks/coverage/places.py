@@ -263,6 +263,7 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64], *, weight: float = 0
         made_at=np.zeros(len(rows.action)),
         candidate=rows.candidate,
         quality=quality,
+        cluster=rows.cluster,
         reward=quality - weight * spent,
         expected_quality=np.clip(rows.chance + rows.features[:, :1], 0.0, 1.0),
         expected_cost=np.full(rows.pmf.shape, np.nan),

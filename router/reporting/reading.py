@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, func, select, true
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, exists, func, select, true
 
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
@@ -39,7 +39,7 @@ from ragbandit.router.storage.rows.queried_facts import (
 )
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
-from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, units, updates
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
     WHOLE,
@@ -160,10 +160,12 @@ class Report:
 
 
 _PAGE: Final = 2000
+#: questions are the same if this number of first characters and the length of the text are
+_SAME_CHARS: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
-_JUDGED: Final = ("quality", "reward", "by_judge", "counts", "best", "worst")
+_JUDGED: Final = ("quality", "reward", "by_judge", "counts", "cluster", "best", "worst")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", *_JUDGED, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
 #: smaller differences between two probabilities are rounding: a policy does not differ from itself
@@ -236,6 +238,9 @@ class ReportRows:
     reward: Vector | None = None
     #: number of rows that a labelled answer represents (`drawn_weight`), 1 without a label; None if all numbers are 1
     counts: Vector | None = None
+    #: number of each rating's rater and question: ratings that one API key gave to one question have the same number,
+    #: -1 without a rating; None if no two ratings have the same number
+    cluster: Choices | None = None
     #: probabilities that `ReportScope.version` gives the arms that could be drawn, shape (n, K); None without a version
     candidate: Matrix | None = None
     #: what decided the newest questions until the end of the period, the newest first
@@ -349,6 +354,20 @@ def in_sample(questions: int, *, most: int) -> ColumnElement[bool]:
     return last_digits < f"{round(1e6 * share):06}"
 
 
+#: what the ratings of a cluster have in common: the API key that rated (if several did, the first in alphabetical
+#: order), the question, and the hash of the request if its text is not kept
+_RATED_TEXT: Final = (
+    select(func.min(feedback.c.api_key))
+    .where(feedback.c.decision_id == decisions.c.id, feedback.c.value != "null")
+    .correlate(decisions)
+    .scalar_subquery()
+    .label("rated_by"),
+    func.substr(decisions.c.text, 1, _SAME_CHARS).label("text_start"),
+    func.length(decisions.c.text).label("text_length"),
+    case((decisions.c.text == "", decisions.c.body_hash)).label("text_hash"),
+)
+
+
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     query = select(
@@ -359,6 +378,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         exists().where(*_stopped_in(scope.label)).label("is_stopped"),
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
         updates.c.cost.label("charged"),
+        *_RATED_TEXT,
     ).select_from(decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger))
     query = query.where(scope.condition, in_sample(questions, most=scope.most)).order_by(
         decisions.c.made_at.desc(), decisions.c.id.desc()
@@ -385,6 +405,8 @@ class _Rows:
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
+    #: hash of a rating's rater and question -> its number
+    clusters: dict[int, int] = field(default_factory=dict)
     #: the numbers of _COLUMNS, row after row
     columns: "array[float]" = field(default_factory=lambda: array("d"))
     #: the numbers of _OFFERED, for every offered arm of every row
@@ -428,10 +450,16 @@ class _Rows:
                 reward_of(row, setting=scope.reward) if rated else np.nan,
                 by_judge,
                 drawn_weight(facts, source=row["judged_by"] or ""),
+                self._cluster(row) if rated else -1,
                 *_possible(row, setting=scope.reward, is_rated=rated),
                 *self._costs(row),
             )
         )
+
+    def _cluster(self, row: RowMapping) -> int:
+        """Number of the rating's rater and question: the judge, people without a key and each API key are raters."""
+        named = row["judged_by"] == "judge", *(row[column.name] for column in _RATED_TEXT)
+        return self.clusters.setdefault(hash(named), len(self.clusters))
 
     def _costs(self, row: RowMapping) -> Amounts:
         """What the decision used, with all its turns, in the order of UNITS; NaN without an outcome."""
@@ -462,6 +490,7 @@ class _Rows:
         is_offered[cells] = True
         for name, table in tables.items():
             table[cells] = offered[name]
+        is_rated = columns["cluster"] >= 0.0
         if self.judged_twice >= FEWEST_BOTH:
             by_judge = columns["by_judge"] > 0.0
             columns["quality"][by_judge] = columns["reward"][by_judge] = np.nan
@@ -487,6 +516,7 @@ class _Rows:
             reward=columns["reward"],
             **self._bounds(columns, setting=scope.reward),
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
+            cluster=columns["cluster"].astype(np.intp) if len(self.clusters) < is_rated.sum() else None,
             deciders=deciders,
             offered=is_offered,
         )

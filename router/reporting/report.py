@@ -302,7 +302,7 @@ def compared_ways(
     unsteady: why it is not known how long a verdict takes
     """
     ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
-    rated: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, **ways}
+    rated: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, "cluster": log.cluster, **ways}
     # A cost has no upper bound, so the costs are compared only on questions that could have drawn the second way.
     priced = np.ones(len(log.arm), dtype=np.bool_) if first is not None else _could_draw(log, second)
     measured, outlook, scores = [], None, None

@@ -47,6 +47,7 @@ def compared(
     least: float,
     most: float,
     counts: Vector | None = None,
+    cluster: Choices | None = None,
     possible: Possible | None = None,
 ) -> Compared:
     """One way of choosing arms minus another, in the unit of `value`. A row is a question.
@@ -61,12 +62,14 @@ def compared(
         answers that were served; `second` is then a single arm. If it could not be drawn, `possible` bounds its value
     least, most: smallest and largest possible value
     counts: 1 / (probability that the row's value is known), shape (n,); None if the probability is equal for all rows
+    cluster: number of the cluster of each row whose value is known, shape (n,): the errors of its rows may be equal;
+        None if each row has its own
     possible: bounds of the values, used if `first` is None; None if values have no bounds. Then all rows could draw the
         arm
     """
     if np.isnan(value).all():
         return Compared(Difference())
-    draws = Draws.of(value, arm=arm, pmf=pmf, predicted=predicted, counts=counts)
+    draws = Draws.of(value, arm=arm, pmf=pmf, predicted=predicted, counts=counts, cluster=cluster)
     if first is None:
         served = Served.of(draws, place=int(second[0].argmax()), least=least, most=most)
         return _served_minus_arm(served, possible=possible)
@@ -87,6 +90,7 @@ def _policy_minus_policy(draws: Draws, *, first: Matrix, second: Matrix, span: f
         farthest=(farthest, farthest),
         margin=unknown * span,
         alpha=ALPHA,
+        cluster=draws.cluster,
     )
     means = float(scores[0].mean()), float(scores[1].mean())
     difference = _difference(ends.middle, ends=(ends.low, ends.high), means=means, effective=effective)

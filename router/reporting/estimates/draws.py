@@ -32,13 +32,24 @@ class Draws:
     pmf: Matrix
     predicted: Matrix
     counts: Vector | None
+    #: number of the row's cluster, shape (n,): ratings by one rater of one question; None if each row has its own
+    cluster: Choices | None
     seen_weight: Vector  #: `counts` of the seen rows, 0 for other rows, shape (n,)
     seen_share: Vector  #: share of seen rows of each arm, shape (K,); 1 for an arm without a seen row
     is_tried: Flags  #: whether a row of the arm was seen, shape (K,)
     balanced: Vector  #: `seen_weight` / probability of the drawn arm, scaled to the number of questions, shape (n,)
 
     @classmethod
-    def of(cls, value: Vector, *, arm: Choices, pmf: Matrix, predicted: Matrix, counts: Vector | None) -> "Draws":
+    def of(
+        cls,
+        value: Vector,
+        *,
+        arm: Choices,
+        pmf: Matrix,
+        predicted: Matrix,
+        counts: Vector | None = None,
+        cluster: Choices | None = None,
+    ) -> "Draws":
         seen_weight = np.where(np.isnan(value), 0.0, 1.0 if counts is None else counts)
         arms, inverse = pmf.shape[1], seen_weight / pmf[np.arange(len(arm)), arm]
         drawn = np.bincount(arm, minlength=arms)
@@ -51,6 +62,7 @@ class Draws:
             pmf=pmf,
             predicted=predicted,
             counts=counts,
+            cluster=None if cluster is None else _numbered(cluster, is_seen=seen_weight > 0.0),
             seen_weight=seen_weight,
             seen_share=np.where(is_tried, seen / np.maximum(drawn, 1), 1.0),
             is_tried=is_tried,
@@ -59,7 +71,7 @@ class Draws:
 
     def of_values(self, value: Vector, *, predicted: Matrix) -> "Draws":
         """The same draws with other values."""
-        return Draws.of(value, arm=self.arm, pmf=self.pmf, predicted=predicted, counts=None)
+        return Draws.of(value, arm=self.arm, pmf=self.pmf, predicted=predicted)
 
     def drawn(self, table: Matrix) -> Vector:
         column: Vector = table[np.arange(len(self.arm)), self.arm]
@@ -74,15 +86,21 @@ class Draws:
         """
         squares = (policy**2 / self._chance / self.seen_share).sum(axis=1)
         expected = float((squares if self.counts is None else squares * self.counts).sum())
-        return min(
-            _effective(self.drawn(policy) * self.balanced),
-            effective_rows(float(policy.sum()), squares=expected),
-            self.effective_seen(),
-        )
+        weight = self.drawn(policy) * self.balanced
+        rows = min(_effective(weight), effective_rows(float(policy.sum()), squares=expected))
+        return min(rows / self.rows_each(weight), self.effective_seen())
 
     def effective_seen(self, rows: Flags | slice = slice(None)) -> float:
         """Effective rows for the mean of the values that were drawn in these rows."""
-        return _effective(self.seen_weight[rows] / self.seen_share[self.arm[rows]])
+        weight = self.seen_weight[rows] / self.seen_share[self.arm[rows]]
+        return _effective(weight) / self.rows_each(weight, rows=rows)
+
+    def rows_each(self, weight: Vector, *, rows: Flags | slice = slice(None)) -> float:
+        """By how many rows a cluster counts: effective rows of these weights / effective clusters, at least 1."""
+        if self.cluster is None or not weight.any():
+            return 1.0
+        sums = np.bincount(self.cluster[rows], weights=weight)
+        return float((sums**2).sum() / (weight**2).sum())
 
     def scores(self, policy: Matrix) -> Vector:
         models = np.zeros(policy.shape)
@@ -111,15 +129,17 @@ class Draws:
     def heavy(self, policy: Matrix, *, in_row: Vector) -> float:
         """The weight of the heaviest rows: the mean of cubed weights divided by the mean of squared weights.
 
-        It is computed from the probabilities (see `heavy_weight` in comparison/intervals).
+        It is computed from the probabilities (see `heavy_weight` in comparison/intervals), and counts a cluster as
+        `rows_each` rows.
 
         in_row: amount that the value of each row would add to the difference
         """
+        each = self.rows_each(self.seen_weight * np.abs(in_row) / self.seen_share[self.arm])
         if self.counts is not None:
             added = self.counts * np.abs(in_row) / self.seen_share[self.arm]
-            return heaviest(added**2 / self.counts, added)
+            return each * heaviest(added**2 / self.counts, added)
         weights = policy / self._chance / self.seen_share
-        return heaviest(self.pmf * self.seen_share * weights**2, weights)
+        return each * heaviest(self.pmf * self.seen_share * weights**2, weights)
 
     @property
     def _chance(self) -> Matrix:
@@ -141,6 +161,13 @@ class Draws:
             model[rows] = line + PRIOR_ROWS / (PRIOR_ROWS + seen.sum()) * above_arm
         share = (np.arange(self.pmf.shape[1]) == self.arm[:, None]).astype(np.float64)
         return self._scored(self.seen_weight / self.seen_share[self.arm], share=share, models=share * model[:, None])
+
+
+def _numbered(cluster: Choices, *, is_seen: Flags) -> Choices | None:
+    """The clusters by numbers from 0, each unseen row in one of its own; None if no cluster has two rows."""
+    own = np.where(is_seen, cluster, cluster.max(initial=0) + 1 + np.arange(len(cluster)))
+    numbers, places = np.unique(own, return_inverse=True)
+    return None if len(numbers) == len(cluster) else places
 
 
 def heaviest(squares: Vector | Matrix, weights: Vector | Matrix) -> float:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.shared.confidence_sequences import asymptotic_width
+from ragbandit.shared.confidence_sequences import Choices, asymptotic_width
 from ragbandit.shared.types import Vector
 
 #: (below or low, above or high)
@@ -32,7 +32,7 @@ TINY: Final = 1e-300
 class MeanInterval:
     """An interval of a mean difference, and what it was computed from."""
 
-    rows: Vector  #: differences d, the newest first, shape (n,)
+    rows: Vector  #: differences d, the newest first; one for each cluster, shape (clusters,)
     middle: float
     below: float  #: standard error of the low end
     above: float  #: standard error of the high end
@@ -59,12 +59,20 @@ class MeanInterval:
 
 
 def mean_interval(
-    difference: Vector, *, effective: float, farthest: Interval, margin: float, alpha: float
+    difference: Vector,
+    *,
+    effective: float,
+    farthest: Interval,
+    margin: float,
+    alpha: float,
+    cluster: Choices | None = None,
 ) -> MeanInterval:
     """The interval of the mean of the differences d.
 
-    farthest: amounts F by which the most extreme unseen row could lower and raise the mean. margin: added to both sides
+    farthest: amounts F by which the most extreme unseen cluster could lower and raise the mean. margin: added to both
+    sides. cluster: see `Draws`
     """
+    difference = difference if cluster is None else by_cluster(difference, cluster)
     middle = float(difference.mean())
     if abs(middle) < ROUNDING * float(np.abs(difference).max()):
         middle = 0.0
@@ -80,6 +88,13 @@ def mean_interval(
         alpha=alpha,
         margin=margin,
     )
+
+
+def by_cluster(difference: Vector, cluster: Choices) -> Vector:
+    """One difference for each cluster, with the same mean: the deviations of its rows are summed."""
+    mean = float(difference.mean())
+    sums: Vector = np.bincount(cluster, weights=difference - mean).astype(np.float64)
+    return mean + sums * (len(sums) / len(difference))
 
 
 def standard_errors(deviations: Vector, *, variance: float, farthest: float) -> Interval:

@@ -74,15 +74,28 @@ class Served:
         difference = self.of_others - elsewhere
         effective, farthest = self.effective_rated(), self._farthest_rated(lowest)
         if draws is not None:
-            squares = (difference - difference.mean()) ** 2
-            parts = float(squares[self.is_other].sum()), float(squares[~self.is_other].sum())
-            effective = _pooled(parts, rows=(effective, self.effective_controls(draws)))
+            deviations = difference - difference.mean()
+            others, own = (self._squares(deviations, rows=rows) for rows in (self.is_other, ~self.is_other))
+            effective = _pooled((others, own), rows=(effective, self.effective_controls(draws)))
             # An answer of the arm lowers the difference if it is better than expected, at most the best possible.
             above, below = self._farthest_control(elsewhere, draws=draws)
             farthest = max(farthest[0], below), max(farthest[1], above)
         unknown = float((self.is_other & ~self.draws.is_tried[self.draws.arm]).mean())
         margin = unknown * (self.most - self.least)
-        return mean_interval(difference, effective=effective, farthest=farthest, margin=margin, alpha=alpha)
+        return mean_interval(
+            difference,
+            effective=effective,
+            farthest=farthest,
+            margin=margin,
+            alpha=alpha,
+            cluster=self.draws.cluster,
+        )
+
+    def _squares(self, deviations: Vector, *, rows: Flags) -> float:
+        """The sum of squared deviations of these rows, by cluster."""
+        cluster, part = self.draws.cluster, deviations[rows]
+        sums = part if cluster is None else np.bincount(cluster[rows], weights=part)
+        return float((sums**2).sum())
 
     def _farthest_rated(self, lowest: Vector | float | None) -> Interval:
         """Amounts by which the most extreme unseen answer of other arms could lower and raise the mean difference."""
@@ -93,6 +106,8 @@ class Served:
         heavy = 1.0 / float(draws.seen_share[draws.arm[rated]].min())
         if draws.counts is not None:
             heavy = draws.heavy(np.zeros_like(draws.pmf), in_row=self.is_other.astype(np.float64))
+        elif draws.cluster is not None:
+            heavy *= draws.rows_each(draws.seen_weight[rated] / draws.seen_share[draws.arm[rated]], rows=rated)
         below, above = self._room(self.values)
         if lowest is not None and not isinstance(lowest, float):  # these answers have known costs
             below = max(float((draws.value - lowest)[rated].mean()), self._least_room)

@@ -51,7 +51,8 @@ class Store:
     def add(self, *, quality=None, source="explicit", outcome=True, weight=1.0, price=None, reward=None, **changes):
         number = len(self.made)
         one = self.make_decision(f"decision-{number:05d}")
-        query = replace(one.query, **changes.pop("query", {}), cost_weight=price)
+        asked = {"text": f"Who wrote book {number}?"} | changes.pop("query", {})
+        query = replace(one.query, **asked, cost_weight=price)
         one = replace(one, query=query, made_at=EPOCH - number * HOUR, **changes)
         self.made.append(one)
         self.store.add_decisions([one])
@@ -196,6 +197,23 @@ def test_labels_of_the_queue_count_by_their_probability(store):
         store.add(quality=1.0, facts=facts, reward={"judged_by": "label"})
     store.add(quality=1.0, facts={LabelRequest.key: queue}, reward={"judged_by": "human"})
     assert read_log(store.database, SCOPE).counts.tolist() == [2.0, 1.0, 5.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_ratings_of_one_key_on_one_question_are_one_cluster(store, is_kept):
+    """Rows have one number if one key, or the judge, rated the same question; without texts, the same request."""
+    settings = Settings.model_validate({})
+    texts = ["a", "a", "b", "a", "a", "a"]
+    keys = ["one", "one", "one", "two", None, None]
+    for number, (text, key) in enumerate(zip(texts, keys, strict=True)):
+        by_judge = {"judged_by": "judge" if number == 5 else "human"}
+        one = store.add(quality=1.0, query={"text": text if is_kept else "", "context": {"x": text}}, reward=by_judge)
+        rating = made_feedback(decision_id=one.id, rating=True, settings=settings, now=EPOCH)
+        store.store.add_feedback([replace(rating, api_key=key)])
+    assert read_log(store.database, SCOPE).cluster is not None
+    store.add(quality=None)
+    assert read_log(store.database, SCOPE).cluster.tolist() == [0, 0, 1, 2, 3, 4, -1]
+    assert read_log(store.database, replace(SCOPE, since=EPOCH - 0.5 * HOUR)).cluster is None
 
 
 def test_a_large_period_is_a_uniform_sample(store):

@@ -62,6 +62,7 @@ class Traffic:
             notes = facts(number)
             stored = {CandidateNotes.key: CandidateNotes(notes=notes).stored} if isinstance(notes, tuple) else notes
             values = {"arm": decision.arms[drawn], "pmf": pmf, "propensity": pmf[drawn], "made_at": self.now}
+            values["query"] = replace(decision.query, text=f"Who wrote book {self.seq}?")
             rows.append(replace(decision, facts=stored, explored=False, **values))
         self.decisions.add_decisions(rows)
         self.decisions.add_outcomes(

@@ -23,7 +23,7 @@ from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
 from ragbandit.router.serving.checks.questions import check_type, checked_id, checked_number, checked_text, new_id
-from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import check_charged, check_given_id, made_feedback, made_outcome
 from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.health.readiness import RouterState
@@ -295,6 +295,7 @@ class Router(AbstractContextManager["Router"]):
         """
         fields: dict[str, Any] = {"label": label, "rating": rating, "scale": scale, "reward": reward, "event": event}
         fields |= {"feedback_id": feedback_id, "source": source, "rater": rater, "retract": retract}
+        check_given_id(feedback_id)
         feedback = made_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **fields)
         return reply_of(self.submit_feedback(feedback), timeout_s=SERVE_S)
 

@@ -25,7 +25,7 @@ from ragbandit.router.storage.sql.counters import DAY_S
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import IS_LABEL, decisions, feedback, jobs, outcomes, paired_answers as pairs
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
-from ragbandit.shared.types import ArmName, Source
+from ragbandit.shared.types import ArmName, FeedbackId, Source, own_feedback_id
 
 #: the judge of a bought verdict whose answers people label
 LABEL_QUEUE: Final = "label queue"
@@ -108,15 +108,22 @@ def unknown_item() -> NotFound:
     return NotFound("no such answer waits for a label", field="item", remedy="read GET /v1/label-queue again")
 
 
-def label_id(item_id: str) -> str:
-    """Id of the feedback that an answer of a decision gets: one, so that its first label stays."""
-    return f"label-{hashlib.sha256(item_id.encode()).hexdigest()[:_ID_DIGITS]}"
+def label_id(item_id: str, *, secret: bytes) -> FeedbackId:
+    """Id of the feedback that an answer of a decision gets: one, so that its first label stays, and no caller's."""
+    digest = hmac.digest(secret, f"ragbandit label {item_id}".encode(), "sha256")
+    return own_feedback_id("label", digest=digest.hex()[:_ID_DIGITS])
 
 
-def given_label(database: Database, item_id: str) -> float | None:
+def given_label(database: Database, item_id: str, *, secret: bytes) -> float | None:
     """The label that an answer of a decision got from this queue; None without one. Raises StoreError."""
+    # The last release made ids that callers could know, so a row with such an id counts only if it is a label.
+    old_id = own_feedback_id("label", digest=hashlib.sha256(item_id.encode()).hexdigest()[:_ID_DIGITS])
+    tenant = select(decisions.c.tenant).where(decisions.c.id == item_id).scalar_subquery()
+    query = select(feedback.c.value).join(decisions, decisions.c.id == feedback.c.decision_id)
+    query = query.where(feedback.c.id.in_([label_id(item_id, secret=secret), old_id]))
+    query = query.where(feedback.c.source == "label", decisions.c.tenant == tenant)
     with database.read() as connection:
-        value = connection.execute(select(feedback.c.value).where(feedback.c.id == label_id(item_id))).scalar()
+        value = connection.execute(query.order_by(feedback.c.received_at).limit(1)).scalar()
     return None if value is None else json.loads(value)
 
 

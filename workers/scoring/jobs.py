@@ -14,10 +14,11 @@ from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
+from ragbandit.router.storage.jobs.claims import ScoreKind
 from ragbandit.router.storage.judgements import Refused, ScoreCost, ScoreJob
 from ragbandit.router.telemetry.routines import insist
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome
+from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome, own_feedback_id
 from ragbandit.strategies.base import Account
 from ragbandit.workers.judge.judge import AddressesJudge, JudgeFailed, NoVerdict, Verdict
 from ragbandit.workers.judge.reward_check import CheckFailed
@@ -189,9 +190,9 @@ def _checked(
     return AnswerScore(value, {"seconds": round(time.monotonic() - began, 3)})
 
 
-def feedback_id(kind: str, decision_id: DecisionId, *, rule: str) -> FeedbackId:
+def feedback_id(kind: ScoreKind, decision_id: DecisionId, *, rule: str) -> FeedbackId:
     """Id of a score: one per decision and `rule`, which is the rubric's hash or the path of the check."""
-    return FeedbackId(f"{kind}-" + sha256(f"{rule}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
+    return own_feedback_id(kind, digest=sha256(f"{rule}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
 
 
 def _log_refusal(scorer: QueueScorer, refused: Refused) -> None:

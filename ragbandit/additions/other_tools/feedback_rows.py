@@ -20,7 +20,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, NotFound, RagBanditError
 from ragbandit.shared.texts.plain_values import is_missing
-from ragbandit.shared.types import DecisionId, Feedback, Receipt
+from ragbandit.shared.types import DecisionId, Feedback, Receipt, own_feedback_id
 
 #: maximum number of unusable lines whose faults are printed; all unusable lines are counted
 _MOST_FAULTS: Final = 20
@@ -153,7 +153,8 @@ class FeedbackImporter:
         if isinstance(sent["rater"], str):
             sent["rater"] = f"{IMPORTED_RATER}{sent['rater'].strip()}"
         if sent["feedback_id"] is None:
-            sent["feedback_id"] = f"import-{sha256(canonical(sent).encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
+            digest = sha256(canonical(sent).encode("utf-8", "surrogatepass")).hexdigest()[:40]
+            sent["feedback_id"] = own_feedback_id("import", digest=digest)
         sent["label"] = convert_value(gold, sent["label"], field="label")
         return made_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 

@@ -1,7 +1,7 @@
 """Names, literals and limits that several modules use."""
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Literal, NewType
+from typing import TYPE_CHECKING, Any, Final, Literal, NewType, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 else:  # only annotations use these names, and the import of numpy takes longer than the rest of `ragbandit --help`
     Features = FeatureRows = Vector = Matrix = object
 
+#: what makes feedback in the service, by which the ids of such feedback begin: the label queue, scorers of answers
+#: (judge, check), files of feedback (import), logs (imported, labelled) and ratings that are read from elsewhere
+OwnFeedback = Literal["label", "judge", "check", "import", "imported", "labelled", "rating"]
 FeedbackKind = Literal["label", "rating", "reward", "event"]
 Role = Literal["reader", "app", "rater", "worker", "operator", "admin"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
@@ -92,6 +95,14 @@ MAX_WEIGHT: Final = 1e6
 RATE_PATTERN: Final = r"[1-9][0-9]{0,8}/([1-9][0-9]{0,3} ?)?(second|minute|hour|day)s?"
 #: longest error message of an outcome, characters; a longer one is cut
 MAX_ERROR: Final = 20_000
+
+#: beginnings of ids of feedback that no caller may send
+OWN_BEGINNINGS: Final = tuple(f"{origin}-" for origin in get_args(OwnFeedback))
+
+
+def own_feedback_id(origin: OwnFeedback, *, digest: str) -> FeedbackId:
+    """Id of feedback that the service makes."""
+    return FeedbackId(f"{origin}-{digest}")
 
 
 def finite_json(value: Any) -> Any:

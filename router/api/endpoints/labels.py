@@ -1,6 +1,9 @@
 """Endpoints of the label queue: answers that wait for a person's label, of decisions and of bought verdicts."""
 
-from typing import Annotated, Any, Final
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Final
 
 from fastapi import Query as QueryParameter, Request
 from fastapi.responses import Response
@@ -18,6 +21,7 @@ from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.questions import ID_PATTERN
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.storage import label_queue as queue
+from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import Receipt
 
@@ -96,15 +100,20 @@ async def _label_verdict(request: Request, body: LabelBody) -> bool:
 async def _label_decision(request: Request, body: LabelBody) -> bool:
     """Store the label as feedback, which the policy learns."""
     database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or None
-    fields: dict[str, Any] = {"decision_id": body.item, "feedback_id": queue.label_id(body.item), "rater": rater}
-    label = FeedbackBody.model_construct(**fields, rating=body.right, source="label")
-    (receipt,) = await store_judgements(request, [feedback_of(request, label, key=None)])
+    secret = await reads_of(request).run(lambda: shared_secret(database, name=DRAWS, now=time.time()))
+    find = partial(queue.given_label, database, body.item, secret=secret)
+    given = await reads_of(request).run(find)
+    if given is not None:
+        queue.check_repeated(right=body.right, given=given)
+        return True
+    label = FeedbackBody.model_construct(decision_id=body.item, rater=rater, rating=body.right, source="label")
+    item = replace(feedback_of(request, label, key=None), id=queue.label_id(body.item, secret=secret))
+    (receipt,) = await store_judgements(request, [item])
     if isinstance(receipt, Receipt):
         return receipt.duplicate
     if isinstance(receipt, NotFound):
         raise queue.unknown_item()
     if not isinstance(receipt, Conflict):
         raise receipt
-    given = await reads_of(request).run(lambda: queue.given_label(database, body.item))
-    queue.check_repeated(right=body.right, given=given)
+    queue.check_repeated(right=body.right, given=await reads_of(request).run(find))
     return True

@@ -41,7 +41,7 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.router.storage.sql.tables import QUERIED_FACTS, closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, StoreError
-from ragbandit.shared.types import IMPORTED, DecisionId, Feedback, FeedbackId, Json, Outcome
+from ragbandit.shared.types import IMPORTED, DecisionId, Feedback, FeedbackId, Json, Outcome, own_feedback_id
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ def _renamed(row: Logged, *, label: str) -> Logged:
 
 
 def _feedback_id(decision_id: str) -> FeedbackId:
-    return FeedbackId(f"{IMPORTED}-{hashlib.sha256(decision_id.encode()).hexdigest()[:40]}")
+    return own_feedback_id("imported", digest=hashlib.sha256(decision_id.encode()).hexdigest()[:40])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -69,6 +69,7 @@ from ragbandit.shared.types import (
     PolicyLabel,
     Query,
     TableRow,
+    own_feedback_id,
 )
 
 Row = TypeVar("Row")
@@ -469,7 +470,8 @@ def arm_rows(
 
 def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
     body = canonical([query.text, dict(query.context), arm, occurrence])
-    return DecisionId(f"labelled-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}")
+    digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+    return DecisionId(own_feedback_id("labelled", digest=digest))  # its feedback has the same id
 
 
 def read_unlabelled(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:

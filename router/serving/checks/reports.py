@@ -14,6 +14,7 @@ from ragbandit.shared.texts.text_forms import name_form
 from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,
+    OWN_BEGINNINGS,
     Cost,
     DecisionId,
     Feedback,
@@ -95,6 +96,14 @@ def made_feedback(
         rater=rater,
         event=event,
     )
+
+
+def check_given_id(feedback_id: str | None) -> None:
+    """Raises InvalidInput for an id that begins as the ids of feedback that the service makes."""
+    own = next((one for one in OWN_BEGINNINGS if isinstance(feedback_id, str) and feedback_id.startswith(one)), None)
+    if own is not None:
+        message = f"ids that begin with {own!r} are those of feedback that the service makes"
+        raise InvalidInput(message, field="feedback_id", remedy="begin the id with another word, or leave it out")
 
 
 def _rater(name: object) -> str:

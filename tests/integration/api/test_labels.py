@@ -1,5 +1,7 @@
 """Labelling: the queue over HTTP, the page, the verb, and what is learned from a label."""
 
+import hashlib
+import time
 from html.parser import HTMLParser
 
 import pytest
@@ -7,8 +9,8 @@ import pytest
 from ragbandit.client import Client
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
-from ragbandit.shared.errors import Conflict
-from ragbandit.shared.types import LabelRequest
+from ragbandit.shared.errors import Conflict, InvalidInput
+from ragbandit.shared.types import OWN_BEGINNINGS, DecisionId, Feedback, FeedbackId, LabelRequest
 from tests.support.additions import needs
 from tests.support.examples import made_paired_answer
 from tests.support.servers.http_service import refused
@@ -140,6 +142,56 @@ def test_the_first_label_stays_whoever_gives_the_second(asking, with_keys):
     refused(label(bob, right=False), 409, "CONFLICT", field="item")
     [kept] = asking.router.decision(key).feedback
     assert (kept.source, kept.value) == ("label", 1.0)
+
+
+def old_label(decision_id, **changed):
+    """A row under the id that the last release gave to the label of a decision."""
+    digest = hashlib.sha256((changed.pop("of", decision_id)).encode()).hexdigest()[:40]
+    row = {"kind": "rating", "value": 1.0, "source": "label", "received_at": time.time(), "rater": "ann"}
+    return Feedback(id=FeedbackId(f"label-{digest}"), decision_id=DecisionId(decision_id), **(row | changed))
+
+
+def test_a_label_of_the_last_release_counts_as_given(asking):
+    """The same label again is a duplicate and another one a conflict, so that two releases store one label."""
+    key = answered(asking, "Who wrote Dracula?")
+    asking.router.store.add_feedback([old_label(key)])
+    body = {"item": key, "right": True}
+    assert asking.http.post("/v1/label-queue", json=body).json() == {"duplicate": True}
+    refused(asking.http.post("/v1/label-queue", json=body | {"right": False}), 409, "CONFLICT", field="item")
+    assert len(asking.router.decision(key).feedback) == 1
+
+
+def test_nobody_takes_the_place_of_a_label(asking):
+    """A caller's rating under the id of the last release, and a label of another tenant's decision, do not count as the
+    label.
+    """
+    key, other = (answered(asking, f"Who wrote {book}?", tenant=book) for book in ("Dracula", "Emma"))
+    asking.router.store.add_feedback([old_label(key, source="code"), old_label(key, of=other)])
+    for item in (key, other):
+        body = {"item": item, "right": False}
+        assert asking.http.post("/v1/label-queue", json=body).json() == {"duplicate": False}
+        assert asking.http.post("/v1/label-queue", json=body).json() == {"duplicate": True}
+        assert ("label", 0.0) in {(one.source, one.value) for one in asking.router.decision(item).feedback}
+
+
+def test_a_callers_id_may_not_begin_as_one_of_the_service(asking):
+    """Ids of labels, scores and imports are refused by name at every door, and the library; what follows is free."""
+    key, http = answered(asking, "Who wrote Dracula?", session_id="s"), asking.http
+    assert set(OWN_BEGINNINGS) >= {"label-", "judge-", "check-", "import-", "imported-", "labelled-", "rating-"}
+    for own in OWN_BEGINNINGS:
+        given = {"rating": True, "feedback_id": f"{own}1"}
+        body = {"decision_id": key, **given}
+        refused(http.post("/v1/feedback", json=body), 422, "INVALID_INPUT", field="feedback_id")
+        header = {"idempotency-key": f"{own}1"}
+        sent = http.post("/v1/feedback", json={"decision_id": key, "rating": True}, headers=header)
+        refused(sent, 422, "INVALID_INPUT", field="feedback_id")
+        [item] = http.post("/v1/feedback/batch", json={"items": [body]}).json()["items"]
+        assert item["error"]["field"] == "feedback_id"
+        refused(http.post("/v1/sessions/s/end", json={"feedback": given}), 422, "INVALID_INPUT", field="feedback_id")
+        with pytest.raises(InvalidInput, match=own):
+            asking.router.feedback(key, **given)
+    assert asking.router.decision(key).feedback == ()
+    assert http.post("/v1/feedback", json={"decision_id": key, "rating": True, "feedback_id": "a-label-1"}).is_success
 
 
 @needs("dashboard")

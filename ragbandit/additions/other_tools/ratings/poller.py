@@ -27,6 +27,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.reading.fields import words_of
 from ragbandit.shared.texts.redaction import shown_variable
+from ragbandit.shared.types import own_feedback_id
 from ragbandit.workers.running.context import Context
 
 log = logging.getLogger("ragbandit.worker")
@@ -120,5 +121,5 @@ class RatingPoller:
         # Without an id, equal values at one time would be one rating.
         own = [record["decision_id"], record["rater"]] if row.get("id") is None else []
         identity = canonical([self._field, row.get("id"), record["feedback_id"], record["rating"], *own])
-        key = f"rating-{sha256(identity.encode('utf-8', 'replace')).hexdigest()[:40]}"
+        key = own_feedback_id("rating", digest=sha256(identity.encode("utf-8", "replace")).hexdigest()[:40])
         return {**record, "decision_id": next(iter(matches), message), "feedback_id": key}

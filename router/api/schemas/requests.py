@@ -285,7 +285,7 @@ class FeedbackBody(RequestBody):
     decision_id: Annotated[DecisionIdText, limits(ID)]
     """The decision that is judged, or its chat completion."""
     feedback_id: Annotated[Text, limits(ID)] = None
-    """Your own id; it makes the feedback idempotent."""
+    """Your own id; it makes the feedback idempotent. Beginnings of the service's own ids, as label-, are refused."""
     label: Annotated[
         str | list[NotBlank] | None,
         wanted("text, a list of texts or null"),

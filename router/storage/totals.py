@@ -247,7 +247,7 @@ _COUNTED: Final = {
     outcomes: ("decision_id", ("answered", "failed", "cancelled")),
 }
 #: totals that `_recheck` corrects
-_DRAWS: Final = ("decided", "turns", "explored", "faults")
+_DRAWS: Final = ("decided", "turns", "explored", "forced", "killed", "faults")
 _FLAGS: Final = (*_DRAWS, "answered", "failed", "cancelled")
 _RECHECKED: Final = (*_FLAGS, "dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency")
 
@@ -307,6 +307,7 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
         elif table is decisions:
             facts = QueriedFacts.of_row(row)
             flags = {"explored": row["explored"], "faults": row["faulty"]}
+            flags |= {"forced": facts.arm_by == "caller", "killed": facts.arm_by == "kill switch"}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
             if facts.has_callers_id:

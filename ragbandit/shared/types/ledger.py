@@ -229,6 +229,10 @@ class ArmTotals:
     explored: int = 0
     #: turns of earlier decisions with this arm; `decided` does not include them
     turns: int = 0
+    #: decisions whose arm the caller chose
+    forced: int = 0
+    #: decisions made while the kill switch was on
+    killed: int = 0
     #: decisions for which the policy's own pmf could not be used
     faults: int = 0
     #: outcomes with an answer, or with a spent budget

@@ -12,6 +12,7 @@ from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.errors import InvalidInput
 from tests.conftest import World, made_settings
 from tests.integration.storage.test_totals import lived
+from tests.support.examples import made_decision
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,15 @@ def test_arms_and_points_add_up(world):
     whole = read(world, step=86_400)
     assert len(whole.points) == 1
     assert whole.points[0].totals.answered == 10
+
+
+def test_arms_of_callers_and_of_the_kill_switch_are_counted(make_world):
+    """An overview counts the decisions whose arm the caller chose, and those of the kill switch."""
+    world = make_world()
+    for number, by in enumerate((None, "caller", "kill switch", "kill switch", "limit")):
+        world.store.add_decisions([made_decision(f"d-{number}", made_at=world.now, arm_by=by)])
+    totals = read(world, until=world.now + 60.0).totals
+    assert (totals.decided, totals.forced, totals.killed) == (5, 1, 2)
 
 
 def test_what_is_not_counted_yet_is_read(make_world, monkeypatch):

@@ -34,6 +34,7 @@ from starlette.routing import Route
 
 from benchmarks.calls import measured as measured_calls, print_calls
 from benchmarks.figures import machine, percentiles
+from benchmarks.litellm_proxy import LITELLM_ENVIRONMENT, litellm_command
 from benchmarks.service_process import environment, free_port
 
 WORDS: Final = [f"word{number} " for number in range(20)]
@@ -147,14 +148,9 @@ def servers(
             subprocess.run(migrate, env=environment() | store, stdout=subprocess.DEVNULL, check=True)
         start("ragbandit", sys.executable, "-m", "ragbandit", "up", "--config", str(config), **store)
         if litellm is not None:
-            proxy = Path(folder, "litellm.yaml")
-            names = ("small", "large")
-            lists = [{"model_name": "auto", "litellm_params": _upstream(name, url=model)} for name in names]
-            proxy.write_text(yaml.safe_dump({"model_list": lists, "litellm_settings": {"telemetry": False}}))
-            given = ("--config", str(proxy), "--port", str(ports["litellm"]), "--host", "127.0.0.1")
-            flags = {"LITELLM_MODE": "PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-            flags["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
-            start("litellm", str(litellm / "bin" / "litellm"), *given, **flags)
+            models = [_upstream(name, url=model) for name in ("small", "large")]
+            command = litellm_command(litellm, models=models, folder=Path(folder), port=ports["litellm"])
+            start("litellm", *command, **LITELLM_ENVIRONMENT)
         if portkey is not None:
             script = portkey / "node_modules/@portkey-ai/gateway/build/start-server.js"
             start("portkey", "node", str(script), "--headless", f"--port={ports['portkey']}")

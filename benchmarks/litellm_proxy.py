@@ -1,4 +1,4 @@
-"""LiteLLM's proxy beside a measured service: its command and its environment."""
+"""LiteLLM's proxy, which is measured with a service: its command and its environment."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 A body has the shape of a real request: a system prompt, twenty tools with schemas, and a growing history of calls and
 their results. Messages are written as by Claude Code 2.1, Responses as by Codex 0.171. Texts are made from a fixed
-seed, so every run sends the same ones; each result names its conversation, so no two conversations share one.
+seed, so every run sends the same requests. Each result names its conversation, so no two conversations share a result.
 """
 
 import json
@@ -22,7 +22,7 @@ _TOOLS: Final = (
     *("TaskGet", "TaskList", "TaskOutput", "TaskStop", "TaskUpdate", "WebFetch", "WebSearch", "Workflow", "Write"),
     "mcp__tracker__search",
 )
-#: words of made texts: names, marks that JSON escapes, and letters that are no ASCII
+#: words of made texts: names, marks that JSON escapes, and letters outside ASCII
 _VOCABULARY: Final = (
     "the value of each row is read once and written back when its lock is free , so a caller waits def return self . "
     "rows [ index ] if none else raise for name in items : = == -> import from class 'text' \"quoted\" \\n \\\\server "

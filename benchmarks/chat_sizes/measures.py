@@ -177,13 +177,16 @@ def counted(cell: Cell, *, gateway: Gateway, chats: int) -> Measured:
     """The instructions of a gateway in this cell."""
     assert gateway.callgrind is not None
     each = min(2, chats) if cell.pieces > 100 else max(1, chats // cell.callers)
+    gateway.callgrind.switch_on()
+    await_start(gateway, cell=cell)  # a server that is being translated closes connections
     talk(gateway, cell=cell, name=f"warm{time.monotonic_ns()}", chats=2)
-    line = Measured(cell=cell, gateway=gateway.name)
-    gateway.callgrind.start()
+    gateway.callgrind.counted()
+    time.sleep(_IDLE_S)
+    idle, began = gateway.callgrind.counted() / _IDLE_S, time.monotonic()
     talk(gateway, cell=cell, name=f"counted{time.monotonic_ns()}", chats=each)
     time.sleep(_AFTER_S)
-    line.instructions = gateway.callgrind.stop() / each / cell.callers
-    return line
+    total = gateway.callgrind.counted() - idle * (time.monotonic() - began)
+    return Measured(cell=cell, gateway=gateway.name, instructions=total / each / cell.callers)
 
 
 _NAMES: Final = str.maketrans(":=.", "___")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-#: options of valgrind: it counts only between `Callgrind.start` and `stop`
+#: options of valgrind: it counts from `Callgrind.switch_on`
 CALLGRIND: Final = ("valgrind", "--tool=callgrind", "--instr-atstart=no", "--fair-sched=yes")
 _TOTAL: Final = re.compile(r"^(?:summary|totals): (\d+)", re.MULTILINE)
 #: longest wait for a written count, seconds
@@ -49,16 +49,14 @@ class Callgrind:
         """The words before a command whose instructions are counted."""
         return (*CALLGRIND, f"--callgrind-out-file={folder}/callgrind.%p")
 
-    def start(self) -> None:
-        """Count from here."""
+    def switch_on(self) -> None:
+        """Count from here. The process is slow until its code has been translated again."""
         self._control("-i", "on")
-        self._control("-z")
 
-    def stop(self) -> float:
-        """Millions of instructions since `start`, of all threads."""
+    def counted(self) -> float:
+        """Millions of instructions since the last call, of all threads."""
         before = set(self._folder.glob("callgrind.*"))
         self._control("-d")
-        self._control("-i", "off")
         give_up = time.monotonic() + _WRITE_S
         while time.monotonic() < give_up:
             for file in set(self._folder.glob("callgrind.*")) - before:

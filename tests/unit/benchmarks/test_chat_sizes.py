@@ -79,7 +79,7 @@ def test_a_conversation_grows_by_a_call_and_its_result(door):
 
 
 def test_a_small_chat_has_no_history():
-    """A chat of 0.3 kB asks one question, another one each time."""
+    """A chat of 0.3 kB asks one question, and each time a new one."""
     made = Conversation.made(Cell.read("chat:0.3:whole:pieces=1"), name="one")
     before = json.loads(made.body())["messages"]
     made.add(Answer(text="0@5 ", call=""), number=1)

@@ -134,6 +134,9 @@ class Comparison:
     """Verdict on the quality."""
     missing: str | None
     """What is missing for a verdict, and about how long it takes; null if there is a verdict."""
+    assumption: str | None = None
+    """What the verdict assumes of unjudged answers, and what would check it; null without a verdict, or if nothing is
+    assumed."""
     progress: float
     """Share of the evidence that surely suffices for a verdict, in [0, 1]; 1 with a verdict, which may come before."""
 
@@ -157,6 +160,7 @@ def compare(
     unsteady: str | None = None,
     bounded: int = 0,
     second_arm: ArmName | None = None,
+    assumption: str | None = None,
 ) -> Comparison:
     """Make a comparison with its verdict.
 
@@ -166,7 +170,7 @@ def compare(
     outlook: how many times the rated questions so far a verdict takes; None to compute it from the interval
     unsteady: why it is not known how long a verdict takes, although there is an outlook: something else than the policy
         decides. Then two ways that hardly differ are not "as good" either
-    bounded, second_arm: see `Comparison`
+    bounded, second_arm, assumption: see `Comparison`
     """
     quality = Difference() if quality is None else quality
     if quality.effective_rows < needed:  # a mean of a few answers is no finding
@@ -211,6 +215,7 @@ def compare(
         confidence=confidence,
         verdict=verdict,
         quality_verdict=quality_verdict,
+        assumption=None if verdict == quality_verdict == NOT_KNOWN else assumption,
         missing=missing,
         progress=progress,
     )

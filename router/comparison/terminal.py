@@ -19,7 +19,7 @@ from ragbandit.shared.texts.formats import number, one_line, percent
 
 WIDTH: Final = 80
 #: largest number of bars on one screen, of actions, and of lines of the sentence and of other texts
-_BARS, _ACTIONS, _SENTENCE, _OTHER = 5, 2, 4, 2
+_BARS, _ACTIONS, _SENTENCE, _OTHER = 5, 2, 6, 2
 #: width of a bar, and least width of its name
 _BAR, _NAME = 21, 10
 #: the signs of a bar, for output that is not Unicode

@@ -10,12 +10,14 @@ from ragbandit.shared.texts.formats import decimal, money, number, percent
 COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "worse": "bad", NOT_KNOWN: "busy"}
 STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
 #: a cost that grows to this many times or more is given in times, up to a most; below in percent
+#: share of judged questions from which on a verdict assumes nothing of the others
+_NEARLY_ALL: Final = 0.9
 _LEAST_TIMES: Final = 10
 _MOST_TIMES: Final = 1_000
 
 
 def sentence(comparison: Comparison) -> str:
-    """The verdict with its numbers. A difference that is not known yet has no point estimate."""
+    """The verdict with its numbers and what it assumes. A difference that is not known yet has no point estimate."""
     first, second, reward = comparison.first, comparison.second, comparison.reward
     if comparison.verdict == NOT_KNOWN:
         parts = [f"whether {first} is better than {second} is not known yet"]
@@ -26,8 +28,18 @@ def sentence(comparison: Comparison) -> str:
         parts = [f"{first} is as good as {second} (reward {interval_words(reward)} a question)"]
     else:
         parts = [f"{first} is {comparison.verdict} than {second}: {difference(reward)} reward a question"]
-    parts += [text for text in (quality_words(comparison), cost_words(comparison)) if text]
+    parts += [text for text in (quality_words(comparison), cost_words(comparison), comparison.assumption) if text]
     return "; ".join(parts)
+
+
+def assumption_words(judged: float) -> str | None:
+    """What a verdict assumes if this share of its questions was judged by raters who chose what to judge, and what
+    would check it; None if nearly all were judged.
+    """
+    if judged >= _NEARLY_ALL:
+        return None
+    share = percent(round(judged, 2))
+    return f"assumed: nobody chose what to rate by how good it was ({share} judged); `judge.share` would check it"
 
 
 def against(comparisons: Sequence[Comparison]) -> list[str]:

@@ -47,6 +47,7 @@ from ragbandit.shared.types import (
     ArmBy,
     ArmName,
     CandidateNote,
+    LabelRequest,
     Matrix,
     Vector,
     candidate_note,
@@ -165,7 +166,7 @@ _SAME_CHARS: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
-_JUDGED: Final = ("quality", "reward", "by_judge", "counts", "cluster", "best", "worst")
+_JUDGED: Final = ("quality", "reward", "by_judge", "is_drawn", "counts", "cluster", "best", "worst")
 _COLUMNS: Final = ("made_at", "tenant", "price", "arm", *_JUDGED, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
 #: smaller differences between two probabilities are rounding: a policy does not differ from itself
@@ -241,6 +242,8 @@ class ReportRows:
     #: number of each rating's rater and question: ratings that one API key gave to one question have the same number,
     #: -1 without a rating; None if no two ratings have the same number
     cluster: Choices | None = None
+    #: whether the judgement was drawn with a known probability: a label of the queue, or the judge's score
+    is_drawn: Flags | None = None
     #: probabilities that `ReportScope.version` gives the arms that could be drawn, shape (n, K); None without a version
     candidate: Matrix | None = None
     #: what decided the newest questions until the end of the period, the newest first
@@ -267,6 +270,13 @@ class ReportRows:
         offered it without a chance.
         """
         return self.could_draw(arm) if self.limits is None else self.is_offered(arm)
+
+    @property
+    def judged(self) -> float:
+        """Share of the rows that are judged; 1 if only drawn rows are, so that no rater chose what to judge."""
+        is_judged = ~np.isnan(self.quality)
+        chosen = is_judged if self.is_drawn is None else is_judged & ~self.is_drawn
+        return float(is_judged.mean()) if chosen.any() else 1.0
 
     def is_offered(self, arm: int) -> Flags:
         return self.pmf[:, arm] > 0.0 if self.offered is None else self.offered[:, arm]
@@ -449,6 +459,7 @@ class _Rows:
                 row["quality"] if rated else np.nan,
                 reward_of(row, setting=scope.reward) if rated else np.nan,
                 by_judge,
+                by_judge or (row["judged_by"] == "label" and _is_asked(facts)),
                 drawn_weight(facts, source=row["judged_by"] or ""),
                 self._cluster(row) if rated else -1,
                 *_possible(row, setting=scope.reward, is_rated=rated),
@@ -516,6 +527,7 @@ class _Rows:
             reward=columns["reward"],
             **self._bounds(columns, setting=scope.reward),
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
+            is_drawn=columns["is_drawn"] > 0.0,
             cluster=columns["cluster"].astype(np.intp) if len(self.clusters) < is_rated.sum() else None,
             deciders=deciders,
             offered=is_offered,
@@ -579,6 +591,12 @@ def _possible(row: RowMapping, *, setting: RewardSettings | None, is_rated: bool
         cost = cost_of_terms(row["steps"], cost_value(row["cost"]), terms=setting.cost)
     best, worst = (quality - setting.weight * cost for quality in (1.0, 0.0))
     return min(max(best, setting.minimum), setting.maximum), min(max(worst, setting.minimum), setting.maximum)
+
+
+def _is_asked(facts: Mapping[str, Any]) -> bool:
+    """Whether the label queue drew the answer."""
+    request = LabelRequest.of(facts)
+    return request is not None and request.asked
 
 
 def _price(row: RowMapping) -> str:

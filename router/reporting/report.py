@@ -13,6 +13,7 @@ import numpy as np
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
+from ragbandit.router.comparison.words import assumption_words
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.learning.monitoring.sample_ratio import lately
@@ -118,7 +119,7 @@ def report_of(
     weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
     result = Report(
         state=state,
-        advice=None if state is not None or alarm is not None else _fix(arms),
+        advice=None if state is not None or alarm is not None else _fix(arms, assumed=assumption_words(log.judged)),
         since=scope.since,
         until=scope.until,
         tenant=scope.tenant,
@@ -180,13 +181,14 @@ def _arm_to_compare(
     return int(np.bincount(log.arm).argmax()), "the most used arm, since too few answers show which is best"
 
 
-def _fix(arms: Sequence[Comparison]) -> str | None:
+def _fix(arms: Sequence[Comparison], *, assumed: str | None) -> str | None:
     ends = [(one.reward.high, one.second_arm) for one in arms if one.reward.high is not None]
     end, arm = min(ends, default=(math.inf, ""))
     questions = max((one.questions for one in arms), default=0)
     if end >= WORTH or questions < FEWEST_TO_FIX:
         return None
-    return f"fix: always {arm} earns as much; `ragbandit advise` says whether a policy that has learned earns more"
+    text = f"fix: always {arm} earns as much{'' if assumed is None else f' ({assumed})'}"
+    return f"{text}; `ragbandit advise` says whether a policy that has learned earns more"
 
 
 class ComparedWays(NamedTuple):
@@ -335,6 +337,7 @@ def compared_ways(
         blocked=blocked,
         outlook=None if first is not None else outlook or math.inf,
         unsteady=unsteady,
+        assumption=assumption_words(log.judged),
     )
     return ComparedWays(comparison, scores, outlook)
 
@@ -402,9 +405,7 @@ def _about_total(total: Comparison, report: Report, log: ReportRows) -> Iterator
         "often you look"
     )
     yield (
-        f"rated: {'; '.join(_rated_shares(log))}. The rated answers of an arm stand for its others, which holds if "
-        "nobody chooses what to rate by how good it is; labels and scores that were drawn here count by their "
-        "probabilities"
+        f"rated: {'; '.join(_rated_shares(log))}. Labels and scores that were drawn here count by their probabilities"
     )
     if total.bounded:
         yield (

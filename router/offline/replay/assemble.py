@@ -46,6 +46,7 @@ class ResultAssembler:
     candidates: Sequence[CandidateSpec]
     evidence: LogMoments
     baseline: int | None  #: index of the candidate that is the baseline; None for the logged policy
+    assumption: str | None = None  #: see `Comparison`
 
     def result(self, descriptions: Sequence[Description], *, skipped: Sequence[BadRow], **about: Any) -> ReplayResult:
         against = LOGGED_POLICY
@@ -178,6 +179,7 @@ class ResultAssembler:
             seconds=None if times is None else times[1] - times[0],
             needed=FEWEST_EFFECTIVE,
             blocked=self._blocked(evidence, *sides, reward=parts["reward"]),
+            assumption=self.assumption,
             **parts,
         )
 

@@ -12,10 +12,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from ragbandit.router.comparison.words import assumption_words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress, Tally, no_progress
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
@@ -110,6 +111,7 @@ def replay(
         executor=executor,
         progress=progress,
         more_notes=log.notes(),
+        judged=log.judged(),
     )
     columns = {spec.name: spec.what for spec in specs or () if spec.kind == "column"}
     if pmfs is not None:
@@ -190,12 +192,14 @@ def estimate_candidates(
     executor: Executor | None = None,
     progress: Progress = no_progress,
     more_notes: Sequence[str] = (),
+    judged: float = 1.0,
 ) -> ReplayResult:
     """Judge candidates from the columns of a log.
 
     descriptions: descriptions of the candidates, in the same order.
     since: time before which decisions were not read, seconds since the epoch; None if all were read.
     executor: reads the parts; default threads of this process.
+    judged: share of the decisions that were judged, so that they are rows of the log.
     Raises InvalidInput for an impossible row, an empty log, or an unknown baseline.
     """
     baseline = baseline_of(plan, candidates)
@@ -213,7 +217,8 @@ def estimate_candidates(
     rows = sum(summary.rows for summary in summaries.values())
     second: ScoredRows = merged("judged", partial(measure_part, origin=main, measure=measure, rows=rows))
     evidence = LogMoments.of(summaries[main], measure=measure, sums=second.segments)
-    assembler = ResultAssembler(plan=plan, candidates=candidates, evidence=evidence, baseline=baseline)
+    about: dict[str, Any] = {"plan": plan, "candidates": candidates, "baseline": baseline}
+    assembler = ResultAssembler(evidence=evidence, assumption=assumption_words(judged), **about)
     return assembler.result(
         descriptions,
         log=log,
@@ -310,6 +315,7 @@ def replay_pmfs(
         plan=Plan(folds=folds, baseline=baseline),
         log="a log in memory",
         progress=progress,
+        judged=log.opened.judged(),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from sqlalchemy import and_, func, not_, select, true
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
@@ -36,6 +37,7 @@ from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
+from ragbandit.router.storage.sql.tables import closures, decisions, updates, waiting
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import moment, money
 from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
@@ -197,6 +199,27 @@ class OpenLog:
         shares = "; ".join(f"{arm} {money(dollars, 'dollars')}" for arm, dollars in late.items())
         what = "dollars that came after the decision was learned, so that no reward has them"
         return [f"{what}: {shares}"] if late else []
+
+    def judged(self) -> float:
+        """Share of the store's decisions that were judged, so that they are rows of this log.
+
+        It is 1 for other logs, and if nobody but the judge judged.
+        """
+        if not self.in_store:
+            return 1.0
+        # A decision is learned, closed or waiting.
+        is_judged = and_(updates.c.source == "explicit", updates.c.sample_weight > 0.0)
+        by_judge = func.coalesce(updates.c.judged_by, "") == "judge"
+        parts = [(updates, is_judged & ~by_judge), (updates, is_judged & by_judge), (updates, not_(is_judged))]
+        counts = list[int]()
+        with self._ledger() as ledger, ledger.database.read() as connection:
+            for table, condition in (*parts, (closures, true()), (waiting, true())):
+                query = select(func.count()).select_from(table).where(table.c.policy == ledger.label, condition)
+                if self.since is not None:
+                    query = query.join(decisions, table.c.decision_id == decisions.c.id)
+                    query = query.where(decisions.c.made_at >= self.since)
+                counts.append(connection.execute(query).scalar_one())
+        return (counts[0] + counts[1]) / sum(counts) if counts[0] else 1.0
 
     def _serving(self) -> Settings | None:
         with self._ledger() as ledger, ledger.database.read() as connection:

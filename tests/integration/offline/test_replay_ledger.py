@@ -4,14 +4,15 @@ import json
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
+from ragbandit.router.comparison import words
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import ledger_source
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, open_log, replay
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.replay_logs import close, lived_rows
@@ -48,6 +49,24 @@ def test_pages_and_memory_agree(ledger_of_rows, monkeypatch):
     assert in_pages.rows == 130
     assert "different questions" in in_pages.notes[0]
     close(replace(in_pages, since=None), in_memory)
+
+
+def test_the_assumption_of_a_replayed_verdict(ledger_of_rows, database):
+    """If fewer than nine tenths of the ledger's decisions are judged by people, every verdict has its assumption."""
+    log = ledger_of_rows(lived_rows(150))
+    [*_, whole] = (one.comparison for one in replay(log, candidates=CANDIDATES).candidates)
+    assert (log.judged(), whole.assumption) == (1.0, None)
+    with database.write() as connection:
+        unrated = {"policy": "main", "decision_id": "unrated", "decided_at": 1.7e9, "run_by": "caller"}
+        flags = dict.fromkeys(("has_outcome", "has_feedback", "has_reward"), False)
+        connection.execute(insert(waiting), [unrated | flags | {"decision_id": f"unrated-{n}"} for n in range(50)])
+    found = replay(log, candidates=CANDIDATES)
+    known = [one.comparison for one in found.candidates if one.comparison.verdict != "not known yet"]
+    assert log.judged() == 0.75
+    assert known
+    assert {one.assumption for one in known} == {words.assumption_words(0.75)}
+    assert all("(75 % judged)" in words.sentence(one) for one in known)
+    assert open_log(config=log.settings, since=1.7e9).judged() == 1.0
 
 
 def test_pages_of_the_columns_and_of_the_rows_agree(ledger_of_rows, monkeypatch):

@@ -30,7 +30,7 @@ STORES = {
     "fresh": ("", 0, 0),
     "one rating": ("policy: {name: uniform}", 12, 1),
     "safe start": ("policy: {incumbent: dear, holdback: {arm: dear, share: 0.1}}", 40, 30),
-    "known": ("policy: {name: uniform}", 160, 160),
+    "known": ("policy: {name: uniform}", 160, 140),
     "few rated": ("policy: {holdback: {arm: dear, share: 0.5}}", 40, 8),
     # less than the first questions cost, so that it is spent at any hour of the day
     "budget": ("tenants: {default: {dollars_per_day: 0.02}}", 60, 40),
@@ -143,6 +143,17 @@ def test_one_verdict_and_one_word_for_quality(screens):
         verdict, against = said["verdict"].pop()
         assert (verdict, against) == (total["verdict"], total["second"])
         assert said["quality"] == {() if total["quality_verdict"] == "not known yet" else (total["quality_verdict"],)}
+
+
+def test_one_assumption(screens):
+    """Every screen with a verdict that fewer than nine tenths of the judged questions support has its assumption."""
+    total = screens.report["total"]
+    assumption = None if total is None else total["assumption"]
+    assert (assumption is not None) == (screens.name == "known")
+    for screen, text in screens.texts.items():
+        plain = text.replace("`", "")
+        assert ("nobody chose what to rate" in plain) == (assumption is not None), screen
+        assert assumption is None or assumption.replace("`", "") in plain, screen
 
 
 def test_what_decides_is_said_of_learning_too(screens):

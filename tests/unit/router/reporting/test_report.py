@@ -31,7 +31,8 @@ def test_the_sentence_has_money_verdict_and_the_parts_that_are_known():
     assert worse.startswith("Last 7 days: 4,000 questions for $")
     assert " with always premium; routing is worse than always premium: -0." in worse
     assert "; quality worse (0." in worse
-    assert worse.endswith(" % less cost.")
+    assumed = "assumed: nobody chose what to rate by how good it was (31 % judged); `judge.share` would check it."
+    assert worse.endswith(f" % less cost; {assumed}")
     log = made(WORLDS[2], count=1_000, seed=1).log
     found = reported(log, against="premium")
     assert found.total.verdict == "not known yet"
@@ -106,6 +107,28 @@ def test_the_learning_curve(early, scale, even):
         [curve.fixed[-1] + end for end in (found.total.reward.low, found.total.reward.high)]
     )
     assert ("Routing was behind and is ahead" in curve.note) == (even is not None)
+
+
+def test_a_verdict_has_its_assumption():
+    """A verdict with fewer than nine tenths of its questions judged says what it assumes and what checks it, and so
+    does the advice; one with more, with drawn judgements only, or that is not known, says nothing of it.
+    """
+    run = made(WORLDS[6], count=2_000, seed=1)
+    rows, random = np.arange(2_000), np.random.default_rng(2).random(2_000)
+    served = run.quality[rows, run.log.arm]
+    some, most = (replace(run.log, quality=np.where(random < share, served, np.nan)) for share in (0.88, 0.92))
+    found = reported(some, against="premium").total
+    assert found.verdict == "worse"
+    assert found.assumption.startswith("assumed: nobody chose what to rate by how good it was (88 % judged)")
+    drawn = replace(some, is_drawn=~np.isnan(some.quality))
+    mixed = replace(some, is_drawn=drawn.is_drawn & (rows > 100))
+    assert [reported(log, against="premium").total.assumption for log in (most, drawn)] == [None, None]
+    assert reported(mixed, against="premium").total.assumption == found.assumption
+    assert found.assumption in reported(some, against="premium").sentence
+    assert reported(some, against="premium", alarm="uneven").total.assumption is None
+    best = np.where(np.isnan(some.quality), np.nan, np.where(some.arm == 1, 0.9, 0.2))
+    advice = reported(replace(some, reward=best)).advice
+    assert advice.startswith(f"fix: always standard earns as much ({found.assumption}); ")
 
 
 def test_an_alarm_leaves_no_verdict():
@@ -249,7 +272,7 @@ def test_no_verdict_on_the_reward_is_false():
 
 def test_the_ratings_that_a_verdict_lacks_are_named():
     """A report without a verdict names how many unrated answers of the compared arm to rate, and these ratings settle
-    it; the notes have each arm's share of rated answers, and what is assumed of the others.
+    it; the notes have each arm's share of rated answers.
     """
     run = made(WORLDS[6], count=2_000, seed=1)
     found = reported(run.log, against="premium")
@@ -263,7 +286,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     )
     assert (found.total.verdict, text in shown.actions) == ("not known yet", True)
     assert [finding.what for finding in of_report(found, settings=settings)] == [text]
-    assert any("which holds if nobody chooses what to rate by how good it is" in note for note in shown.notes)
+    assert any(note.startswith("rated: ") for note in shown.notes)
     premium = run.log.arms.index("premium")
     unrated = np.flatnonzero((run.log.arm == premium) & np.isnan(run.log.quality))
     rated = np.random.default_rng(1).choice(unrated, found.to_rate, replace=False)

@@ -211,6 +211,13 @@ def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))
 
 
+def retracted(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
+    """The judgements that their raters took back and did not give again. feedback: in the order received."""
+    last = {_rater_and_kind(item): item for item in feedback}
+    given = {_rater_and_kind(item): item for item in feedback if not is_retraction(item)}
+    return tuple(given[rater] for rater, item in last.items() if is_retraction(item) and rater in given)
+
+
 def is_retraction(item: Feedback) -> bool:
     """Whether the feedback retracts an earlier one of its rater. An event without a value is not a retraction."""
     return item.value is None and item.kind != "event"

@@ -25,10 +25,11 @@ from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.learning.sources import drawn_weight
+from ragbandit.router.learning.sources import drawn_weight, retracted
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.storage.decisions.tasks import STOPPED
+from ragbandit.router.storage.rows.conversion import feedback_value
 from ragbandit.router.storage.rows.outcome_rows import Amounts, cost_value, spent_of
 from ragbandit.router.storage.rows.queried_facts import (
     FACT_COLUMNS,
@@ -47,6 +48,7 @@ from ragbandit.shared.types import (
     ArmBy,
     ArmName,
     CandidateNote,
+    Feedback,
     LabelRequest,
     Matrix,
     Vector,
@@ -147,6 +149,8 @@ class Report:
     """By price; empty if there is only one price."""
     weeks: tuple[Comparison, ...]
     """By week, from Monday 00:00 UTC; empty if there is only one week."""
+    retracted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Arm -> number of its ratings that were retracted before they were learned: `good` (0.5 or more) and `bad`."""
     left_out: Mapping[str, int]
     """Reason -> number of questions that no comparison includes; estimated if the report is made from a sample."""
     notes: tuple[str, ...]
@@ -167,7 +171,9 @@ _SAME_CHARS: Final = 2000
 MOST_ROWS: Final = 30_000
 UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _JUDGED: Final = ("quality", "reward", "by_judge", "is_drawn", "counts", "cluster", "best", "worst")
-_COLUMNS: Final = ("made_at", "tenant", "price", "arm", *_JUDGED, *UNITS)
+#: numbers about judgements that `quality` does not contain
+_BESIDES: Final = ("score", "score_counts", "retracted")
+_COLUMNS: Final = ("made_at", "tenant", "price", "arm", *_JUDGED, *_BESIDES, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
 #: smaller differences between two probabilities are rounding: a policy does not differ from itself
 _ROUNDING: Final = 1e-6
@@ -244,6 +250,12 @@ class ReportRows:
     cluster: Choices | None = None
     #: whether the judgement was drawn with a known probability: a label of the queue, or the judge's score
     is_drawn: Flags | None = None
+    by_judge: Flags | None = None  #: whether `quality` is the judge's score
+    #: the judge's score, whoever else rated, and the number of rows that it represents; None if the judge gave none
+    score: Vector | None = None
+    score_counts: Vector | None = None
+    #: a rating that was retracted before it was learned, NaN without one; None if there is none
+    retracted: Vector | None = None
     #: probabilities that `ReportScope.version` gives the arms that could be drawn, shape (n, K); None without a version
     candidate: Matrix | None = None
     #: what decided the newest questions until the end of the period, the newest first
@@ -260,6 +272,16 @@ class ReportRows:
     def sample(self) -> Sample | None:
         read = len(self.arm) + sum(self.left_out.values())
         return None if self.whole is None else Sample(questions=read, out_of=self.whole)
+
+    def rated_as(self, quality: Vector, *, counts: Vector | None) -> "ReportRows":
+        """The same answers with other qualities; NaN if an answer has none."""
+        reward = self.reward
+        if reward is not None:
+            other = quality
+            if self.best is not None and self.worst is not None:
+                other = self.worst + quality * (self.best - self.worst)
+            reward = np.where(quality == self.quality, reward, other)
+        return replace(self, quality=quality, reward=reward, counts=counts)
 
     def could_draw(self, arm: int) -> Flags:
         """The rows that could have drawn the arm."""
@@ -380,24 +402,37 @@ _RATED_TEXT: Final = (
 
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
+    in_scope = and_(scope.condition, in_sample(questions, most=scope.most))
     query = select(
-        *decisions.c["made_at", "tenant", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
+        *decisions.c["id", "made_at", "tenant", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
         *FACT_COLUMNS,
         *outcomes.c["cost", "steps"],
         scope.is_open.label("is_open"),
         exists().where(*_stopped_in(scope.label)).label("is_stopped"),
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
+        updates.c.feedback_ids,
         updates.c.cost.label("charged"),
         *_RATED_TEXT,
     ).select_from(decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger))
-    query = query.where(scope.condition, in_sample(questions, most=scope.most)).order_by(
-        decisions.c.made_at.desc(), decisions.c.id.desc()
-    )
-    rows = _Rows()
+    query = query.where(in_scope).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
+    rows = _Rows(retracted=_retracted_ratings(connection, in_scope))
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
         for row in result.mappings():
             rows.add(row, scope=scope)
     return rows
+
+
+def _retracted_ratings(connection: Connection, condition: ColumnElement[bool]) -> dict[str, Feedback]:
+    """Decision -> its last rating that was retracted."""
+    other = feedback.alias()
+    is_taken_back = other.c.decision_id == decisions.c.id, other.c.kind == "rating", other.c.value == "null"
+    query = select(feedback).join(decisions, feedback.c.decision_id == decisions.c.id)
+    query = query.where(condition, exists().where(*is_taken_back)).order_by(*feedback.c["received_at", "id"])
+    given: dict[str, list[Feedback]] = {}
+    for row in connection.execute(query).mappings():
+        given.setdefault(row["decision_id"], []).append(feedback_value(row))
+    ratings = {key: [one for one in retracted(items) if one.kind == "rating"] for key, items in given.items()}
+    return {key: items[-1] for key, items in ratings.items() if items}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -415,6 +450,7 @@ class _Rows:
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
+    retracted: Mapping[str, Feedback]  #: decision -> its rating that was retracted
     #: hash of a rating's rater and question -> its number
     clusters: dict[int, int] = field(default_factory=dict)
     #: the numbers of _COLUMNS, row after row
@@ -449,7 +485,9 @@ class _Rows:
         by_judge = row["judged_by"] == "judge"
         if rated and (row["preset"] in WHOLE or not 0.0 <= row["quality"] <= 1.0):
             self.is_bounded = False
-        self.judged_twice += not by_judge and "judge" in object_or_empty(row["surrogates"])
+        score = row["quality"] if rated and by_judge else object_or_empty(row["surrogates"]).get("judge", np.nan)
+        taken_back = self._taken_back(row)
+        self.judged_twice += not by_judge and not np.isnan(score)
         self.columns.extend(
             (
                 row["made_at"],
@@ -461,11 +499,25 @@ class _Rows:
                 by_judge,
                 by_judge or (row["judged_by"] == "label" and _is_asked(facts)),
                 drawn_weight(facts, source=row["judged_by"] or ""),
-                self._cluster(row) if rated else -1,
+                self._cluster(row) if rated or not np.isnan(taken_back) else -1,
                 *_possible(row, setting=scope.reward, is_rated=rated),
+                score,
+                drawn_weight(facts, source="judge"),
+                taken_back,
                 *self._costs(row),
             )
         )
+
+    def _taken_back(self, row: RowMapping) -> float:
+        """The rating that was retracted before it was learned; NaN if there is none."""
+        item = self.retracted.get(row["id"])
+        if (
+            item is None
+            or not isinstance(item.value, float | int)
+            or item.id in json.loads(row["feedback_ids"] or "[]")
+        ):
+            return np.nan
+        return float(item.value)
 
     def _cluster(self, row: RowMapping) -> int:
         """Number of the rating's rater and question: the judge, people without a key and each API key are raters."""
@@ -528,6 +580,8 @@ class _Rows:
             **self._bounds(columns, setting=scope.reward),
             counts=columns["counts"] if (columns["counts"] != 1.0).any() else None,
             is_drawn=columns["is_drawn"] > 0.0,
+            by_judge=columns["by_judge"] > 0.0,
+            **{name: columns[name] for name in _BESIDES if not np.isnan(columns[name]).all()},
             cluster=columns["cluster"].astype(np.intp) if len(self.clusters) < is_rated.sum() else None,
             deciders=deciders,
             offered=is_offered,

@@ -13,14 +13,14 @@ import numpy as np
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
-from ragbandit.router.comparison.words import assumption_words
+from ragbandit.router.comparison.words import assumption_words, signed
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
-from ragbandit.router.reporting.estimates import Choices, Possible, compared
+from ragbandit.router.reporting.estimates import Choices, Compared, Possible, compared
 from ragbandit.router.reporting.next_steps import AS_ASKED
 from ragbandit.router.reporting.paired_comparison import stored_comparison
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
@@ -36,6 +36,8 @@ from ragbandit.shared.types import ArmName, Matrix, Vector
 ROUTING: Final = "routing"
 #: smallest number of questions for the advice "fix": with fewer questions a policy has learned too little
 FEWEST_TO_FIX: Final = 300
+#: smallest number of answers of each way, in the ratings and in the judge's sample, for the two to be compared
+FEWEST_TO_AGREE: Final = 30
 #: maximum number of groups of a kind; if there are more, the smallest are left out
 MOST_GROUPS: Final = 20
 _WEEK_S: Final = 7 * 86_400.0
@@ -104,6 +106,9 @@ def report_of(
     arms = [pair.comparison for pair in pairs]
     is_new = against is not None and against not in log.arms and against in scope.configured
     chosen, why = (None, AS_ASKED) if is_new else _arm_to_compare(log, arms, policy=policy, against=against)
+    if chosen is not None:
+        arms[chosen] = _with_retracted(arms[chosen], log=log, groups=groups, arm=chosen)
+        groups = replace(groups, alarm=alarm or pairs[chosen].disagreement)
     total = None if chosen is None else arms[chosen]
     if is_new:
         total = _without_questions(ArmName(str(against)))
@@ -136,6 +141,7 @@ def report_of(
         tenants=groups.of(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
         prices=groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
         weeks=groups.of(week, names=weeks, against=chosen),
+        retracted=dict(_retracted_by_arm(log)),
         left_out=left_out,
         notes=(),
     )
@@ -197,6 +203,8 @@ class ComparedWays(NamedTuple):
     scores: Matrix | None
     #: how many times the questions so far a verdict takes; None if this is not known
     outlook: float | None
+    #: why there is no verdict if ratings and the judge's sample exclude each other; None if they agree
+    disagreement: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,15 +312,13 @@ def compared_ways(
     unsteady: why it is not known how long a verdict takes
     """
     ways: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
-    rated: dict[str, Any] = {"predicted": log.expected_quality, "counts": log.counts, "cluster": log.cluster, **ways}
     # A cost has no upper bound, so the costs are compared only on questions that could have drawn the second way.
     priced = np.ones(len(log.arm), dtype=np.bool_) if first is not None else _could_draw(log, second)
-    measured, outlook, scores = [], None, None
-    for values, possible in _valued(log):
-        least, most = float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
-        found, scores, outlook = compared(values, least=least, most=most, possible=possible, **rated)
-        measured.append(_clipped(found, least - most, most - least))
-    quality, reward = measured
+    (quality, *_), (reward, scores, outlook) = _measured(log, first=first, second=second)
+    disagreement = None if blocked is not None else _disagreement(log, first=first, second=second)
+    if disagreement is not None:
+        reward, quality = (replace(one, estimate=None, low=None, high=None, second=None) for one in (reward, quality))
+        scores = outlook = None
     spent, chosen = log.costs[unit], (second if first is None else first + second)[np.arange(len(log.arm)), log.arm]
     most = float(np.nanmax(spent[priced & (chosen > 0.0)], initial=0.0))
     of_priced: dict[str, Any] = {name: None if value is None else value[priced] for name, value in ways.items()}
@@ -334,12 +340,71 @@ def compared_ways(
         unit=unit,
         seconds=seconds,
         needed=FEWEST_EFFECTIVE,
-        blocked=blocked,
+        blocked=blocked or disagreement,
         outlook=None if first is not None else outlook or math.inf,
         unsteady=unsteady,
         assumption=assumption_words(log.judged),
     )
-    return ComparedWays(comparison, scores, outlook)
+    return ComparedWays(comparison, scores, outlook, disagreement)
+
+
+def _measured(log: ReportRows, *, first: Matrix | None, second: Matrix) -> list[Compared]:
+    """Quality and reward. first, second: see `compared`."""
+    options: dict[str, Any] = {"arm": log.arm, "pmf": log.pmf, "first": first, "second": second}
+    options |= {"predicted": log.expected_quality, "counts": log.counts, "cluster": log.cluster}
+    measured = []
+    for values, possible in _valued(log):
+        least, most = float(np.nanmin(values, initial=0.0)), float(np.nanmax(values, initial=1.0))
+        found = compared(values, least=least, most=most, possible=possible, **options)
+        measured.append(found._replace(difference=_clipped(found.difference, least - most, most - least)))
+    return measured
+
+
+def _disagreement(log: ReportRows, *, first: Matrix | None, second: Matrix) -> str | None:
+    """What is missing if the intervals by ratings and by the judge's drawn sample do not overlap; None if they overlap,
+    or if one of them has too few answers of a way.
+    """
+    if log.score is None or log.by_judge is None:
+        return None
+    is_first = (second if first is None else first - second)[np.arange(len(log.arm)), log.arm] > 0.0
+    ratings = log.rated_as(np.where(log.by_judge, np.nan, log.quality), counts=log.counts)
+    ends = list[tuple[float, float]]()
+    for one in (ratings, log.rated_as(log.score, counts=log.score_counts)):
+        is_known = ~np.isnan(one.quality)
+        if min((is_known & is_first).sum(), (is_known & ~is_first).sum()) < FEWEST_TO_AGREE:
+            return None
+        reward = _measured(one, first=first, second=second)[-1].difference
+        if reward.low is None or reward.high is None:
+            return None
+        ends.append((reward.low, reward.high))
+    (low, high), (other_low, other_high) = ends
+    if low <= other_high and other_low <= high:
+        return None
+    by_ratings, by_judge = (f"{signed(start)} to {signed(end)}" for start, end in ends)
+    return f"ratings and the judge's drawn sample that agree: {by_ratings} by ratings, {by_judge} by the sample"
+
+
+def _with_retracted(total: Comparison, *, log: ReportRows, groups: _Groups, arm: int) -> Comparison:
+    """The comparison; if retractions turned its verdict, its assumption says so."""
+    if log.retracted is None or total.verdict == NOT_KNOWN:
+        return total
+    given = log.rated_as(np.where(np.isnan(log.quality), log.retracted, log.quality), counts=log.counts)
+    everything = np.ones(len(log.arm), dtype=np.bool_)
+    verdict = replace(groups, log=given).comparison(ROUTING, everything, against=arm).comparison.verdict
+    if verdict == total.verdict:
+        return total
+    turned = f"retracted ratings turned this verdict: with them it is {verdict}"
+    return replace(total, assumption=turned if total.assumption is None else f"{total.assumption}; {turned}")
+
+
+def _retracted_by_arm(log: ReportRows) -> Iterator[tuple[str, dict[str, int]]]:
+    if log.retracted is None:
+        return
+    for place, arm in enumerate(log.arms):
+        ratings = log.retracted[(log.arm == place) & ~np.isnan(log.retracted)]
+        if len(ratings):
+            good = round(int((ratings >= 0.5).sum()) * log.scale)
+            yield arm, {"good": good, "bad": round(len(ratings) * log.scale) - good}
 
 
 def _not_comparable(log: ReportRows, arm: int) -> Iterator[tuple[str, int]]:
@@ -407,6 +472,9 @@ def _about_total(total: Comparison, report: Report, log: ReportRows) -> Iterator
     yield (
         f"rated: {'; '.join(_rated_shares(log))}. Labels and scores that were drawn here count by their probabilities"
     )
+    if report.retracted:
+        parts = (f"{arm} {one['good']:,} and {one['bad']:,}" for arm, one in sorted(report.retracted.items()))
+        yield f"ratings that were retracted, good (0.5 or more) and bad: {'; '.join(parts)}"
     if total.bounded:
         yield (
             f"{total.bounded:,} of these questions offered {report.compared_arm}, but could not draw it: "

@@ -48,7 +48,18 @@ class Store:
         self.database, self.make_decision = database, make_decision
         self.store, self.made, self.rows = DecisionStore(database, label=PolicyLabel("main")), [], []
 
-    def add(self, *, quality=None, source="explicit", outcome=True, weight=1.0, price=None, reward=None, **changes):
+    def add(
+        self,
+        *,
+        quality=None,
+        source="explicit",
+        learned_from=(),
+        outcome=True,
+        weight=1.0,
+        price=None,
+        reward=None,
+        **changes,
+    ):
         number = len(self.made)
         one = self.make_decision(f"decision-{number:05d}")
         asked = {"text": f"Who wrote book {number}?"} | changes.pop("query", {})
@@ -61,13 +72,14 @@ class Store:
             made = made_outcome(decision_id=one.id, now=EPOCH, status="answered", answer="a", steps=2.0, cost=cost)
             self.store.add_outcome(made)
         if quality is not None:
-            self._judge(one, replace(REWARD, quality=quality, source=source, sample_weight=weight, **(reward or {})))
+            made = replace(REWARD, quality=quality, source=source, sample_weight=weight, **(reward or {}))
+            self._judge(one, made, learned_from=learned_from)
         return one
 
-    def _judge(self, one, reward):
+    def _judge(self, one, reward, *, learned_from):
         update = Update(policy=PolicyLabel("main"), seq=len(self.rows) + 1, decision_id=one.id, query=one.query,
             arm=one.arm, arms=one.arms, pmf=one.pmf, scores=None, propensity=one.propensity, reward=reward,
-            feedback_ids=(), features=None, made_at=EPOCH)  # fmt: skip
+            feedback_ids=learned_from, features=None, made_at=EPOCH)  # fmt: skip
         self.rows.append(update_row(update, feedback_at=EPOCH))
         with self.database.write() as connection:
             connection.execute(insert(updates), self.rows[-1:])
@@ -183,6 +195,8 @@ def test_scores_of_a_judge(store):
     log = read_log(store.database, SCOPE)
     assert np.nan_to_num(log.quality, nan=-1.0).tolist() == [*(float(n % 2) for n in range(19)), -1.0, 0.75, 1.0]
     assert np.isnan(log.reward).tolist() == np.isnan(log.quality).tolist()
+    assert log.score[[0, 19, 21]].tolist() == [0.5, 0.25, 0.875]
+    assert np.isnan(log.score[20])
 
 
 def test_labels_of_the_queue_count_by_their_probability(store):
@@ -197,6 +211,24 @@ def test_labels_of_the_queue_count_by_their_probability(store):
         store.add(quality=1.0, facts=facts, reward={"judged_by": "label"})
     store.add(quality=1.0, facts={LabelRequest.key: queue}, reward={"judged_by": "human"})
     assert read_log(store.database, SCOPE).counts.tolist() == [2.0, 1.0, 5.0, 1.0, 1.0]
+
+
+def test_ratings_that_were_retracted(store):
+    """A rating that its rater took back before it was learned is read; one that was given again or learned is not."""
+    settings = Settings.model_validate({})
+    given = {"a": [0.25, None], "b": [True, None, True], "c": [1.0, None], "d": [0.0]}
+    for number, (name, values) in enumerate(given.items()):
+        learned = {"quality": 1.0, "learned_from": ("c-0",)} if name == "c" else {}
+        one = store.add(**learned)
+        for place, value in enumerate(values):
+            about = {"feedback_id": f"{name}-{place}", "decision_id": one.id, "settings": settings, "rater": "ann"}
+            told = {"retract": "rating"} if value is None else {"rating": value}
+            store.store.add_feedback([made_feedback(**about, **told, now=EPOCH + 10 * number + place)])
+    log = read_log(store.database, SCOPE)
+    assert np.nan_to_num(log.retracted, nan=-1.0).tolist() == [0.25, -1.0, -1.0, -1.0]
+    assert report(store.database, SCOPE, policy=PolicySettings()).retracted == {
+        store.made[0].arm: {"good": 0, "bad": 1}
+    }
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

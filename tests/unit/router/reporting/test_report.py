@@ -131,6 +131,56 @@ def test_a_verdict_has_its_assumption():
     assert advice.startswith(f"fix: always standard earns as much ({found.assumption}); ")
 
 
+@pytest.fixture
+def equal_arms():
+    """A log whose arms are right on half of the questions, and these qualities."""
+    log = made(WORLDS[6], count=3_000, seed=1).log
+    return replace(log, reward=None), (np.random.default_rng(3).random(3_000) < 0.5).astype(np.float64)
+
+
+def test_a_verdict_that_retractions_turned_says_so(equal_arms):
+    """Retracted ratings are counted by arm and value, and a verdict that would be another with them says so."""
+    log, right = equal_arms
+    is_premium = log.arm == log.arms.index("premium")
+    bad = np.where(is_premium, right > 0.5, right < 0.5)
+    retracted = np.where(bad, right, np.nan)
+    found = reported(replace(log, quality=np.where(bad, np.nan, right), retracted=retracted), against="premium")
+    assert found.total.verdict == "better"
+    assert "; retracted ratings turned this verdict: with them it is " in found.total.assumption
+    assert found.total.assumption in found.sentence
+    assert found.retracted["premium"] == {"good": int((bad & is_premium).sum()), "bad": 0}
+    assert sum(sum(one.values()) for one in found.retracted.values()) == bad.sum()
+    assert any(f"premium {found.retracted['premium']['good']:,} and 0" in note for note in found.notes)
+    worse = replace(log, quality=np.where(is_premium, 0.9, right), retracted=np.full(3_000, np.nan))
+    some = np.random.default_rng(4).random(3_000) < 0.02
+    kept = replace(
+        worse, quality=np.where(some, np.nan, worse.quality), retracted=np.where(some, worse.quality, np.nan)
+    )
+    assert reported(kept, against="premium").total.verdict == "worse"
+    assert reported(kept, against="premium").total.assumption is None
+
+
+def test_ratings_and_a_drawn_sample_that_exclude_each_other(equal_arms):
+    """If the intervals by ratings and by the judge's sample do not overlap, there is no verdict, number or advice, and
+    the reason is what is missing; with fewer than 30 answers of a way in one of them the verdict stays.
+    """
+    log, right = equal_arms
+    is_premium, none = log.arm == log.arms.index("premium"), np.zeros(3_000, dtype=np.bool_)
+    chosen = np.where(is_premium, right < 0.5, right > 0.5) | (np.arange(3_000) % 9 == 0)
+    drawn = np.random.default_rng(5).random(3_000) < 0.6
+    log = replace(log, quality=np.where(chosen, right, np.nan), by_judge=none, score_counts=np.ones(3_000))
+    apart = reported(replace(log, score=np.where(drawn, right, np.nan)), against="premium")
+    assert (apart.total.verdict, apart.total.quality_verdict) == ("not known yet",) * 2
+    assert apart.total.missing.startswith("ratings and the judge's drawn sample that agree: +")
+    assert apart.total.missing in apart.sentence
+    assert (apart.total.reward.low, apart.curve, apart.to_rate, apart.advice) == (None,) * 4
+    assert {one.verdict for one in apart.weeks} <= {"not known yet"}
+    few = drawn & (~is_premium | (np.cumsum(drawn & is_premium) < 30))
+    alone = reported(replace(log, score=np.where(few, right, np.nan)), against="premium")
+    agreed = reported(replace(log, score=np.where(drawn & chosen, right, np.nan)), against="premium")
+    assert {one.total.verdict for one in (alone, agreed)} == {"better"}
+
+
 def test_an_alarm_leaves_no_verdict():
     """Where draws or ratings favour an arm, nothing has a verdict or curve, and the reason is what is missing."""
     found = reported(made(WORLDS[6], count=4_000, seed=1).log, alarm="premium is rated twice as often")

@@ -29,7 +29,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
 from ragbandit.shared.texts.formats import counted
-from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
+from ragbandit.shared.types import NOT_BY_POLICY, ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -310,7 +310,7 @@ class Learner:
             seq=self.last_seq + len(batch.updates) + 1,
             now=batch.now,
             feedback_ids=tuple(item.id for item in example.feedback),
-            decided=self._decided,
+            decided=None if decision.arm_by in NOT_BY_POLICY else self._decided,
             restarts=row.restarts,
         )
         batch.learn(update, feedback=example.feedback)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select, union_all
+from sqlalchemy import Double, Select, bindparam, func, or_, select, union_all
 
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis, read_diagnosis
 from ragbandit.router.policies.base import Policy
@@ -14,6 +14,7 @@ from ragbandit.router.storage.jobs.judged_arms import judged_arms
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import stored_counts
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound
@@ -133,7 +134,7 @@ def read_status(
             arms=judged_arms(connection, arms=arms, now=now),
         )
         is_served = serving is not None
-        learning = _learning(connection, label=ledger.label, last_seq=last_seq, counts=counts, is_served=is_served)
+        learning = _learning(connection, ledger=ledger, last_seq=last_seq, is_served=is_served)
         is_behind = serving is not None and len(learned_next) >= LEARNED_NEXT
         backlog, caught_up_s = _backlog(connection, rule=rule, label=ledger.label, now=now) if is_behind else (0, None)
     waits = (now - max(row.received_at, row.decided_at + rule.wait_s) for row in learned_next)
@@ -158,22 +159,20 @@ def read_status(
 def stored_diagnosis(ledger: Ledger) -> Diagnosis | None:
     """How far the ledger's policy has learned; None if no learner has said it. Raises StoreError."""
     with ledger.database.read() as connection:
-        last_seq, stored = ledger.last_seq(connection=connection), stored_counts(connection, label=ledger.label)
-        counts = _counters(connection, stored, label=ledger.label)
-        return _learning(connection, label=ledger.label, last_seq=last_seq, counts=counts, is_served=False)
+        last_seq = ledger.last_seq(connection=connection)
+        return _learning(connection, ledger=ledger, last_seq=last_seq, is_served=False)
 
 
-def _learning(
-    connection: Connection, *, label: str, last_seq: int, counts: Counters, is_served: bool
-) -> Diagnosis | None:
+def _learning(connection: Connection, *, ledger: Ledger, last_seq: int, is_served: bool) -> Diagnosis | None:
     """is_served: whether a router serves the policy, so that its ledger should learn."""
+    label = ledger.label
     diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == label)).scalar()
     if diagnosis is None and not is_served:
         return None
-    learned = select(updates.c.decided).where(updates.c.policy == label, updates.c.seq == last_seq)
-    decided_then = connection.execute(learned).scalar()
-    decided = last_seq + counts.waiting + counts.closed + counts.quarantined
-    return read_diagnosis(diagnosis, unlabelled=decided - (decided_then or last_seq))
+    learned = select(updates.c.decided).where(updates.c.policy == label, updates.c.decided.is_not(None))
+    decided_then = connection.execute(learned.order_by(updates.c.seq.desc()).limit(1)).scalar()
+    decided = ledger.decided(connection=connection)
+    return read_diagnosis(diagnosis, unlabelled=max(0, decided - (decided_then or last_seq)))
 
 
 def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:

@@ -21,18 +21,17 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import move_position, position_of
-from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies, updates
+from ragbandit.router.storage.sql.tables import EVER, arm_hours, decisions, outcomes, policies, updates
 from ragbandit.shared.types import (
     CANCELLED,
     LATENCY_EDGES,
+    NOT_BY_POLICY,
     ArmName,
     ArmTotals,
     PolicyLabel,
     SampleStage,
 )
 
-#: value of `hour` in rows that sum up all hours
-EVER: Final = -1
 #: number of hours whose totals are kept
 KEPT: Final = 400 * 24
 _KEYS: Final = 500
@@ -247,7 +246,7 @@ _COUNTED: Final = {
     outcomes: ("decision_id", ("answered", "failed", "cancelled")),
 }
 #: totals that `_recheck` corrects
-_DRAWS: Final = ("decided", "turns", "explored", "forced", "killed", "faults")
+_DRAWS: Final = ("decided", "turns", "explored", "forced", "killed", "undrawn", "faults")
 _FLAGS: Final = (*_DRAWS, "answered", "failed", "cancelled")
 _RECHECKED: Final = (*_FLAGS, "dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency")
 
@@ -307,7 +306,9 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
         elif table is decisions:
             facts = QueriedFacts.of_row(row)
             flags = {"explored": row["explored"], "faults": row["faulty"]}
-            flags |= {"forced": facts.arm_by == "caller", "killed": facts.arm_by == "kill switch"}
+            by = facts.arm_by
+            flags |= {"forced": by == "caller", "killed": by == "kill switch"}
+            flags["undrawn"] = by in NOT_BY_POLICY and not (flags["forced"] or flags["killed"])
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
             if facts.has_callers_id:

@@ -82,7 +82,8 @@ class Update:
     made_at: float
     #: whether the decision was imported: its cost was not paid by this service
     imported: bool = False
-    #: number of decisions of this service when the row was appended, with this decision; None if unknown
+    #: number of decisions of this service, without those of NOT_BY_POLICY, when the row was appended; None if the
+    #: decision is one of those, or if unknown
     decided: int | None = None
     #: whether a spent budget released the draw from the safe start
     released: bool = False
@@ -233,6 +234,8 @@ class ArmTotals:
     forced: int = 0
     #: decisions made while the kill switch was on
     killed: int = 0
+    #: further decisions that the policy did not make (NOT_BY_POLICY)
+    undrawn: int = 0
     #: decisions for which the policy's own pmf could not be used
     faults: int = 0
     #: outcomes with an answer, or with a spent budget

@@ -37,6 +37,8 @@ RunBy = Literal["worker", "caller"]
 #: who chose the arm of a decision that the policy did not draw. calls: results of tools go to the arm of their calls.
 #: failover: it answers in place of a failed arm. task: it is a later turn of a task. The last four left one arm.
 ArmBy = Literal["caller", "calls", "failover", "limit", "kill switch", "task", "rule", "needs", "breaker", "only arm"]
+#: values of ArmBy of decisions that do not count among those that a policy decided (`Update.decided`)
+NOT_BY_POLICY: Final[tuple[ArmBy, ...]] = ("caller", "calls", "failover", "limit", "kill switch")
 #: values of ArmBy that left one arm on offer
 ONE_ARM_LEFT: Final[tuple[ArmBy, ...]] = ("rule", "needs", "breaker", "only arm")
 #: what one draw decides: one question with its loop of tools, or all turns of a conversation until its task ends

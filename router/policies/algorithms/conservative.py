@@ -221,10 +221,9 @@ class Shortfall:
         self._sums.setdefault(arm, 0.0)
         if update.imported:
             self._elsewhere += 1.0
-        else:
+        elif update.decided is not None:  # else no policy has made the decision
             self._here += 1.0
-            decided = 0 if update.decided is None else update.decided
-            self._ratio = max(1.0, (decided - self._elsewhere) / self._here)
+            self._ratio = max(1.0, (update.decided - self._elsewhere) / self._here)
         weight = min(1.0 / update.propensity, _MOST_WEIGHT)
         if is_offered and not update.released:
             self._count(update, reward=self.reward(update), weight=weight)

@@ -158,7 +158,7 @@ def _if_unfilled(column: Column[Any]) -> ColumnElement[Any]:
 
 #: columns from which the facts of a row are read that a former release has inserted
 _READ: Final = ("facts", "request", "arms", "turn_of")
-#: columns of a query for `QueriedFacts.of_row`; those of _READ are read only in rows without the others
+#: columns of a query for `QueriedFacts.of_row`; the columns _READ are read only in rows without the others
 FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], *map(_if_unfilled, decisions.c[_READ]))
 
 

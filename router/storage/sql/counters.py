@@ -17,6 +17,7 @@ from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, counters, feedback, jobs, updates, waiting
 
 _CALLER: Final = waiting.c.run_by == "caller"
@@ -200,6 +201,17 @@ def row_counts(connection: Connection, *, label: str) -> dict[str, int]:
     }
     removed = stored_counts(connection, label=label, prefix=GONE)
     return {name: value + removed[name] for name, value in counts.items()}
+
+
+def not_by_policy(connection: Connection) -> int:
+    """Number of decisions that no policy has made (NOT_BY_POLICY), without those that are not counted yet."""
+    of_policies, totals_of = tables.arm_hours.c.policy.in_(select(tables.policies.c.label)), tables.arm_hours.c.totals
+    rows = connection.execute(select(totals_of).where(of_policies, tables.arm_hours.c.hour == tables.EVER))
+    count = 0
+    for totals in map(object_or_empty, rows.scalars()):
+        chosen = sum(totals.get(name, 0) for name in ("undrawn", "forced", "killed"))
+        count += min(chosen, totals.get("decided", 0))
+    return count
 
 
 def recount(connection: Connection) -> dict[str, tuple[int, int]]:

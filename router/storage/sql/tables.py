@@ -471,6 +471,8 @@ counters = _table(
     comment="counts that change with the rows, so that readers need not count rows",
 )
 
+#: `arm_hours.hour` of rows that sum up all hours
+EVER: Final = -1
 arm_hours = _table(
     "arm_hours",
     Column("policy", LABEL, primary_key=True),

@@ -8,6 +8,7 @@ from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.tables import closures, decisions, updates
+from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.types import ONE_ARM_LEFT, LimitState, Query
 from tests.conftest import on_sqlite
 from tests.support.stored_facts import UNFILLED
@@ -61,7 +62,7 @@ def made_by_each(world):
 
 
 def test_each_chooser_is_stored(world):
-    """The column names who chose the arm, and the row of a former release is read alike, as far as it says so."""
+    """The column names who chose the arm. The row of a former release is read alike, but not why one arm was left."""
     for by, decision in made_by_each(world).items():
         column, of_json = stored(world, decision)
         assert (by, column, decision.arm_by) == (by, by, by)
@@ -96,6 +97,29 @@ def test_what_others_chose_is_closed_with_its_reason(world):
     assert learned == {made[by].id for by in ("rule", "only arm", "kill switch")}
     assert reasons[made["limit"].id] == "a limit of its session or task chose the arm"
     assert reasons[made["caller"].id] == "the caller chose the arm"
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
+    """`Update.decided` has no decision of the kill switch, a caller or a limit, once the totals have counted them."""
+    made = made_by_each(world)
+    limit, caller, pinned = made["limit"], made["caller"], made["kill switch"]
+    world.now += 3600.0
+    if is_counted:
+        extender = Extender(world.database, holder="totals", weight=0.05, clock=world.clock)
+        while extender.extend():
+            pass
+        extender.release()
+    for by in ("rule", "kill switch", "only arm"):
+        world.outcome(made[by])
+        world.feedback(made[by], rating=True)
+    world.learn()
+    decided = {row["decision_id"]: row["decided"] for row in world.updates()}
+    counted = len(made) - 2  # two are turns of the first one
+    drawn = counted - len([limit, caller, pinned]) * is_counted
+    assert decided == {made["rule"].id: drawn, made["only arm"].id: drawn, pinned.id: None}
+    assert world.ledger.decided() == drawn
+    assert world.router.verify(deep=True).ok
 
 
 @on_sqlite

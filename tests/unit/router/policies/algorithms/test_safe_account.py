@@ -114,6 +114,16 @@ def test_no_row_moves_the_account_by_more_than_its_bounds(rows, known, right, ha
         assert abs(slack_of(policy) - before) <= largest * (1.0 + 1e-9)
 
 
+def test_a_row_that_no_policy_has_made_stands_for_no_decisions():
+    """A row of the kill switch (`decided` is None) leaves the number of decisions for which the others stand."""
+    policies = [started(**WANTS_SMALL) for _ in range(2)]
+    for seq in range(41, 61):
+        for policy in policies:
+            policy.learn(replace(row(SMALL, 0.0, propensity=0.5, seq=2 * seq), decided=5 * (seq - 40)))
+        policies[1].learn(row(LARGE, 1.0, arms=(LARGE,), seq=2 * seq + 1))
+    assert slack_of(policies[0]) == slack_of(policies[1]) < slack_of(started(**WANTS_SMALL))
+
+
 def test_rows_without_a_choice_do_not_count():
     """Answers of a tenant that a rule binds to one arm, or from which the incumbent is taken, cost no slack."""
     policy = started()

@@ -19,7 +19,7 @@ from ragbandit.shared.version import __version__
 _ROUTER: Final = "ragbandit.router.verbs"
 _WORKERS: Final = "ragbandit.workers.verbs"
 #: verbs of `ragbandit policy` whose functions have the same names
-_POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "resume", "restart")
+_POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "resume", "restart", "relearn")
 
 #: heading in the help -> its verbs, in the order shown; the verbs of additions follow
 _OURS: Final[Mapping[str, Verbs]] = {

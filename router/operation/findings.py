@@ -278,7 +278,7 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _clocks, _costs, _uneven, _budgets, _aliased, _failing, _gone)
+    checks = (_schema, _limited, _clocks, _costs, _uneven, _budgets, _aliased, _failing, _gone)
     return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -292,6 +292,16 @@ def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]
         what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which can use it as well"
         remedy = "complete the upgrade: one version on every host, then `ragbandit migrate`"
         yield Finding("warning", "schema", what, remedy)
+
+
+def _limited(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+    from ragbandit.router.storage.rows.filling import limited_rows
+
+    with database.read() as connection:
+        count = limited_rows(connection, label=settings.policy.label)
+    if count:
+        what = f"a former release learned {counted(count, 'decision')} that a limit of a session or task made"
+        yield Finding("warning", "limits", what, "learn anew without them: `ragbandit policy relearn`")
 
 
 def _clocks(database: "Database", _: "Settings", now: float) -> Iterator[Finding]:

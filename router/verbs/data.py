@@ -28,7 +28,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.queried_facts import fill, unfilled
+from ragbandit.router.storage.rows.filling import fill, unfilled
 from ragbandit.router.storage.sql import schema
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock

@@ -13,16 +13,18 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import actor, open_store, parse_pairs
 from ragbandit.router.cli.tables import show, show_rows
+from ragbandit.router.learning.exclusions import carry_exclusions, learn_again, next_label
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, detail, list_versions, settings_with
 from ragbandit.router.rollouts.verbs import Verb, check_reason
+from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady
 from ragbandit.shared.texts.formats import moment
-from ragbandit.shared.types import ArmName, PolicyControl
+from ragbandit.shared.types import ArmName, Json, PolicyControl
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
@@ -235,3 +237,38 @@ def restart(
             ledger.database, ArmName(name), actor=actor(), reason=reason, now=time.time(), label=alone
         )
         show(asdict(change), as_json=as_json)
+
+
+def relearn(
+    to: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="label of the new ledger; continues an interrupted call")
+    ] = None,
+    reason: ReasonOption = _BY_HAND,
+    label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn a ledger anew from the whole store, by the rules of this release: for example, without what limits decided.
+
+    Services use the old ledger while the new one is learned. Afterwards set policy.label to the new ledger and restart
+    the services, one after the other. Exclusions of feedback stay in force.
+    """
+    check_reason(reason)
+    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
+        new = to or next_label(ledger)
+        with ledger.database.write() as connection:
+            if to is None:
+                carry_exclusions(connection, label=ledger.label, new_label=new)
+            facts: dict[str, Json] = {"label": new, "reason": reason}
+            record(connection, actor=actor(), action="ledger.relearn", target=f"ledger:{ledger.label}", facts=facts)
+        errors.say(f"the new ledger is {new}; if this is interrupted: ragbandit policy relearn --to {new}")
+        done = learn_again(
+            ledger,
+            label=new,
+            settings=settings,
+            now=time.time(),
+            progress=lambda closed: progress("decisions", closed, 0),
+        )
+    show(done, as_json=as_json)
+    if not as_json:
+        errors.say(f"services go on with {ledger.label}: set policy.label to {new} and restart them in turn")

@@ -14,8 +14,8 @@ from sqlalchemy import select, update
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.rows import queried_facts
-from ragbandit.router.storage.rows.queried_facts import fill, unfilled
+from ragbandit.router.storage.rows import filling
+from ragbandit.router.storage.rows.filling import fill, unfilled
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions
 from tests.support.forked import Forked
@@ -30,7 +30,7 @@ COPIES = 40
 KILLS = 4
 #: rows of a batch: a kill comes between two of the many batches, or in the middle of one
 BATCH = 1
-SMALL_BATCHES = f"from ragbandit.router.storage.rows import queried_facts; queried_facts.BATCH = {BATCH}"
+SMALL_BATCHES = f"from ragbandit.router.storage.rows import filling; filling.BATCH = {BATCH}"
 
 
 def made_by_former_release(system, database):
@@ -76,7 +76,7 @@ def test_kill_nine_while_columns_are_filled(make_system, monkeypatch, request, k
     """Half of a store is filled. `migrate` is killed again and again while it fills the rest and a service writes: at
     the end every row has its columns, and reports, totals and audit are those of one run that nobody killed.
     """
-    monkeypatch.setattr(queried_facts, "BATCH", BATCH)
+    monkeypatch.setattr(filling, "BATCH", BATCH)
     more = {"apis": 2, "database_url": request.getfixturevalue("postgres_url")} if kind == "postgresql" else {}
     system, chance = make_system(**more), random.Random(7)
     database = open_database(system.settings)

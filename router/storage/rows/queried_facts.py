@@ -2,18 +2,17 @@
 
 The columns `facts` and `request` have the same facts as JSON, together with what callers and models write. A former
 release inserts rows without some of these columns: with schema 1006 without `arm_by`, which then has its default, and
-before without all of them. The facts of such a row are read from its JSON. `fill` gives such rows their columns.
+before without all of them. The facts of such a row are read from its JSON, until it is filled (rows/filling.py).
 """
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, cast
 
-from sqlalchemy import Column, ColumnElement, bindparam, case, func, or_, select
+from sqlalchemy import Column, ColumnElement, case, or_
 
 from ragbandit.router.storage.sql.bulk_insert import Row
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import list_or_empty, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import QUERIED_FACTS, UNFILLED_ARM_BY, decisions
 from ragbandit.shared.types import (
@@ -29,8 +28,6 @@ from ragbandit.shared.types import (
 )
 from ragbandit.shared.types.request_facts import RequestFacts
 
-#: rows that `fill` changes in one transaction
-BATCH: Final = 500
 #: condition: a former release inserted the row, and nothing has filled its columns
 UNFILLED: Final = decisions.c.arm_by == UNFILLED_ARM_BY
 
@@ -85,11 +82,11 @@ class QueriedFacts(NamedTuple):
         """The facts of a row with FACT_COLUMNS."""
         if row["arm_by"] != UNFILLED_ARM_BY:
             return cls._make(map(row.__getitem__, QUERIED_FACTS))
-        return cls.of_unfilled({name: row[f"unfilled_{name}"] for name in _READ} | dict(row))
+        return cls.of_unfilled({name: row[f"unfilled_{name}"] for name in READ} | dict(row))
 
     @classmethod
     def of_unfilled(cls, row: Row) -> Self:
-        """The facts of a row with the columns _READ, which a former release has inserted. A damaged column has none.
+        """The facts of a row with the columns READ, which a former release has inserted. A damaged column has none.
 
         The row of a release with schema 1006 has all columns but `arm_by`, and its JSON may have been erased since.
         """
@@ -157,9 +154,9 @@ def _if_unfilled(column: Column[Any]) -> ColumnElement[Any]:
 
 
 #: columns from which the facts of a row are read that a former release has inserted
-_READ: Final = ("facts", "request", "arms", "turn_of")
-#: columns of a query for `QueriedFacts.of_row`; the columns _READ are read only in rows without the others
-FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], *map(_if_unfilled, decisions.c[_READ]))
+READ: Final = ("facts", "request", "arms", "turn_of")
+#: columns of a query for `QueriedFacts.of_row`; the columns READ are read only in rows without the others
+FACT_COLUMNS: Final = (*decisions.c[QUERIED_FACTS], *map(_if_unfilled, decisions.c[READ]))
 
 
 def may_be(condition: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -175,37 +172,3 @@ def is_imported(columns: Sequence[Any]) -> bool:
     """Only this of the facts, from the values of IMPORTED_COLUMNS."""
     stored, unfilled_facts = columns
     return IMPORTED in object_or_empty(unfilled_facts) if stored is None else bool(stored)
-
-
-def unfilled(database: Database) -> int:
-    """Number of rows that a former release inserted, and that nothing has filled."""
-    with database.read() as connection:
-        return int(connection.execute(select(func.count()).select_from(decisions).where(UNFILLED)).scalar_one())
-
-
-def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
-    """Fill the columns of these rows, batch by batch. Returns the number of filled rows.
-
-    After an interruption it continues with the rows that remain. Decisions may be made and erased meanwhile.
-    progress: called with (rows filled, rows to fill). Raises StoreError.
-    """
-    count = unfilled(database)
-    columns = decisions.c[("id", *_READ, *QUERIED_FACTS)]
-    new = {name: bindparam(f"new_{name}", type_=decisions.c[name].type) for name in QUERIED_FACTS}
-    change = decisions.update().where(decisions.c.id == bindparam("of"), UNFILLED).values(new)
-    filled, after = 0, ""
-    while filled < count:
-        query = select(*columns).where(UNFILLED, decisions.c.id > after).order_by(decisions.c.id).limit(BATCH)
-        with database.write() as connection:
-            # key_share: rows of outcomes and feedback that refer to these decisions may be inserted meanwhile.
-            rows = connection.execute(query.with_for_update(key_share=True)).mappings().all()
-            if not rows:
-                break
-            changes = []
-            for row in rows:
-                facts = QueriedFacts.of_unfilled(row)._asdict()
-                changes.append({"of": row["id"], **{f"new_{name}": value for name, value in facts.items()}})
-            connection.execute(change, changes)
-        filled, after = filled + len(rows), rows[-1]["id"]
-        progress(filled, max(count, filled))
-    return filled

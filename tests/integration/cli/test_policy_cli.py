@@ -84,6 +84,19 @@ def test_what_cannot_be_done_is_said_in_a_line(arguments, text):
     assert text in run(*arguments, code=2).output
 
 
+def test_a_ledger_is_learned_anew(service_settings):
+    """`ragbandit policy relearn` learns a new ledger from the whole store, and goes on if it is given its label."""
+    with Router.open(service_settings, jobs=MemoryJobs()) as router:
+        for number in range(3):
+            decision = router.route(f"question {number}?")
+            router.outcome(decision.id, answer="Paris", steps=1)
+            router.feedback(decision.id, rating=True)
+        assert router.learn() == 3
+    for more in ((), ("--to", "main_q1")):
+        made = reply_of("relearn", "--reason", "limits", *more)
+        assert (made["label"], made["updates"]) == ("main_q1", 3)
+
+
 def test_a_change_of_an_arm_is_declared():
     """`ragbandit policy restart` writes who and why; an arm that is not configured is refused with those that are."""
     assert reply_of("restart", "single_step", "--reason", "a new model")["arm"] == "single_step"

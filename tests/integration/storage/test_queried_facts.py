@@ -7,10 +7,13 @@ from contextlib import closing
 import pytest
 from sqlalchemy import select, update
 
+from ragbandit.router.learning.exclusions import learn_again, next_label
+from ragbandit.router.operation.findings import of_store
 from ragbandit.router.storage.decisions.chains import followers
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.router.storage.rows import queried_facts
-from ragbandit.router.storage.rows.queried_facts import QueriedFacts, fill, unfilled
+from ragbandit.router.storage.rows import filling
+from ragbandit.router.storage.rows.filling import fill, limited_rows, unfilled
+from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import decisions
@@ -51,7 +54,7 @@ def stop_at(count):
 
 def test_readers_read_the_same_while_columns_are_filled(world, monkeypatch):
     """Reports, totals, erasure, sessions, queues, ledger and audit are the same before, between and after batches."""
-    monkeypatch.setattr(queried_facts, "BATCH", 4)
+    monkeypatch.setattr(filling, "BATCH", 4)
     before = read(world)
     assert before["followers"][1] > before["followers"][0] > set()
     assert before["imported"] == 1
@@ -105,7 +108,7 @@ def test_erasure_of_a_filled_row_leaves_its_links(world):
 
 def test_erasure_leaves_the_facts_of_a_row_that_is_not_filled(world, monkeypatch):
     """Erasure gives a row its columns before it blanks the JSON, so it does not matter whether `migrate` came first."""
-    monkeypatch.setattr(queried_facts, "BATCH", 4)
+    monkeypatch.setattr(filling, "BATCH", 4)
     with world.database.read() as connection:
         rows = connection.execute(select(decisions)).mappings().all()
     facts = {row["id"]: QueriedFacts.of_unfilled(row)._asdict() for row in rows}
@@ -136,10 +139,31 @@ def test_a_row_of_schema_1006_keeps_its_columns(world):
     assert {key: after[key]["arm_by"] for key in chosen} == chosen
 
 
+def test_learned_rows_of_limits_are_counted_once(world, monkeypatch):
+    """`status` names the rows that a former release learned from decisions of a limit, and a ledger learned anew has
+    none of them.
+    """
+    monkeypatch.setattr(filling, "BATCH", 4)
+    with pytest.raises(KeyboardInterrupt):
+        fill(world.database, progress=stop_at(8))
+    for _ in range(2):
+        fill(world.database, progress=lambda done, of: None)
+    (found,) = [
+        one for one in of_store(world.database, settings=world.settings, now=world.now) if one.about == "limits"
+    ]
+    assert found.what == "a former release learned 1 decision that a limit of a session or task made"
+    label, learned = next_label(world.ledger), world.ledger.last_seq()
+    made = learn_again(world.ledger, label=label, settings=world.settings, now=world.now, progress=lambda _: None)
+    left_out = [key for key in ("d3", "d18") if key in {row["decision_id"] for row in world.updates()}]
+    assert made["updates"] == learned - len(left_out)
+    with world.database.read() as connection:
+        assert [limited_rows(connection, label=one) for one in ("main", label)] == [1, 0]
+
+
 @on_sqlite
 def test_copies_of_a_half_filled_store_are_filled(world, tmp_path, empty_postgres_url, monkeypatch):
     """A backup, and a move to PostgreSQL, copy rows with and without columns; the copy is filled like the original."""
-    monkeypatch.setattr(queried_facts, "BATCH", 4)
+    monkeypatch.setattr(filling, "BATCH", 4)
     with pytest.raises(KeyboardInterrupt):
         fill(world.database, progress=stop_at(8))
     world.database.copy_sqlite(file := tmp_path / "backup.db")

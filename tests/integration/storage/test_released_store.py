@@ -17,7 +17,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.rows.queried_facts import unfilled
+from ragbandit.router.storage.rows.filling import unfilled
 from ragbandit.router.storage.sql.tables import decisions
 from tests.support.audits import assert_compared
 from tests.support.command import run

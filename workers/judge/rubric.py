@@ -8,9 +8,11 @@ the structure of the prompt, but cannot make a judge ignore instructions. `addre
 import json
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 from secrets import token_hex
 from statistics import fmean
 from typing import Any, Final
@@ -20,6 +22,7 @@ from ragbandit.shared.json_lines import each_key_once
 from ragbandit.strategies.base import Generator, Passage, Prompt
 from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, fit, load_templates
+from ragbandit.workers.judge.drafts import Drafts, after_thoughts, has_other_scale, is_taken_back
 
 CRITERIA: Final[Mapping[str, str]] = {
     "supported": "what the ANSWER states follows from the PASSAGES. 1: all of it. 0.5: the main point, not all of the "
@@ -34,13 +37,19 @@ _DIVISORS: Final = (1, 2, 4, 8, 16)
 
 #: start of a tag, or of a control word of a chat format; a space after this start makes both plain text
 _TAG: Final = re.compile(r"<(?=[|/!A-Za-z_<])|\[(?=/?INST\b)")
-_THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+#: the beginning of an object: a name and a colon. Other braces are words or code
+_BEGINNING: Final = re.compile(
+    r"""\{\s*+(?:"[^"{}]{1,60}"|'[^'{}]{1,60}'|\u201c[^\u201d{}]{1,60}\u201d|[^\s{}\[\],:"'][^\s{}\[\],:"]{0,60})\s*+:"""
+)
 #: the next token of an object. A single quote ends a text only before a sign, so that "it's" is no end
 _TOKEN: Final = re.compile(
     r"""\s*+(?:"(?:[^"\\]|\\.)*+"|'(?P<single>(?:[^'\\]|\\.|'(?!\s*+[,:}\]]))*+)'|\u201c(?P<curly>[^\u201c\u201d]*+)\u201d"""
     r"""|(?P<sign>[{}\[\],:])|(?P<word>[^\s{}\[\],:"'\u201c\u201d][^\s{}\[\],:"\u201c\u201d]*+))""",
     re.DOTALL,
 )
+_VALUE: Final = re.compile(r'\s*+"')
+#: the end of a value that has double quotes in it, as code does: the next name follows, or the object's end
+_END_OF_VALUE: Final = re.compile(r"""(?<!\\)"(?=\s*+(?:\}|,\s*+["']?[\w ]{1,60}["']?\s*+:))""")
 _DEPTHS: Final[Mapping[str | None, int]] = {"{": 1, "[": 1, "}": -1, "]": -1}
 _UNENDED: Final = re.compile(r"\s*+[\"'\u201c]")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
@@ -236,39 +245,70 @@ def parsed_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Ma
     """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableScores(f"the reply has more than {_LONGEST_REPLY} characters")
+    text = after_thoughts(text)
     scores = dict[str, CriterionScore]()
-    for value in _objects(_THOUGHTS.sub("", text), shown=_squeezed(prompt)):
-        for name, entry in _entries(value, criteria=criteria).items():
-            score = _score(entry, name=name)
+    words = ""  #: after the last object with a score
+    for part in _parts(text, shown=_squeezed(prompt), criteria=criteria):
+        if isinstance(part, str):
+            words += part
+            continue
+        for name, entry in _entries(part, criteria=criteria).items():
+            score, words = _score(entry, name=name), ""
             if scores.setdefault(name, score).score != score.score:
                 raise UnreadableScores(f'"{name}" has more than one score')
     missing = next((name for name in criteria if name not in scores), None)
     if missing is not None:
         raise UnreadableScores(f'"{missing}" has no "score"')
+    values = frozenset(score.score for score in scores.values())
+    if is_taken_back(words, scores=values):
+        raise UnreadableScores("the words after the scores take them back")
+    if 1.0 in values and has_other_scale(text):
+        raise UnreadableScores("a score is 1, and the reply speaks of a scale whose best score is not 1")
     return {name: scores[name] for name in criteria}
 
 
-def _objects(text: str, *, shown: str) -> Iterator[Mapping[str, Any]]:
-    """The outermost objects of a text that name a score and are not quoted, in linear time.
+def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | Mapping[str, Any]]:
+    """The outermost objects of a text that name a score, and the words around them, in linear time.
 
-    Single quotes, names without quotes and commas at the end are read. A broken object with a score raises
-    UnreadableScores, since the next one could be another's. Other braces are words.
+    Single quotes, names without quotes, commas at the end and values with quotes in them are read. A broken object with
+    a score and a criterion or a reason raises UnreadableScores, since the next one could be another's. Objects that are
+    quoted, drafts or code are left out. Other braces are words.
     """
-    at = text.find("{")
-    while at >= 0:
+    drafts, end = Drafts(text), 0
+    ends = [each.start() for each in _END_OF_VALUE.finditer(text)]
+    for match in _BEGINNING.finditer(text):
+        at = match.start()
+        if at < end:  # within the last object
+            continue
+        yield text[end:at]
         tokens, end = _tokens(text, at)
-        if any(_plain_name(token) == "score" for token in tokens) and _squeezed(text[at:end]) not in shown:
-            value = _value(tokens)
-            if value is None:
-                raise UnreadableScores("an object with a score cannot be read")
+        value = _value(tokens)
+        if value is None:
+            repaired, end_of_repaired = _tokens(text, at, ends=ends)
+            value = _value(repaired)
+            tokens, end = (repaired, end_of_repaired) if value is not None else (tokens, end)
+        names = {_plain_name(name) for name, sign in pairwise(tokens) if sign == ":"}
+        if "score" not in names or drafts.has(at) or _squeezed(text[at:end]) in shown:
+            continue
+        if value is not None:
             yield value
-        at = text.find("{", end)
+        elif not names.isdisjoint({"reason", *criteria}):
+            raise UnreadableScores("an object with a score cannot be read")
+    yield text[end:]
 
 
-def _tokens(text: str, at: int) -> tuple[list[str], int]:
-    """Tokens of JSON from a brace to the brace that closes it, or as far as they go, and the place after them."""
+def _tokens(text: str, at: int, *, ends: Sequence[int] | None = None) -> tuple[list[str], int]:
+    """Tokens of JSON from a brace to the brace that closes it, or as far as they go, and the place after them.
+
+    ends: places where values in double quotes end that may have such quotes in them; None if values have none.
+    """
     tokens, depth = list[str](), 0
     while match := _TOKEN.match(text, at):
+        opening = _VALUE.match(text, at) if ends and tokens[-1:] == [":"] else None
+        if ends and opening and ends[-1] >= opening.end():
+            at = ends[bisect_left(ends, opening.end())] + 1
+            tokens.append(json.dumps(text[opening.end() : at - 1].replace('\\"', '"')))
+            continue
         single, curly, sign, word = match.group("single", "curly", "sign", "word")
         at, depth = match.end(), depth + _DEPTHS.get(sign, 0)
         if sign in ("}", "]") and tokens[-1:] == [","]:
@@ -281,7 +321,7 @@ def _tokens(text: str, at: int) -> tuple[list[str], int]:
             tokens.append(match.group().strip())
         if depth == 0:
             return tokens, at
-    if _UNENDED.match(text, at):  # a score may be in it
+    if ends is not None and _UNENDED.match(text, at):  # a score may be in it
         raise UnreadableScores("the reply has a text in quotes without an end")
     return tokens, at
 
@@ -313,7 +353,7 @@ def _entries(value: Mapping[str, Any], *, criteria: Sequence[str]) -> Mapping[st
     for one in (value, *(value.values() if len(value) == 1 else ())):  # the object, or one with a name around it
         if isinstance(one, dict) and (entries := {name: one[name] for name in criteria if name in one}):
             return entries
-    return {criteria[0]: value} if len(criteria) == 1 and "score" in value else {}
+    return {criteria[0]: value} if len(criteria) == 1 and {"score", "reason"} <= value.keys() else {}
 
 
 def _score(value: object, *, name: str) -> CriterionScore:

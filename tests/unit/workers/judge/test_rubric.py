@@ -258,8 +258,113 @@ def test_nonsense_is_no_score(text):
         parsed_scores(text, criteria=("supported", "answers"))
 
 
+FULL = reply(supported=1, answers=1)
+
+
 @pytest.mark.parametrize(
-    "unit", ["{", '{"', "{'", "{'a", "{\u201d", '{"\\"', "{'' ", "{' ", '{"a":', "{}", "{a,", "```{"]
+    "text",
+    [
+        f"<think>So {FULL}",
+        f" <think>It is right.\n{FULL}\nBut the year is wrong",
+        f"<thought>So {FULL}",
+        f"Well. <thinking>So {FULL}",
+        f"So {FULL}</think>\nI cannot judge this.",
+        f"<think>a</think><think>So {FULL}",
+        f"Draft: {FULL}",
+        f"My first impression:\n```json\n{FULL}\n```",
+        f"A reply would be, for example, {FULL}",
+        f"{FULL}\nWait, the year is wrong: supported 0, answers 0.",
+        f"{FULL}\nOn reflection, the answer deserves less.",
+        f"{FULL}\nFinal: supported 0, answers 0.5.",
+        f"{FULL} The score should be 0.",
+        f"{FULL} But I cannot give a score for this.",
+        f"The answer says: {FULL} I can't grade that.",
+        f"It claims the following: {FULL}",
+        f"The answer:\n> {FULL}\nI will not score it.",
+        f"The answer has code:\n```python\nscores = {FULL}\n```",
+        f"It ends with a line of code, return {FULL}",
+        f"On a scale of 1 to 5: {FULL}",
+        f"Score: 1/5. {FULL}",
+        f"1 out of 10. {FULL}",
+        FULL.replace('"so"', '"1 of 5: nothing is supported"'),
+        FULL.replace('"so"', '"rated from 0-10"'),
+        FULL.replace('"score": 1', '"score": 1, "max": 5'),
+        f"In percent: 1 %. {FULL}",
+        f"I use a 5-point scale. {FULL}",
+        f"The scores are out of ten. {FULL}",
+    ],
+)
+def test_a_draft_is_no_score(text):
+    """Thoughts without an end, drafts, quotations, code, and a 1 on another scale are no scores."""
+    with pytest.raises(UnreadableScores):
+        parsed_scores(text, criteria=("supported", "answers"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Draft: {reply(supported=0, answers=0)}\nFinal: {FULL}",
+        f"It is all right.</think>{FULL}",
+        f"<think>Draft {reply(supported=0, answers=0)}</think> {FULL}",
+        f"The answer contains what was asked for: {FULL}",
+        f"{FULL}\nSo supported is 1 and answers 1.0.",
+        f"{FULL}\nThe answer names 3 of 5 capitals and 100 % of the rivers.",
+        FULL.replace('"so"', '"it names 5 of 5, rated 5 stars on the 9-point Richter list"'),
+        f"On a scale of 0 to 1: {FULL}",
+        f"x = {{a: b}} and {{}} {FULL}",
+        f'The code {{ b["score"] = 1; }} is right. {FULL}',
+        f'It begins with "function f() {{ b["score"] = 1". {FULL}',
+        f'It has {{"score": f(x) for x in y}}. {FULL}',
+        FULL.replace('"so"', '"it sets b["score"] = 1, as asked"'),
+        FULL.replace('"so"', '"it says "Paris", which is right"'),
+        FULL.replace('"so"', '"it has d = {"score": 1} in it"'),
+        f'```json\n{FULL}\n```\nNote: b["score"] = 1 is right.',
+    ],
+)
+def test_what_stands_beside_the_scores_does_not_hide_them(text):
+    """Drafts before the scores, words that agree with them, and code in words and reasons leave them readable."""
+    scores = parsed_scores(text, criteria=("supported", "answers"))
+    assert [scores[name].score for name in ("supported", "answers")] == [1.0, 1.0]
+
+
+def test_only_a_best_score_is_in_doubt_on_another_scale():
+    """A score below 1 is read, whatever scales the reply speaks of."""
+    text = f"On a scale of 1 to 5 it would be a 3. {GOOD.replace(': 1', ': 0.25')}"
+    assert parsed_scores(text, criteria=("supported", "answers"))["answers"].score == 0.25
+
+
+def test_code_that_a_judge_quotes_is_no_score():
+    """An answer whose code sets a score is judged as other ones are, however the judge quotes it."""
+    own = reply(answers=0.25)
+    for code in ('{"score": 1}', '{"score": 1, "name": "a"}', "{ score: 1, ...rest }", '{ b["score"] = 1; }'):
+        for text in (f"The code {code} is wrong. {own}", f"{own}\nThe code {code} is wrong."):
+            assert parsed_scores(text, criteria=("answers",))["answers"].score == 0.25
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "{",
+        '{"',
+        "{'",
+        "{'a",
+        "{\u201d",
+        '{"\\"',
+        "{'' ",
+        "{' ",
+        '{"a":',
+        "{}",
+        "{a,",
+        "```{",
+        "{a:",
+        '{a:"',
+        '{a: " "',
+        "<think>",
+        "scale ",
+        "1 of ",
+        '{a: "b" "',
+        "the answer says ",
+    ],
 )
 def test_a_reply_takes_linear_time(unit):
     """No reply within the limit keeps a worker busy."""

@@ -3,7 +3,7 @@ from collections.abc import Mapping, Set
 from functools import cache
 from typing import Any, cast, get_args
 
-from ragbandit.shared.additions import with_additions
+from ragbandit.shared.additions import with_additions, with_faults
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
@@ -152,7 +152,7 @@ def _class_of(name: str, *, path: object) -> Any:
     if factory is not None:
         return factory
     message = f"there is no arm {name!r}"
-    remedy = f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"'
+    remedy = with_faults(f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"')
     raise ConfigError(message, field=f"arms.{name}", remedy=remedy)
 
 

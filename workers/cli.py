@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ragbandit.router.cli.lazy_verbs import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
-from ragbandit.shared.additions import offered_beside
+from ragbandit.shared.additions import add_fault, offered_beside
 from ragbandit.shared.processes.hung_threads import leave_hung_threads
 from ragbandit.shared.version import __version__
 
@@ -97,7 +97,8 @@ def _with_additions(panels: Mapping[str, Verbs]) -> Mapping[str, Verbs]:
         group, _, nested = verb.partition(" ")
         fitting = [verbs for shown, verbs in whole.items() if (group in verbs if nested else shown == heading)]
         if not fitting:
-            raise ValueError(f"the verb {name!r} of an addition has no group or heading in this table")
+            add_fault(place, f"its verb {name!r} has no group or heading in the help")
+            continue
         (verbs,) = fitting
         known = verbs.get(group)
         if isinstance(known, VerbGroup):

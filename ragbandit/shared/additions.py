@@ -17,6 +17,8 @@ from ragbandit.shared.errors import ConfigError
 
 #: the package whose folders are additions
 PACKAGE: Final = "ragbandit.additions"
+#: name of an addition -> why it, or something that it offers, is left out, so that everything else works
+_FAULTS: Final = dict[str, list[str]]()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,33 +82,68 @@ HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in _NO
 
 @cache
 def additions() -> Mapping[str, Addition]:
-    """Name of each folder of ragbandit/additions -> what it adds, in the order of the names."""
+    """Name of each folder of ragbandit/additions -> what it adds, in the order of the names.
+
+    One that cannot be read is left out, and is one of `faults`.
+    """
     names = sorted(module.name for module in iter_modules(import_module(PACKAGE).__path__) if module.ispkg)
-    return MappingProxyType({name: import_module(f"{PACKAGE}.{name}").ADDITION for name in names})
+    read = {name: _read(name) for name in names}
+    return MappingProxyType({name: what for name, what in read.items() if what is not None})
+
+
+def _read(name: str) -> Addition | None:
+    try:
+        what = getattr(import_module(f"{PACKAGE}.{name}"), "ADDITION", None)
+        fault = "its __init__ defines no ADDITION"
+    except Exception as error:  # a module may raise anything when it is imported
+        what, fault = None, f"{type(error).__name__}: {error}"
+    if isinstance(what, Addition):
+        return what
+    add_fault(name, fault)
+    return None
+
+
+def add_fault(addition: str, what: str) -> None:
+    """Remember why an addition, or something that it offers, is left out. addition: its name, or a place in it."""
+    name = addition.removeprefix(f"{PACKAGE}.").partition(".")[0]
+    if what not in _FAULTS.setdefault(name, []):
+        _FAULTS[name].append(what)
+
+
+def faults() -> Mapping[str, str]:
+    """As `_FAULTS`, as texts. A name that clashes is found when the names of its hook are read."""
+    additions()
+    return MappingProxyType({name: "; ".join(whats) for name, whats in sorted(_FAULTS.items())})
+
+
+def with_faults(remedy: str) -> str:
+    """The remedy of an unknown name, with what is wrong with additions, since one of them may be meant to have it."""
+    return "; ".join([remedy, *(f"the addition {name} cannot be used: {what}" for name, what in faults().items())])
 
 
 @cache
 def offered(hook: str) -> Mapping[str, str]:
     """Name -> "package.module:Class" of all that additions offer for a hook. Imports none of it.
 
-    Raises ValueError if two additions offer the same name.
+    If two additions offer the same name, the second one has a fault, and its name is left out.
     """
     places, taken = dict[str, str](), dict[str, str]()
     for addition, what in additions().items():
         for name, place in getattr(what, hook).items():
             words = _without_heading(name)
             if words in taken:
-                raise ValueError(f"two additions offer {words!r} in {hook}: {taken[words]} and one in {addition}")
+                add_fault(addition, f"{words!r} in {hook} is a name of {taken[words]} too")
+                continue
             places[name] = taken[words] = f"{PACKAGE}.{addition}.{place}"
     return MappingProxyType(dict(sorted(places.items())))
 
 
 def offered_beside(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
-    """As `offered`. ours: the core's names. Raises ValueError if an addition offers one of them."""
+    """As `offered`, without the core's names: an addition that offers one of them is one of `faults`."""
     for name, place in offered(hook).items():
         if _without_heading(name) in ours:
-            raise ValueError(f"{_without_heading(name)!r} in {hook} is a name of the core, and {place} has it too")
-    return offered(hook)
+            add_fault(place, f"{_without_heading(name)!r} in {hook} is a name of the core")
+    return {name: place for name, place in offered(hook).items() if _without_heading(name) not in ours}
 
 
 def _without_heading(name: str) -> str:
@@ -145,12 +182,10 @@ def section_parts(section: str) -> tuple[type[Any], ...]:
 
 
 def with_additions(ours: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:
-    """The core's own classes and those that additions offer for a hook, in the order of their names.
-
-    Raises ValueError if an addition offers a name of the core.
-    """
-    offered_beside(ours, hook=hook)
-    return MappingProxyType(dict(sorted({**ours, **loaded(hook)}.items())))
+    """The core's own classes and those that additions offer for a hook, in the order of their names."""
+    names = offered_beside(ours, hook=hook)
+    added = {name: _imported(name, place=place) for name, place in names.items()}
+    return MappingProxyType(dict(sorted({**ours, **added}.items())))
 
 
 def _imported(name: str, *, place: str) -> Any:

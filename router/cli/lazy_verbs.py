@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from ragbandit.router.cli.console import failing_well, given_config
+from ragbandit.shared.additions import with_faults
 
 
 class VerbGroup(NamedTuple):
@@ -75,7 +76,7 @@ class LazyGroup(TyperGroup):
                 paths = {verb: f"{group} {verb}" for verb in nested} | paths
             similar = get_close_matches(args[0].lower(), paths, n=1)
             remedy = f"did you mean `{ctx.command_path} {paths[similar[0]]}`?" if similar else "see --help"
-            ctx.fail(f"there is no command {args[0]!r:.80}; {remedy}")
+            ctx.fail(with_faults(f"there is no command {args[0]!r:.80}; {remedy}"))
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:

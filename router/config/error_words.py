@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.sources import leaves_of, source_of
+from ragbandit.shared.additions import additions, faults
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
 from ragbandit.shared.texts.redaction import described
@@ -36,13 +37,36 @@ _EXAMPLES = {
 }
 
 
+#: addition -> the section and the keys of its settings, so that an installation without it names it
+_OF_ADDITIONS: Mapping[str, tuple[str, frozenset[str]]] = {
+    "anthropic": ("generator", frozenset({"anthropic"})),
+    "elasticsearch": ("retriever", frozenset({"url", "api_key_env", "search", "timeout_s"})),
+    "embeddings": ("", frozenset({"embeddings"})),
+    "golden": ("learning", frozenset({"golden", "golden_s", "golden_dollars"})),
+    "hybrid": ("retriever", frozenset({"first", "second"})),
+    "local_models": ("generator", frozenset({"precision", "device", "threads", "max_batch", "trained_tokens"})),
+    "model_picks": ("policy", frozenset({"pick"})),
+    "other_tools": ("", frozenset({"ratings"})),
+    "reranking": ("retriever", frozenset({"rerank"})),
+}
+
+
+def _of_addition(*path: str) -> str:
+    """Which addition brings a setting that is unknown here; "" if none is known to."""
+    section = re.sub(r"^(generator|retriever)s\.[^.]+$|^.*\.(generator)$", r"\1\2", ".".join(path[:-1]))
+    for name, (where, keys) in _OF_ADDITIONS.items():
+        if where == section and path[-1] in keys and (name in faults() or name not in additions()):
+            return f": the addition {name} {f'cannot be used: {faults()[name]}' if name in faults() else 'is missing'}"
+    return ""
+
+
 def first_error_of(error: ValidationError, *, sources: Mapping[str, str]) -> ConfigError:
     """The first fault of `error`. sources: see `config.sources`."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # a model's, a dataclass's
-        message = "unknown setting"
+        message = f"unknown setting{_of_addition(*map(str, first['loc']))}"
         remedy = known_choices(sorted(_keys_at(first["loc"][:-1])), given=str(first["loc"][-1]))
     elif first["type"] == "missing":
         message, remedy = "is needed", "it has no default"

@@ -7,11 +7,14 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ragbandit.shared.additions import section_parts
+from ragbandit.shared.additions import add_fault, section_parts, with_faults
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
 
 _Part = TypeVar("_Part", bound="Section")
 _Extended = TypeVar("_Extended", bound="Section")
+#: dotted keys of the sections to which additions can add settings
+EXTENDED: Final = set[str]()
 
 
 class Section(BaseModel):
@@ -24,7 +27,8 @@ class Section(BaseModel):
     def of(self, part: type[_Part], /) -> _Part:
         """This section with the settings that the class `part` of an addition declares."""
         if not isinstance(self, part):
-            raise TypeError(f"{part.__name__} is not declared in Addition.sections for {type(self).__name__}")
+            message = f"{part.__module__}.{part.__name__} has no settings in {type(self).__name__}"
+            raise ConfigError(message, remedy=with_faults("declare them in Addition.sections"))
         return self
 
 
@@ -32,18 +36,21 @@ def extended(section: str) -> Callable[[type[_Extended]], type[_Extended]]:
     """Add the settings that additions declare for a section. section: its dotted key, "" for the top level.
 
     The keys follow the own keys of the section, with their defaults, ranges and comments. The core reads its own as
-    attributes; an addition reads its own by `settings.of(Part)`. Raises ValueError for a key that exists already.
+    attributes; an addition reads its own by `settings.of(Part)`. A part with a key that exists already is left out, and
+    its addition is one of `faults`.
     """
 
     def extend(core: type[_Extended]) -> type[_Extended]:
-        parts = section_parts(section)
-        known = dict.fromkeys(core.model_fields, core.__name__)
-        for part in parts:
-            for name in part.model_fields:
-                if name in known or hasattr(core, name):
-                    first = known.get(name, core.__name__)
-                    raise ValueError(f"{part.__module__}.{part.__name__}: {first} has a setting {name!r} already")
-                known[name] = part.__name__
+        EXTENDED.add(section)
+        known, parts = dict.fromkeys(core.model_fields, core.__name__), list[type[Any]]()
+        for part in section_parts(section):
+            twice = [name for name in part.model_fields if name in known or hasattr(core, name)]
+            for name in twice:
+                first = known.get(name, core.__name__)
+                add_fault(part.__module__, f"{part.__name__}: {first} has a setting {name!r} already")
+            if not twice:
+                known |= dict.fromkeys(part.model_fields, part.__name__)
+                parts.append(part)
         if not parts:
             return core
         same = {"__module__": core.__module__, "__qualname__": core.__qualname__, "__doc__": core.__doc__}
@@ -68,7 +75,7 @@ def one_of(known: Sequence[str], *, or_path: bool = False) -> AfterValidator:
             further = ", or your own as package.module:function" if or_path else ""
             is_shown = did_you_mean(text, known) or re.fullmatch("[a-z_]{1,32}", text)  # else it may be a secret
             shown = f" {text!r}" if is_shown else ""
-            raise ValueError(f"unknown name{shown}; {known_choices(known, given=text)}{further}")
+            raise ValueError(with_faults(f"unknown name{shown}; {known_choices(known, given=text)}{further}"))
         return text
 
     return AfterValidator(check)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.shared.additions import arm_parts
+from ragbandit.shared.additions import add_fault, additions, arm_parts, faults
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.texts.formats import counted, did_you_mean, duration, known_choices, moment, number, percent
 from ragbandit.shared.types import IMPORTED
@@ -93,6 +93,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     """Findings about settings that are valid one by one, but together have an unexpected effect."""
     from ragbandit.router.learning.monitoring.price import budget_warnings
 
+    yield from _of_faulty_additions()
     sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
     server = settings.server
     if len(settings.arms) == 1:
@@ -123,6 +124,21 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
         what = "other machines may read names of arms and tenants, and how much you serve"
         remedy = "set server.admin_port, or give the scraper a key of the role reader"
         yield Finding("warning", "server.open_metrics", what, remedy)
+
+
+def _of_faulty_additions() -> Iterator[Finding]:
+    """Additions that are left out, as a whole or in part."""
+    from ragbandit.router.config.section import EXTENDED
+    from ragbandit.router.policies import built_in_policies
+
+    built_in_policies()  # a name may be one of the core's policies
+    known = ", ".join(sorted(filter(None, EXTENDED)))
+    for name, addition in additions().items():
+        for section in addition.sections.keys() - EXTENDED:
+            add_fault(name, f"the section {section!r} takes no settings of additions; {known} and the top level do")
+    for name, what in faults().items():
+        remedy = f"correct the folder {name} of ragbandit/additions, or delete it"
+        yield Finding("problem", f"the addition {name}", f"it cannot be used: {what}", remedy)
 
 
 def _of_rules(settings: "Settings") -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.policies.base import WHERE, Policy, PolicyNeed
 from ragbandit.router.policies.context import PARAM
-from ragbandit.shared.additions import with_additions
+from ragbandit.shared.additions import with_additions, with_faults
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.plugins import declared, import_class, installed, load_class
 from ragbandit.shared.texts.formats import known_choices
@@ -125,7 +125,7 @@ def _class_of(name: str) -> Any:
     if kind is not None:
         return kind
     remedy = f'{known_choices(known_policies(), given=name)}; for your own give "package.module:Class"'
-    raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=remedy)
+    raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=with_faults(remedy))
 
 
 def _checked(policy: Any, *, name: str) -> Policy:

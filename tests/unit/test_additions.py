@@ -1,16 +1,21 @@
 """Additions: folders that the core finds by name and never imports, so that each can be deleted."""
 
 import ast
+import subprocess
+import sys
+from contextlib import suppress
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 import pytest
 
 import ragbandit
+from ragbandit.router.config import error_words
+from ragbandit.router.config.error_words import _OF_ADDITIONS
 from ragbandit.router.policies import built_in_policies
 from ragbandit.shared import additions as module
-from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, loaded, offered, surfaces
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, faults, loaded, offered, surfaces
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.registry import built_in_arms
 from ragbandit.strategies.retrievers.corpus import read_folder
 
@@ -89,6 +94,7 @@ def install(monkeypatch):
         for cache in caches:
             cache.cache_clear()
         monkeypatch.setattr(module, "additions", lambda: these)
+        monkeypatch.setattr(module, "_FAULTS", {})
 
     yield install_these
     for cache in caches:
@@ -96,19 +102,19 @@ def install(monkeypatch):
 
 
 def test_a_name_belongs_to_one_addition(install):
-    """Two additions that offer the same name are an error that names both."""
+    """If two additions offer the same name, the second one is left out, and its fault names the first."""
     both = {"first": Addition(arms={"curt": "arm:Curt"}), "second": Addition(arms={"curt": "arm:Curt"})}
     install(both)
-    with pytest.raises(ValueError, match=r"two additions offer 'curt' in arms: ragbandit.additions.first.arm:Curt"):
-        offered("arms")
+    assert offered("arms") == {"curt": f"{PACKAGE}.first.arm:Curt"}
+    assert faults() == {"second": "'curt' in arms is a name of ragbandit.additions.first.arm:Curt too"}
 
 
 def test_a_verb_belongs_to_one_addition(install):
-    """Two additions that offer the same verb are an error that names both, also if its headings differ."""
+    """If two additions offer the same verb, the second one is left out, also if their headings differ."""
     first, second = Addition(verbs={"Run: mend": "verb:mend"}), Addition(verbs={"Look: mend": "verb:mend"})
     install({"first": first, "second": second})
-    with pytest.raises(ValueError, match=r"two additions offer 'mend' in verbs: ragbandit.additions.first.verb:mend"):
-        offered("verbs")
+    assert [*offered("verbs")] == ["Run: mend"]
+    assert faults() == {"second": "'mend' in verbs is a name of ragbandit.additions.first.verb:mend too"}
 
 
 def run_again(name):
@@ -136,13 +142,13 @@ OF_THE_CORE = {
 
 @pytest.mark.parametrize("hook", OF_THE_CORE)
 def test_a_name_of_the_core_is_not_replaced(install, hook):
-    """An addition that offers a name of the core is an error that names both, at each hook where it has names."""
+    """The core keeps a name that an addition offers too, and the addition has a fault, at each hook with such names."""
     name, read = OF_THE_CORE[hook]
-    own = Addition(**{hook.partition(" ")[0]: {name: "part:Part"}})
-    install({"own": own})
-    words = name.rpartition(": ")[2]
-    with pytest.raises(ValueError, match=rf"'{words}' in \w+ is a name of the core, and ragbandit.additions.own.part"):
+    install({"own": Addition(**{hook.partition(" ")[0]: {name: "part:Part"}})})
+    with suppress(InvalidInput, ConfigError):  # a folder without documents, and an addition that was deleted
         read()
+    words = name.rpartition(": ")[2]
+    assert faults() == {"own": f"{words!r} in {hook.partition(' ')[0]} is a name of the core"}
 
 
 def test_rules_and_units_name_the_installed_interfaces(install):
@@ -183,3 +189,87 @@ def test_a_public_function_whose_addition_was_deleted(monkeypatch):
     with pytest.raises(ConfigError, match=r"ragbandit\.advise belongs to an addition") as caught:
         ragbandit.advise  # noqa: B018 - an attribute that is looked up
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", sorted(additions().keys() & _OF_ADDITIONS.keys()))
+def test_the_core_knows_whose_setting_is_missing(name):
+    """The table of settings of additions has the section and the keys that each of them declares."""
+    ((section, place),) = additions()[name].sections.items()
+    part = module._imported(section, place=f"{PACKAGE}.{name}.{place}")
+    assert _OF_ADDITIONS[name] == (section, frozenset(part.model_fields))
+
+
+#: runs the command with further folders of additions
+COMMAND = (
+    "import sys, ragbandit.additions as own; own.__path__.append(sys.argv.pop(1));"
+    "from ragbandit.workers.cli import main; main()"
+)
+IMPORT = "from ragbandit.shared.additions import Addition\n"
+PORT = (
+    "from ragbandit.router.config.section import Section\nclass Port(Section):\n    port: int = 1\n    batch: int = 1\n"
+)
+#: name of an addition -> (its __init__, what is wrong with it)
+FAULTY = {
+    "broken": ("1 / 0", "ZeroDivisionError: division by zero"),
+    "empty": ("", "its __init__ defines no ADDITION"),
+    "another": ("ADDITION = 3", "its __init__ defines no ADDITION"),
+    "serves": (f"{IMPORT}ADDITION = Addition(verbs={{'Run: serve': 'part:Port'}})", "'serve' in verbs is a name of"),
+    "hidden": (f"{IMPORT}ADDITION = Addition(verbs={{'Nowhere: mend': 'part:Port'}})", "has no group or heading"),
+    "clashes": (f"{IMPORT}ADDITION = Addition(arms={{'model': 'part:Port'}})", "'model' in arms is a name of the core"),
+    "port": (f"{IMPORT}ADDITION = Addition(sections={{'server': 'part:Port'}})", "'server' takes no settings"),
+    "twice": (f"{IMPORT}ADDITION = Addition(sections={{'learning': 'part:Port'}})", "has a setting 'batch' already"),
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """A folder of faulty additions, and what runs the command with it."""
+    folder = tmp_path_factory.mktemp("faulty")
+    for name, (text, _) in FAULTY.items():
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(text)
+        (folder / name / "part.py").write_text(PORT)
+
+    def run(*words, config="{}"):
+        (folder / "config.yaml").write_text(config)
+        command = [sys.executable, "-c", COMMAND, folder, *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False)
+
+    return run
+
+
+def test_faulty_additions_stop_no_verb(faulty):
+    """With additions that are broken or clash, --version and --help work, and an unknown command names them."""
+    assert faulty("--version").returncode == 0
+    assert "serve" in faulty("--help").stdout
+    unknown = faulty("mend")
+    assert unknown.returncode == 2
+    words = " ".join(unknown.stderr.replace("│", " ").split())
+    assert "the addition broken cannot be used: ZeroDivisionError: division by zero" in words
+
+
+def test_validate_names_faulty_additions(faulty):
+    """`validate` has a problem for each addition that is broken or clashes, with its name and what is wrong."""
+    checked = faulty("validate", "--settings-only")
+    assert checked.returncode == 1
+    for name, (_, what) in FAULTY.items():
+        assert any(f"the addition {name}" in line and what in line for line in checked.stdout.splitlines()), name
+
+
+def test_a_setting_of_a_faulty_addition_names_it(faulty):
+    """An unknown name in the settings names the additions that cannot be used."""
+    refused = faulty("validate", config="policy: {name: gone}")
+    assert "the addition broken cannot be used" in refused.stderr
+
+
+def test_a_setting_of_a_missing_addition_names_it(monkeypatch):
+    """A setting of an addition that is missing is an error that names the addition."""
+    monkeypatch.setattr(error_words, "additions", dict)
+    for path, name in (
+        (("learning", "golden"), "golden"),
+        (("judge", "generator", "precision"), "local_models"),
+        (("generators", "own", "anthropic"), "anthropic"),
+        (("ratings",), "other_tools"),
+    ):
+        assert error_words._of_addition(*path) == f": the addition {name} is missing"
+    assert error_words._of_addition("learning", "gold") == ""

@@ -10,7 +10,7 @@ _THOUGHTS: Final = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _FENCE: Final = re.compile(r"```+[ \t]*([\w+#-]*)")
-#: languages of fences that are no code
+#: languages of fences whose objects may be a verdict
 _NO_CODE: Final = frozenset({"", "json", "jsonc", "json5", "jsonl", "text", "txt", "plaintext", "markdown", "md"})
 #: how many characters before an object are looked at
 _BEFORE: Final = 120

@@ -251,7 +251,7 @@ class ReportRows:
     #: whether the judgement was drawn with a known probability: a label of the queue, or the judge's score
     is_drawn: Flags | None = None
     by_judge: Flags | None = None  #: whether `quality` is the judge's score
-    #: the judge's score, whoever else rated, and the number of rows that it represents; None if the judge gave none
+    #: the judge's score, also if people rated, and the number of rows that it represents; None if the judge gave none
     score: Vector | None = None
     score_counts: Vector | None = None
     #: a rating that was retracted before it was learned, NaN without one; None if there is none

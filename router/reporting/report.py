@@ -385,10 +385,13 @@ def _disagreement(log: ReportRows, *, first: Matrix | None, second: Matrix) -> s
 
 
 def _with_retracted(total: Comparison, *, log: ReportRows, groups: _Groups, arm: int) -> Comparison:
-    """The comparison; if retractions turned its verdict, its assumption says so."""
+    """The comparison, whose assumption names retractions that turned its verdict."""
     if log.retracted is None or total.verdict == NOT_KNOWN:
         return total
-    given = log.rated_as(np.where(np.isnan(log.quality), log.retracted, log.quality), counts=log.counts)
+    is_unrated = np.isnan(log.quality)
+    # A rating of a newer answer than the newest learned one may still wait, so its retraction is no loss of one yet.
+    is_due = log.made_at <= log.made_at[~is_unrated].max(initial=0.0)
+    given = log.rated_as(np.where(is_unrated & is_due, log.retracted, log.quality), counts=log.counts)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     verdict = replace(groups, log=given).comparison(ROUTING, everything, against=arm).comparison.verdict
     if verdict == total.verdict:

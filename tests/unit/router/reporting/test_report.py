@@ -139,7 +139,7 @@ def equal_arms():
 
 
 def test_a_verdict_that_retractions_turned_says_so(equal_arms):
-    """Retracted ratings are counted by arm and value, and a verdict that would be another with them says so."""
+    """Retracted ratings are counted by arm and value, and a verdict that would be another with them names them."""
     log, right = equal_arms
     is_premium = log.arm == log.arms.index("premium")
     bad = np.where(is_premium, right > 0.5, right < 0.5)
@@ -151,6 +151,8 @@ def test_a_verdict_that_retractions_turned_says_so(equal_arms):
     assert found.retracted["premium"] == {"good": int((bad & is_premium).sum()), "bad": 0}
     assert sum(sum(one.values()) for one in found.retracted.values()) == bad.sum()
     assert any(f"premium {found.retracted['premium']['good']:,} and 0" in note for note in found.notes)
+    waiting = replace(log, quality=np.where(np.arange(3_000) < 2_000, np.nan, right), retracted=retracted)
+    assert "turned" not in (reported(waiting, against="premium").total.assumption or "")
     worse = replace(log, quality=np.where(is_premium, 0.9, right), retracted=np.full(3_000, np.nan))
     some = np.random.default_rng(4).random(3_000) < 0.02
     kept = replace(

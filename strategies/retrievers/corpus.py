@@ -12,7 +12,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -414,10 +414,23 @@ def _pdf(path: Path) -> tuple[str, str]:
     try:
         reader = library.PdfReader(path)
         title = (reader.metadata.title or "").strip() if reader.metadata else ""
-        pages = ["\n".join((page.extract_text(), *_typed_on(page))) for page in reader.pages]
-        return title or path.stem, _tidied("\n\n".join((*pages, *_form_values(reader.get_fields() or {}))))
+        pages = ("\n".join((page.extract_text(), *_typed_on(page))) for page in reader.pages)
+        texts = _within_cap(chain(pages, _form_values(reader.get_fields() or {})))
+        return title or path.stem, _tidied("\n\n".join(texts))
+    except InvalidInput:
+        raise
     except Exception as error:  # pypdf raises errors of any kind for a broken file
         raise InvalidInput(f"the document cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _within_cap(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, which are counted one by one: all pages of a PDF may show the same long content."""
+    left = MAX_DOCUMENT
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            raise InvalidInput(f"the document has more than {MAX_DOCUMENT:,} characters of text")
+        yield text
 
 
 def _typed_on(page: Any) -> Iterator[str]:

@@ -517,3 +517,28 @@ def test_other_names_of_the_text_are_read(tmp_path):
     ]
     file = write_rows(tmp_path / "corpus.jsonl", *(json.dumps(row).encode() for row in rows))
     assert [(row.id, row.text) for row in read_corpus(file)] == [("1", "p"), ("2", "c"), ("3", "t")]
+
+
+def test_the_text_of_a_pdf_is_counted_before_it_is_joined(tmp_path, monkeypatch):
+    """A small PDF whose pages all show one long content is left out, and its pages are not read to the end."""
+    pypdf = pytest.importorskip("pypdf")
+    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject as Name
+
+    writer, content, read = pypdf.PdfWriter(), DecodedStreamObject(), []
+    content.set_data(b"BT /F1 12 Tf 1 0 0 1 10 10 Tm (" + b"word " * 2_000 + b") Tj ET")
+    shared = writer._add_object(content)
+    kinds = {Name("/Type"): Name("/Font"), Name("/Subtype"): Name("/Type1"), Name("/BaseFont"): Name("/Helvetica")}
+    fonts = DictionaryObject({Name("/F1"): DictionaryObject(kinds)})
+    for _ in range(40):
+        page = writer.add_blank_page(width=200, height=200)
+        page[Name("/Contents")] = shared
+        page[Name("/Resources")] = DictionaryObject({Name("/Font"): fonts})
+    writer.write(tmp_path / "same.pdf")
+    (tmp_path / "good.txt").write_text("Good.")
+    extract = pypdf.PageObject.extract_text
+    monkeypatch.setattr(pypdf.PageObject, "extract_text", lambda page: read.append(page) or extract(page))
+    monkeypatch.setattr(corpus, "MAX_DOCUMENT", 50_000)
+    left_out = []
+    assert [each.url for each in read_corpus(tmp_path, leave_out=lambda *why: left_out.append(why))] == ["good.txt"]
+    assert left_out == [("same.pdf", "the document has more than 50,000 characters of text")]
+    assert len(read) < 10

@@ -103,6 +103,7 @@ api-fuzz: install ## REQUESTS random requests from the OpenAPI document; `make t
 	API_FUZZ=$(REQUESTS) $(BIN)/python -m pytest -s --timeout 7200 tests/integration/api/test_api_properties.py
 
 # Each client has its own environment under .venv-clients/. ONLY="openai langchain" selects folders of tests/clients/.
+# Coding agents also need npm and unshare; without them their tests are skipped.
 clients: install ## unmodified clients of other projects against one service
 	$(BIN)/python -m tests.clients $(if $(ONLY),--only "$(ONLY)")
 

@@ -1,33 +1,42 @@
 """`make clients`: the tests of every folder here and of the pages, in each environment, against one live service.
 
-An environment is a requirements*.txt of a folder, installed into .venv-clients/; the folder's test files are run there.
-They find the service by the fixture `service` of conftest.py, and this repository's `ragbandit` on the path. Prints a
-table; the exit status is 1 if a test failed, or a folder had none.
+An environment is a requirements*.txt of a folder, installed into .venv-clients/, with the packages of its package.json
+if npm is installed; the folder's test files are run there. They find the service by the fixture `service` of
+conftest.py, and this repository's `ragbandit` on the path. Everything runs in a network namespace that has only
+loopback, so that no client calls home, if `unshare` may make one. Prints a table; the exit status is 1 if a test
+failed, or a folder had none.
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 import xml.etree.ElementTree as ElementTree
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.service_process import free_port
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.clients.agent_models import AgentModels
 from tests.support.anthropic_events import events_of, sse_of
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENTS = ROOT / ".venv-clients"
+#: variable of a process that reaches only loopback
+ISOLATED = "RAGBANDIT_CLIENTS_ISOLATED"
 ANSWER = "Paris 🗼 (sur Seine, là)"
 CORPUS = [
     {
@@ -46,8 +55,12 @@ def main() -> int:
     words = parser.parse_args().only.split()
     files = sorted(HERE.glob("*/requirements*.txt"))
     files = [file for file in files if not words or any(word in name_of(file) for word in words)]
-    for file in files:
-        install(file)
+    if os.environ.get(ISOLATED):
+        raise_loopback()
+    else:
+        for file in files:
+            install(file)
+        isolate()
     proxy = free_port()
     os.environ["LITELLM_MASTER_KEY"] = "sk-of-these-tests"  # without one the proxy does not start
     with (
@@ -57,16 +70,32 @@ def main() -> int:
         ScriptedHttp(answer=claude_reply) as claude,
         live_service(Path(place), arms=PIPELINES) as (url, key),
         live_service(Path(beside), **gateway(models.url, proxy=proxy, claude=claude.url)) as (passing, other_key),
+        agents(Path(place, "agents")) as behind_agents,
     ):
         more = {"URL": url, "KEY": key, "GATEWAY_URL": passing, "GATEWAY_KEY": other_key}
-        more |= {"MODELS_URL": models.url, "PROXY_PORT": str(proxy)}
+        more |= {"MODELS_URL": models.url, "PROXY_PORT": str(proxy)} | behind_agents
         environ = os.environ | {f"RAGBANDIT_CLIENTS_{name}": value for name, value in more.items()}
         rows = [tested(file, environ=environ, place=Path(place)) for file in files]
     width = max(len(row[0]) for row in rows)
     show(f"\n{'environment':{width}}  passed  failed  skipped  with")
     for name, (passed, failed, skipped), packages in rows:
         show(f"{name:{width}}  {passed:6}  {failed:6}  {skipped:7}  {packages}")
-    return int(not rows or any(failed or not passed for _, (passed, failed, _), _ in rows))
+    return int(not rows or any(failed or not passed + skipped for _, (passed, failed, skipped), _ in rows))
+
+
+def isolate() -> None:
+    """Run this process again where it reaches only loopback, if it may make such a place."""
+    unshare = ["unshare", "--net", "--map-root-user"]
+    if shutil.which("unshare") and not subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        os.environ[ISOLATED] = "1"
+        os.execvp(unshare[0], [*unshare, sys.executable, "-m", "tests.clients", *sys.argv[1:]])
+    show("the clients run with the network of this machine: `unshare --net --map-root-user` is refused")
+
+
+def raise_loopback() -> None:
+    """Switch loopback on, which is off in a new network namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 0x41))  # SIOCSIFFLAGS, up and running
 
 
 def show(line: str) -> None:
@@ -85,7 +114,8 @@ def python_of(file: Path) -> str:
 
 def install(file: Path) -> None:
     """Make the environment of these requirements, unless it has been made of the same ones."""
-    wanted = hashlib.sha256(file.read_bytes()).hexdigest()
+    packages = file.with_name("package.json")
+    wanted = hashlib.sha256(file.read_bytes() + (packages.read_bytes() if packages.exists() else b"")).hexdigest()
     stamp = ENVIRONMENTS / name_of(file) / "installed"
     if stamp.exists() and stamp.read_text() == wanted:
         return
@@ -93,6 +123,13 @@ def install(file: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENTS / name_of(file)], check=True)
     pip = [python_of(file), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "-r", file], check=True)
+    if packages.exists():
+        if shutil.which("npm") is None:
+            show(f"npm is missing: the tests of {name_of(file)} are skipped")
+            return
+        shutil.copy(packages, ENVIRONMENTS / name_of(file))
+        npm = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(npm, cwd=ENVIRONMENTS / name_of(file), check=True)
     stamp.write_text(wanted)
 
 
@@ -129,6 +166,38 @@ def gateway(models: str, *, proxy: int, claude: str) -> dict:
         | {"recall": {"class": "no_retrieval"}, "proxied": {"class": "model", "generator": "proxied"}}
         | {"claude": {"class": "model", "generator": "claude"}},
     }
+
+
+@contextmanager
+def agents(place: Path):
+    """Services for coding agents: one in front of models that speak chat completions, one of Messages. Yields their
+    variables.
+    """
+    place.mkdir()
+    models = AgentModels(place / "requests.jsonl")
+    prices = {"token_prices": {"input": 1.0, "output": 2.0}, "supports": ["tools", "json", "images"]}
+    with (
+        ScriptedServer(models.chat) as chat,
+        ScriptedHttp(answer=models.messages) as messages,
+        ExitStack() as stack,
+    ):
+        clients = {
+            "chat": {"name": "openai", "openai": {"base_url": chat.url}},
+            "messages": {"name": "anthropic", "anthropic": {"base_url": messages.url}},
+        }
+        found = {"AGENTS_REQUESTS": str(place / "requests.jsonl")}
+        for dialect, client in clients.items():
+            (place / dialect).mkdir()
+            started = live_service(
+                place / dialect,
+                generators={name: {"model": name, **prices, **client} for name in ("small", "large")},
+                arms={name: {"class": "model", "generator": name} for name in ("small", "large")},
+                server={"port": free_port(), "model_aliases": {"claude-*": "auto", "gpt-*": "auto"}},
+                conversation={"units": {"anthropic": "task", "responses": "task"}, "task_limit": {"turns": 8}},
+            )
+            url, key = stack.enter_context(started)
+            found |= {f"AGENTS_{dialect.upper()}": url, f"AGENTS_{dialect.upper()}_KEY": key}
+        yield found
 
 
 def model_reply(sent):
@@ -213,7 +282,8 @@ def tested(file: Path, *, environ: dict[str, str], place: Path) -> tuple[str, tu
     report = place / f"{name}.xml"
     options = ["-q", "-c", HERE / "pytest.ini", "--rootdir", HERE, "--confcutdir", HERE, "-p", "no:cacheprovider"]
     command = [python_of(file), "-m", "pytest", *options, f"--junitxml={report}", file.parent, HERE / "test_pages.py"]
-    ended = subprocess.run(command, cwd=place, env=environ | {"PYTHONPATH": str(ROOT)}, timeout=600, check=False)
+    paths = {"PYTHONPATH": str(ROOT), "RAGBANDIT_CLIENTS_NPM": str(ENVIRONMENTS / name / "node_modules" / ".bin")}
+    ended = subprocess.run(command, cwd=place, env=environ | paths, timeout=900, check=False)
     if not report.exists():
         return name, (0, 1, 0), f"pytest ended with {ended.returncode}"
     (suite,) = ElementTree.parse(report).getroot().iter("testsuite")

@@ -21,6 +21,7 @@ from ragbandit.shared.model_servers.failures import failure_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
+    MOST_FACTOR,
     ArmBy,
     ArmName,
     ClosedDecision,
@@ -92,6 +93,9 @@ class Joining(Adjustment):
 
 def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
     """Why a decision is closed and teaches nothing; None if it can be learned. default: `learning.default_reward`."""
+    factor = joined.decision.query.request.get("budget_factor")
+    if isinstance(factor, int | float) and factor >= MOST_FACTOR:
+        return "a spent budget chose the arm"
     if joined.decision.arm_by in UNLEARNED:
         return UNLEARNED[joined.decision.arm_by]
     outcome = joined.outcome

@@ -25,6 +25,7 @@ from ragbandit.router.storage.sql.tables import EVER, arm_hours, decisions, outc
 from ragbandit.shared.types import (
     CANCELLED,
     LATENCY_EDGES,
+    MOST_FACTOR,
     NOT_BY_POLICY,
     ArmName,
     ArmTotals,
@@ -308,7 +309,8 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             flags = {"explored": row["explored"], "faults": row["faulty"]}
             by = facts.arm_by
             flags |= {"forced": by == "caller", "killed": by == "kill switch"}
-            flags["undrawn"] = by in NOT_BY_POLICY and not (flags["forced"] or flags["killed"])
+            is_undrawn = by in NOT_BY_POLICY or (facts.budget_factor or 0.0) >= MOST_FACTOR
+            flags["undrawn"] = is_undrawn and not (flags["forced"] or flags["killed"])
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
             if facts.has_callers_id:

@@ -1,5 +1,7 @@
 """Who chose the arm of a decision that the policy did not draw: it is stored, and decides what is learned."""
 
+import random
+
 import pytest
 from sqlalchemy import select, update
 
@@ -9,7 +11,7 @@ from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.tables import closures, decisions, updates
 from ragbandit.router.storage.totals import Extender
-from ragbandit.shared.types import ONE_ARM_LEFT, LimitState, Query
+from ragbandit.shared.types import MOST_FACTOR, ONE_ARM_LEFT, LimitState, Query
 from tests.conftest import on_sqlite
 from tests.support.stored_facts import UNFILLED
 
@@ -120,6 +122,46 @@ def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
     assert decided == {made["rule"].id: drawn, made["only arm"].id: drawn, pinned.id: None}
     assert world.ledger.decided() == drawn
     assert world.router.verify(deep=True).ok
+
+
+def probabilities(world, *, secret, others):
+    """The probabilities of 30 questions. others: who chooses the arm of a badly rated question beside each of them."""
+    world.router.service.secret, made = secret, []
+    for number in range(30):
+        made.append(asked(world, f"question {number}", id=f"q{number}"))
+        rated = [(made[-1], number % 3 > 0)]
+        for by in others[number : number + 1]:
+            query = {"session": f"s{number % 4}", "id": f"{by}{number}".replace(" ", "-"), **BY_OTHERS[by]}
+            rated.append((asked(world, f"another question {number}", **query), False))
+        for decision, rating in rated:
+            world.outcome(decision, cost={"dollars": 0.25})
+            world.feedback(decision, rating=rating)
+        world.now += 1.0
+        if number % 5 == 4:
+            world.learn()
+    return [(one.arm, one.pmf) for one in made]
+
+
+#: what chooses the arm of a question by its session, its caller or what is left of a budget -> facts of the query
+BY_OTHERS = {
+    "limit": {"request": BEYOND},
+    "spent budget": {"request": {"budget_factor": MOST_FACTOR}},
+    "caller": {"arms": ("multi_step",), "forced": True},
+}
+
+
+@on_sqlite
+@pytest.mark.parametrize("seed", range(3))
+def test_what_selects_questions_changes_no_draw_of_others(make_world, tmp_path, database_url, seed):
+    """Questions whose arm a limit, a spent budget or a caller chooses leave the draws of all others as they are."""
+    settings = SETTINGS | {"policy": {"name": "mba"}, "learning": {"wait_s": 0.0}}
+    chance, drawn = random.Random(seed), []
+    for number, others in enumerate(([], chance.choices([*BY_OTHERS], k=30))):
+        world = make_world(data_dir=str(tmp_path / f"{number}"), **settings)
+        drawn.append(probabilities(world, secret=b"0" * 32, others=others))
+        assert world.counters().learned == 30
+    assert drawn[0] == drawn[1]
+    assert len({pmf for _, pmf in drawn[0]}) > 1
 
 
 @on_sqlite

@@ -1,5 +1,7 @@
 """What decides questions instead of the policy: a safe start, a warm-up, a ledger that is learned again, a budget.
 
+A budget of some askers is judged apart if others ask, too: it must not keep these from a verdict.
+
 While it decides more than half of the draws, it is the first thing that a report says: what was served says little
 about routing then. A safe start decides only where the policy prefers another arm than the incumbent, so its share is
 counted among these draws. Else a policy that gives half of the questions to the incumbent anyway would hide a safe
@@ -7,6 +9,7 @@ start that takes most of the others.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -20,6 +23,8 @@ Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
 NEWEST: Final = 200
 #: a budget decides if it raises the price of a question at least by this factor
 _RAISED: Final = 2.0
+#: least share of questions of other askers from which those at a price that a budget raised are judged apart
+_OTHERS: Final = 0.1
 #: a smaller fall of the share from the older to the newer half of the newest questions gives no forecast
 _CLEAR: Final = 0.05
 #: why it is not known how long a verdict takes, if there is a state
@@ -35,6 +40,7 @@ class Decider(NamedTuple):
     #: probability that the policy itself gave to other arms than the incumbent, in [0, 1]; 1 without an incumbent
     others: float = 1.0
     is_rated: bool = False
+    asker: str = ""  #: the key that asked, else the tenant, in words
 
 
 _POLICY: Final = Decider("policy", 0.0)
@@ -53,11 +59,26 @@ def decider_of(
     others = 1.0 if incumbent is None or pmf is None else _others(incumbent, HoldbackShare.of(facts), pmf=pmf)
     if incumbent is not None and incumbent.share < 1.0:
         return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm), others)
-    if budget_factor is not None and budget_factor >= _RAISED:
+    if is_raised(budget_factor):
         return Decider("budget", 1.0)
     if cold_start is not None:
         return Decider("warm-up", min(sum(cold_start.floors.values()), 1.0))
     return _POLICY._replace(others=others)
+
+
+def is_raised(budget_factor: float | None) -> bool:
+    return budget_factor is not None and budget_factor >= _RAISED
+
+
+def paced_askers(asked: Mapping[str, int], *, raised: Mapping[str, int]) -> frozenset[str]:
+    """Those who have asked at a price that a budget raised, if others ask a share of the questions that counts. Else
+    nobody: such prices are then a part of routing.
+
+    asked, raised: asker -> number of his questions, and of those at a raised price
+    """
+    others = sum(count for asker, count in asked.items() if not raised.get(asker))
+    is_apart = others >= _OTHERS * sum(asked.values())
+    return frozenset(asker for asker, count in raised.items() if count) if is_apart else frozenset()
 
 
 def _others(incumbent: SafeStart, holdback: HoldbackShare | None, *, pmf: Mapping[str, float]) -> float:
@@ -76,6 +97,9 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
 
     deciders: what decided the newest questions, the newest first
     """
+    raised = [decider for decider in deciders if decider.kind == "budget"]
+    paced = paced_askers(Counter(one.asker for one in deciders), raised=Counter(one.asker for one in raised))
+    deciders = [one for one in deciders if one.kind != "budget" or one.asker not in paced]
     recent = deciders[: NEWEST // 2]
     ours = [decider for decider in recent if decider.kind in ("policy", "safe start")]
     shares: dict[Kind, float] = {"safe start": _held(ours) * len(ours) / max(len(recent), 1)}

@@ -18,12 +18,13 @@ from sqlalchemy import RowMapping, and_, func, select
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.reporting.deciders import is_raised, paced_askers
+from ragbandit.router.reporting.left_out import asker_of, reason_to_leave_out
 from ragbandit.router.reporting.reading import (
     ReportScope,
     count_decisions,
     count_imported,
     in_sample,
-    reason_to_leave_out,
 )
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.chains import PREVIOUS
@@ -129,7 +130,8 @@ def read_paired_questions(
         *outcomes.c["cost", "steps", "status"],
         updates.c.source,
     ).select_from(joined)
-    count, differing = 0, list[ComparedQuestion]()
+    asked, raised = Counter[str](), Counter[str]()
+    differing = list[tuple[ComparedQuestion, str | None]]()  # with the asker, if a budget raised his price
     paid = _Paid(against=against)
     with database.read() as connection:
         whole = count_decisions(connection, scope.condition) - count_imported(connection, scope.condition)
@@ -141,7 +143,9 @@ def read_paired_questions(
                     offered.append(against)
                 if facts.is_imported or reason_to_leave_out(row, facts=facts, arms=offered) is not None:
                     continue
-                count += 1
+                asker, has_raised = asker_of(row), is_raised(facts.budget_factor)
+                asked[asker] += 1
+                raised[asker] += has_raised
                 edge = cast(RequestFacts, object_at(object_or_empty(row["request"]), "edge"))
                 obstacle = NOT_OFFERED.format(against) if against not in offered else None
                 obstacle = obstacle or _obstacle(row, facts=facts, edge=edge, arms=arms)
@@ -150,13 +154,15 @@ def read_paired_questions(
                     obstacle = obstacle or _forbidden(
                         row, edge=edge, against=against, rules=scope.rules, by_model=by_model
                     )
-                    differing.append(_question(row, reward=reward, secret=secret, obstacle=obstacle))
-    differing.sort(key=lambda question: (question.draw, question.id))
+                    question = _question(row, reward=reward, secret=secret, obstacle=obstacle)
+                    differing.append((question, asker if has_raised else None))
+    paced = paced_askers(asked, raised=raised)
+    compared = [question for question, asker in differing if asker not in paced]
     return ComparedQuestions(
         against=against,
-        questions=count,
+        questions=asked.total() - sum(raised[asker] for asker in paced),
         whole=whole if whole > scope.most else None,
-        differing=differing,
+        differing=sorted(compared, key=lambda question: (question.draw, question.id)),
         prices=paid.prices(),
     )
 

@@ -14,7 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,19 @@ from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight, retracted
-from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of
+from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
+from ragbandit.router.reporting.left_out import (
+    UNITS,
+    UndrawnQuestions,
+    UndrawnSums,
+    Unit,
+    asker_of,
+    budget_of,
+    decided_by,
+    judged_qualities,
+    reason_to_leave_out,
+)
 from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.conversion import feedback_value
 from ragbandit.router.storage.rows.outcome_rows import Amounts, cost_value, spent_of
@@ -45,7 +56,6 @@ from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.types import (
     WHOLE,
     AppliedRules,
-    ArmBy,
     ArmName,
     CandidateNote,
     Feedback,
@@ -55,17 +65,6 @@ from ragbandit.shared.types import (
     candidate_note,
 )
 
-#: who chose the arm -> why no comparison includes the decision
-CHOSEN: Final[Mapping[ArmBy, str]] = {
-    "caller": "an arm that the caller chose",
-    "calls": "an arm that the caller chose",
-    "failover": "an arm that answered in place of a failed one",
-    "limit": "an arm that a limit of the session or task chose",
-    "kill switch": "an arm that was pinned",
-    "task": "a turn that stayed on its arm",
-}
-
-Unit = Literal["dollars", "steps", "seconds"]
 Flags = npt.NDArray[np.bool_]
 
 
@@ -151,6 +150,12 @@ class Report:
     """By week, from Monday 00:00 UTC; empty if there is only one week."""
     retracted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Arm -> number of its ratings that were retracted before they were learned: `good` (0.5 or more) and `bad`."""
+    questions: int = 0
+    """All questions of the period, also those that no comparison includes."""
+    spent: float = 0.0
+    """What all these questions cost, in `unit`; estimated if the report is made from a sample."""
+    undrawn: tuple[UndrawnQuestions, ...] = ()
+    """Questions that the policy did not draw, by what decided them, the most first. No comparison includes them."""
     left_out: Mapping[str, int]
     """Reason -> number of questions that no comparison includes; estimated if the report is made from a sample."""
     notes: tuple[str, ...]
@@ -169,11 +174,10 @@ _PAGE: Final = 2000
 _SAME_CHARS: Final = 2000
 #: default of `ReportScope.most`: reading this many questions takes about a second, and 20 MB
 MOST_ROWS: Final = 30_000
-UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
 _JUDGED: Final = ("quality", "reward", "by_judge", "is_drawn", "counts", "cluster", "best", "worst")
 #: numbers about judgements that `quality` does not contain
 _BESIDES: Final = ("score", "score_counts", "retracted")
-_COLUMNS: Final = ("made_at", "tenant", "price", "arm", *_JUDGED, *_BESIDES, *UNITS)
+_COLUMNS: Final = ("made_at", "tenant", "price", "asker", "raised", "arm", *_JUDGED, *_BESIDES, *UNITS)
 _OFFERED: Final = ("row", "place", "pmf", "quality", "cost", "candidate")
 #: smaller differences between two probabilities are rounding: a policy does not differ from itself
 _ROUNDING: Final = 1e-6
@@ -233,6 +237,10 @@ class ReportRows:
     expected_quality: Matrix
     expected_cost: Matrix
     left_out: Mapping[str, int]
+    #: what the questions in `left_out` cost, by unit
+    left_costs: Mapping[Unit, float] = field(default_factory=dict)
+    #: what decided questions in `left_out` in place of a draw -> sums over these questions
+    undrawn: Mapping[str, UndrawnSums] = field(default_factory=dict)
     #: rule of the operator -> number of questions to which it applied
     rules: Mapping[str, int] = field(default_factory=dict)
     #: arm -> number of its tasks that a budget stopped, so that their quality is unknown
@@ -260,6 +268,10 @@ class ReportRows:
     candidate: Matrix | None = None
     #: what decided the newest questions until the end of the period, the newest first
     deciders: Sequence[Decider] = ()
+    #: index in `askers`, and whether a budget raised the price of the question; None if nobody's budget did
+    asker: Choices | None = None
+    askers: tuple[str, ...] = ()
+    raised: Flags | None = None
     #: largest and smallest possible reward of the answer at its cost; NaN without an outcome; None as `limits`
     best: Vector | None = None
     worst: Vector | None = None
@@ -270,8 +282,12 @@ class ReportRows:
 
     @property
     def sample(self) -> Sample | None:
-        read = len(self.arm) + sum(self.left_out.values())
-        return None if self.whole is None else Sample(questions=read, out_of=self.whole)
+        return None if self.whole is None else Sample(questions=self.read, out_of=self.whole)
+
+    @property
+    def read(self) -> int:
+        """Number of questions read, with those in `left_out`."""
+        return len(self.arm) + sum(self.left_out.values())
 
     def rated_as(self, quality: Vector, *, counts: Vector | None) -> "ReportRows":
         """The same answers with other qualities; NaN if an answer has none."""
@@ -308,6 +324,27 @@ class ReportRows:
         """Number of questions in the period / number of questions read. Both include the questions in `left_out`."""
         return 1.0 if self.sample is None else self.sample.out_of / max(self.sample.questions, 1)
 
+    def without_paced(self) -> "ReportRows":
+        """The rows without those at a price that the budget of some askers raised, which are then in `left_out`."""
+        if self.asker is None or self.raised is None or not self.raised.any():
+            return self
+        counts = (np.bincount(of, minlength=len(self.askers)) for of in (self.asker, self.asker[self.raised]))
+        asked, raised = (dict(zip(self.askers, count.tolist(), strict=True)) for count in counts)
+        paced = paced_askers(asked, raised=raised)
+        if not paced:
+            return self
+        is_paced = np.isin(self.asker, [place for place, asker in enumerate(self.askers) if asker in paced])
+        leaves, by = self.raised & is_paced, budget_of(sorted(paced))
+        left, sums = self.part(leaves), UndrawnSums(questions=int(leaves.sum()))
+        sums.costs.update({unit: float(np.nansum(cost)) for unit, cost in left.costs.items()})
+        sums.judged, sums.quality = int((~np.isnan(left.quality)).sum()), float(np.nansum(left.quality))
+        return replace(
+            self.part(~leaves),
+            left_out={**self.left_out, f"decided by {by}": sums.questions},
+            left_costs=Counter(self.left_costs) + sums.costs,
+            undrawn={**self.undrawn, by: sums},
+        )
+
     def part(self, rows: Flags | slice) -> "ReportRows":
         values = {column.name: getattr(self, column.name) for column in fields(self)}
         part: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -336,7 +373,7 @@ def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = F
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
-        *decisions.c["arm", "arms", "pmf", "facts"],
+        *decisions.c["arm", "arms", "pmf", "facts", "tenant", "api_key"],
         *FACT_COLUMNS,
         outcomes.c.cost,
         scope.is_open.label("is_open"),
@@ -351,7 +388,7 @@ def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = F
         if not facts.is_imported and reason_to_leave_out(row, facts=facts, arms=arms) is None:
             pmf = dict(zip(arms, json.loads(row["pmf"]), strict=True))
             decider = decider_of(object_or_empty(row["facts"]), budget_factor=facts.budget_factor, pmf=pmf)
-            deciders.append(decider._replace(is_rated=row["source"] == "explicit"))
+            deciders.append(decider._replace(is_rated=row["source"] == "explicit", asker=asker_of(row)))
     return deciders[:NEWEST]
 
 
@@ -404,7 +441,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     in_scope = and_(scope.condition, in_sample(questions, most=scope.most))
     query = select(
-        *decisions.c["id", "made_at", "tenant", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
+        *decisions.c["id", "made_at", "tenant", "api_key", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
         *FACT_COLUMNS,
         *outcomes.c["cost", "steps"],
         scope.is_open.label("is_open"),
@@ -415,7 +452,10 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         *_RATED_TEXT,
     ).select_from(decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger))
     query = query.where(in_scope).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
-    rows = _Rows(retracted=_retracted_ratings(connection, in_scope))
+    rows = _Rows(
+        retracted=_retracted_ratings(connection, in_scope),
+        judged=judged_qualities(connection, and_(in_scope, may_be(decisions.c.arm_by.is_not(None)))),
+    )
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
         for row in result.mappings():
             rows.add(row, scope=scope)
@@ -443,7 +483,11 @@ class _Rows:
     offers: dict[str, list[str]] = field(default_factory=dict)  #: JSON of the offered arms -> their names
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
+    askers: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    left_costs: Counter[Unit] = field(default_factory=Counter)
+    undrawn: dict[str, UndrawnSums] = field(default_factory=dict)
+    judged: Mapping[str, float] = field(default_factory=dict)  #: see `judged_qualities`
     rules: Counter[str] = field(default_factory=Counter)
     stopped: Counter[str] = field(default_factory=Counter)
     late: dict[tuple[str, Unit], float] = field(default_factory=dict)
@@ -478,7 +522,7 @@ class _Rows:
             candidate = None if note is None else _candidate_pmf(note, pmf=pmf)
             reason = NOT_ASKED if note is None else NO_PMF if candidate is None else None
         if reason is not None:
-            self.left_out[reason] += 1
+            self._leave_out(row, reason=reason, by=decided_by(queried, arms=arms))
             return
         self._add_offered(arms, pmf=pmf, candidate=candidate, facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
@@ -493,6 +537,8 @@ class _Rows:
                 row["made_at"],
                 self.tenants.setdefault(row["tenant"], len(self.tenants)),
                 self.prices.setdefault(_price(row), len(self.prices)),
+                self.askers.setdefault(asker_of(row), len(self.askers)),
+                is_raised(queried.budget_factor),
                 self.arms[row["arm"]],
                 row["quality"] if rated else np.nan,
                 reward_of(row, setting=scope.reward) if rated else np.nan,
@@ -523,6 +569,16 @@ class _Rows:
         """Number of the rating's rater and question: the judge, people without a key and each API key are raters."""
         named = row["judged_by"] == "judge", *(row[column.name] for column in _RATED_TEXT)
         return self.clusters.setdefault(hash(named), len(self.clusters))
+
+    def _leave_out(self, row: RowMapping, *, reason: str, by: str | None) -> None:
+        self.left_out[reason] += 1
+        amounts = zip(UNITS, self._costs(row), strict=True)
+        costs: dict[Unit, float] = {unit: amount for unit, amount in amounts if not math.isnan(amount)}
+        self.left_costs.update(costs)
+        if by is not None:
+            is_learned = row["source"] == "explicit" and row["preset"] not in WHOLE
+            quality = row["quality"] if is_learned else self.judged.get(row["id"])
+            self.undrawn.setdefault(by, UndrawnSums()).add(costs, quality=quality)
 
     def _costs(self, row: RowMapping) -> Amounts:
         """What the decision used, with all its turns, in the order of UNITS; NaN without an outcome."""
@@ -564,6 +620,9 @@ class _Rows:
             tenants=tuple(self.tenants),
             price=columns["price"].astype(np.intp),
             prices=tuple(self.prices),
+            asker=columns["asker"].astype(np.intp),
+            askers=tuple(self.askers),
+            raised=columns["raised"] > 0.0,
             arm=columns["arm"].astype(np.intp),
             pmf=tables["pmf"],
             candidate=tables["candidate"],
@@ -572,6 +631,8 @@ class _Rows:
             expected_quality=tables["quality"],
             expected_cost=tables["cost"],
             left_out=dict(self.left_out),
+            left_costs=dict(self.left_costs),
+            undrawn=self.undrawn,
             rules=dict(self.rules),
             stopped=dict(self.stopped),
             late=self.late,
@@ -613,19 +674,6 @@ def _candidate_pmf(note: CandidateNote, *, pmf: Sequence[float]) -> list[float] 
 def _stopped_in(label: str) -> tuple[ColumnElement[bool], ...]:
     """Conditions on `closures`: the ledger closed the decision because a budget stopped its task."""
     return closures.c.policy == label, closures.c.decision_id == decisions.c.id, closures.c.reason == STOPPED
-
-
-def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: list[str]) -> str | None:
-    """Why no comparison includes this decision. facts: facts of `row`."""
-    if facts.arm_by is not None and facts.arm_by in CHOSEN:
-        return CHOSEN[facts.arm_by]
-    if len(arms) < 2:
-        return "only one arm on offer"
-    if row["is_open"]:
-        return "a task that has not ended"
-    if row["cost"] is None and row["source"] != "explicit":
-        return "no outcome yet"
-    return None
 
 
 def reward_of(row: RowMapping, *, setting: RewardSettings | None) -> float:

@@ -21,9 +21,10 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Choices, Compared, Possible, compared
+from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit
 from ragbandit.router.reporting.next_steps import AS_ASKED
 from ragbandit.router.reporting.paired_comparison import stored_comparison
-from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, Unit, read_log
+from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
@@ -96,6 +97,7 @@ def report_of(
 
     alarm: why the rows favour an arm
     """
+    log = log.without_paced()
     unit = traffic_cost_unit(log)
     seconds = scope.until - log.made_at.min(initial=scope.until)
     state = state_of(log.deciders) if len(log.arm) else None
@@ -142,6 +144,9 @@ def report_of(
         prices=groups.of(log.price, names=dict(enumerate(log.prices)), against=chosen),
         weeks=groups.of(week, names=weeks, against=chosen),
         retracted=dict(_retracted_by_arm(log)),
+        questions=round(log.scale * log.read),
+        spent=log.scale * (float(np.nansum(log.costs[unit])) + log.left_costs.get(unit, 0.0)),
+        undrawn=_undrawn(log, unit=unit),
         left_out=left_out,
         notes=(),
     )
@@ -156,8 +161,13 @@ def _without_questions(arm: ArmName) -> Comparison:
     return replace(compare(ROUTING, f"always {arm}", second_arm=arm, **nothing), missing=missing)
 
 
+def _undrawn(log: ReportRows, *, unit: Unit) -> tuple[UndrawnQuestions, ...]:
+    shown = [sums.shown(by=by, unit=unit, scale=log.scale) for by, sums in log.undrawn.items()]
+    return tuple(sorted(shown, key=lambda one: (-one.questions, one.by)))
+
+
 def traffic_cost_unit(log: ReportRows) -> Unit:
-    if np.nansum(log.costs["dollars"]) > 0.0:
+    if np.nansum(log.costs["dollars"]) + log.left_costs.get("dollars", 0.0) > 0.0:
         return "dollars"
     steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
     return "seconds" if len(steps) and np.ptp(steps) == 0.0 and np.nansum(log.costs["seconds"]) > 0.0 else "steps"

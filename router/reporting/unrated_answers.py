@@ -11,7 +11,8 @@ from operator import itemgetter
 
 from sqlalchemy import Text, cast, exists, null, select
 
-from ragbandit.router.reporting.reading import ReportScope, reason_to_leave_out
+from ragbandit.router.reporting.left_out import reason_to_leave_out
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
 from ragbandit.router.storage.jobs.scores import queue_for_labels
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts

@@ -6,24 +6,34 @@ from dataclasses import replace
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
+from ragbandit.router.reporting.left_out import SHOWN_FROM, Unit
 from ragbandit.router.reporting.next_steps import NOW_S
-from ragbandit.router.reporting.reading import PairedComparison, Report, Sample, Unit
+from ragbandit.router.reporting.reading import PairedComparison, Report, Sample
 from ragbandit.shared.texts.formats import counted, duration, moment, money, number, percent
 
 
 def report_sentence(report: Report, *, now: float) -> str:
-    """State, period, money, verdict: all of a report in one sentence."""
+    """State, period, money, what was not drawn, verdict: all of a report in one sentence."""
     total = report.total
     start = f"{report.state}. " if report.state else ""
-    start += f"{period_of(report, now=now)}: "
-    if total is None:
-        return f"{start}no questions that compare two arms."
-    if not total.questions:
-        return f"{start}{_verdict(total)}."
-    text = f"{_asked(total)} for {_spent(total, report.unit)}"
-    if report.sample is not None:
-        text = f"{_spent(total, report.unit, is_sample=True)}, {sample_words(report.sample)}"
-    return f"{start}{text}; {_verdict(total)}."
+    parts = [_sums(report), *undrawn_words(report), _compared(report)]
+    parts.append("no questions that compare two arms" if total is None else _verdict(total))
+    return f"{start}{period_of(report, now=now)}: {'; '.join(filter(None, parts))}."
+
+
+def undrawn_words(report: Report) -> list[str]:
+    """What else than a draw decided questions, if it decided a share of them or of their costs that counts."""
+    lines = []
+    for one in report.undrawn:
+        if max(one.questions / report.questions, one.spent / report.spent if report.spent else 0.0) < SHOWN_FROM:
+            continue
+        shown = [] if one.quality is None else [f"quality {number(one.quality)}"]
+        shown += [money(one.spent, report.unit)] if report.unit == "dollars" else []
+        about = f" ({', '.join(shown)})" if shown else ""
+        were = "was" if one.questions == 1 else "were"
+        of = f"{one.questions:,} of {counted(report.questions, 'question')} {were} decided by {one.by}{about}"
+        lines.append(f"{of}: {'it is' if one.questions == 1 else 'they are'} in no comparison")
+    return lines
 
 
 def with_before(report: Report, before: str) -> Report:
@@ -53,23 +63,47 @@ def _verdict(total: Comparison) -> str:
     return comparison_words.sentence(total)
 
 
-def _asked(total: Comparison) -> str:
-    questions = counted(total.questions, "question")
-    if total.bounded in (0, total.questions):
-        return questions
-    return f"{total.questions - total.bounded:,} of {questions}, which could draw {total.second_arm},"
+def _sums(report: Report) -> str:
+    """Questions and costs of the whole period; "" without questions."""
+    if not report.questions:
+        return ""
+    if report.sample is not None:
+        return f"{_spent(report)}, {sample_words(report.sample)}"
+    return f"{counted(report.questions, 'question')} for {_spent(report)}"
 
 
-def _spent(total: Comparison, unit: Unit, *, is_sample: bool = False) -> str:
-    """Sums of the period; if they are scaled from a sample, with two digits."""
-    priced = total.questions - total.bounded or total.questions
-    sums = [None if mean is None else mean * priced for mean in (total.cost.first, total.cost.second)]
-    if is_sample:
-        sums = [None if one is None else float(f"{one:.2g}") for one in sums]
-    spent, instead = (f"{'about ' * is_sample}{money(one, unit)}" for one in sums)
-    if comparison_words.cost_change(total.cost) is None:
+def _spent(report: Report) -> str:
+    """Costs of the whole period, and what the arm would have cost if all questions are compared."""
+    total, spent = report.total, _money(report.spent, report)
+    if total is None or _priced(total) != report.questions or comparison_words.cost_change(total.cost) is None:
         return spent
-    return f"{spent} instead of {instead} with {total.second}"
+    return f"{spent} instead of {_money(_sum(total.cost.second, total), report)} with {total.second}"
+
+
+def _compared(report: Report) -> str:
+    """Costs of the compared questions and what the arm would have cost, unless all questions are compared."""
+    total = report.total
+    if total is None or _priced(total) == report.questions or comparison_words.cost_change(total.cost) is None:
+        return ""
+    spent, instead = (_money(_sum(mean, total), report) for mean in (total.cost.first, total.cost.second))
+    which = f" that could draw {total.second_arm}" if 0 < total.bounded < total.questions else ""
+    return f"{counted(_priced(total), 'compared question')}{which}: {spent} instead of {instead} with {total.second}"
+
+
+def _priced(total: Comparison) -> int:
+    """Number of questions whose costs are compared."""
+    return total.questions - total.bounded or total.questions
+
+
+def _sum(mean: float | None, total: Comparison) -> float | None:
+    return None if mean is None else mean * _priced(total)
+
+
+def _money(amount: float | None, report: Report) -> str:
+    """An amount in the report's unit; if it is scaled from a sample, with two digits."""
+    if report.sample is None:
+        return money(amount, report.unit)
+    return f"about {money(None if amount is None else float(f'{amount:.2g}'), report.unit)}"
 
 
 def sample_words(sample: Sample) -> str:
@@ -109,7 +143,7 @@ def report_assessment(
         ("what was served against each arm", served, True),
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
-    verdict = report.sentence if total is None else f"{_verdict(total)}."
+    verdict = report.sentence if total is None else f"{'; '.join([*undrawn_words(report), _verdict(total)])}."
     about = "" if total is None else f"reward a question of routing, compared with {total.second}"
     lead, shown, asked = total, served, report.asked
     if asked is not None:
@@ -173,8 +207,8 @@ def _width(comparison: Comparison) -> float:
 
 
 def _facts(total: Comparison, report: Report) -> dict[str, str]:
-    spent = _spent(total, report.unit, is_sample=report.sample is not None)
-    return {"questions": number(total.questions), "rated": number(total.rated), "spent": spent}
+    compared = {} if total.questions == report.questions else {"compared": number(total.questions)}
+    return {"questions": number(report.questions), **compared, "rated": number(total.rated), "spent": _spent(report)}
 
 
 def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bool) -> str:

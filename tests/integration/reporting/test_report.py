@@ -116,12 +116,16 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     assert np.isnan(log.expected_quality[4]).all()
     assert log.expected_cost[0].tolist() == [1.0, 2.0, 4.0]
     assert log.left_out == {
-        "a turn that stayed on its arm": 1,
-        "an arm that was pinned": 1,
-        "an arm that the caller chose": 2,
-        "an arm that answered in place of a failed one": 1,
-        "an arm that a limit of the session or task chose": 1,
-        "only one arm on offer": 4,
+        "decided by the arm of an earlier turn": 1,
+        "decided by the kill switch": 1,
+        "decided by the caller": 1,
+        "decided by the arm of their calls of tools": 1,
+        "decided by a failover": 1,
+        "decided by a limit of the session or task": 1,
+        "decided by a rule that left one arm": 1,
+        "decided by needs that only one arm meets": 1,
+        "decided by the circuit breaker, which left one arm": 1,
+        "decided by the only arm on offer": 1,
         "no outcome yet": 1,
     }
     assert [log.tenants[place] for place in log.tenant] == ["default"] * 3 + ["acme", "default"]

@@ -14,6 +14,7 @@ from ragbandit.router.api.app import create_app
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.additions import additions
+from ragbandit.shared.texts.formats import money, number as rounded
 from tests.support import command
 
 #: whether the tree has the addition with the pages
@@ -35,6 +36,19 @@ STORES = {
     # less than the first questions cost, so that it is spent at any hour of the day
     "budget": ("tenants: {default: {dollars_per_day: 0.02}}", 60, 40),
     "tasks": ("conversation: {unit: task}", 24, 24),
+    "limit": ("conversation: {session_limit: {turns: 1}, at_limit: cheapest}\npolicy: {name: uniform}", 48, 48),
+    "rule": ("rules: [{name: own, when: {tenant: default}, arms: [cheap]}]", 12, 6),
+    "named": ("policy: {name: uniform}", 36, 36),
+    "kill switch": ("policy: {name: uniform}", 36, 36),
+    "two keys": ("tenants: {acme: {dollars_per_day: 0.02}}\npolicy: {name: mba}", 200, 200),
+}
+#: name of a store -> what decides some of its questions in place of a draw
+UNDRAWN = {
+    "limit": "a limit of the session or task",
+    "rule": "a rule that left one arm",
+    "named": "the caller",
+    "kill switch": "the kill switch",
+    "two keys": "the budget of the tenant acme, which raised the price",
 }
 VERDICT = re.compile(r"(whether )?routing is (better|worse|as good)(?: than| as) (always \w+)")
 QUALITY = re.compile(r"quality (better|worse|as good)")
@@ -43,14 +57,19 @@ LEARNING = re.compile(r"\b(steady|learning|held back|stuck|drifting|starved):? (
 DECISION = ("state", "chosen", "progress")
 
 
-def live(client, numbers, *, rated, is_last):
+def live(client, numbers, *, rated, is_last, name=""):
     """Decisions with outcomes, of which some are rated; `cheap` is seldom right. A task has two questions; the last one
     is open.
     """
     router = client.app.state.router
     for number in numbers:
         body = {"question": f"Who wrote book {number}?", "session_id": f"s-{number // 2}"}
-        reply = client.post("/v1/route", json=body).raise_for_status().json()
+        headers = {"x-ragbandit-arm": "dear"} if name == "named" and number % 3 == 0 else {}
+        if name == "two keys" and number % 3:
+            body["tenant"] = "acme"
+        if name == "kill switch" and number == 24:
+            client.post("/v1/policies/kill", json={"arm": "cheap", "reason": "it fails"}).raise_for_status()
+        reply = client.post("/v1/route", json=body, headers=headers).raise_for_status().json()
         decision = router.decision(reply["decision_id"]).decision
         cost = {"dollars": {"cheap": 0.002, "dear": 0.02}[decision.arm]}
         router.outcome(decision.id, answer="Bram Stoker", steps=1, cost=cost)
@@ -73,7 +92,7 @@ def words_of(text):
 class Screens:
     """A made store, the texts of the screens that show all of it, and what each screen of a decision says."""
 
-    def __init__(self, folder, *, more, questions, rated):
+    def __init__(self, folder, *, name, more, questions, rated):
         self.config = folder / "config.yaml"
         self.config.write_text(CONFIG.format(folder=folder, more=more))
         parts = [range(questions)]
@@ -83,7 +102,7 @@ class Screens:
         for part in parts:
             service = create_app(lambda: Router.open(self.config, jobs=MemoryJobs()))
             with TestClient(service, base_url="http://127.0.0.1") as client:
-                ids += live(client, part, rated=rated, is_last=part is parts[-1])
+                ids += live(client, part, rated=rated, is_last=part is parts[-1], name=name)
                 if part is parts[-1]:
                     self.read(client, ids=ids, page=folder / "report.html")
 
@@ -97,7 +116,8 @@ class Screens:
             "page": words_of(page.read_text()),
         }
         self.texts |= {"/v1/report": self.report["sentence"]}
-        self.decided = self.get("/v1/overview").json()["totals"]["decided"], self.status["counters"]["decided"]
+        self.totals = self.get("/v1/overview").json()["totals"]
+        self.decided = self.totals["decided"], self.status["counters"]["decided"]
         self.decisions = {key: dict(self.of_decision(key)) for key in ids[-3:] + ids[:1]}
 
     def run(self, *words):
@@ -117,7 +137,8 @@ class Screens:
 @pytest.fixture(scope="module", params=STORES)
 def screens(request, tmp_path_factory):
     more, questions, rated = STORES[request.param]
-    made = Screens(tmp_path_factory.mktemp("screens"), more=more, questions=questions, rated=rated)
+    sizes = {"questions": questions, "rated": rated}
+    made = Screens(tmp_path_factory.mktemp("screens"), name=request.param, more=more, **sizes)
     made.name = request.param
     return made
 
@@ -206,6 +227,40 @@ def test_one_state_of_a_decision(screens):
         states = {said["explanation"][0] for said in screens.decisions.values()}
         assert states == {"learned", "waiting"}
         assert any("turn 2 of a task" in said["text"] for said in screens.decisions.values())
+
+
+def test_one_sum_of_questions_and_of_dollars(screens):
+    """Report, page, status, overview and replies have the same number of questions and the same dollars: all of the
+    period, with those that no comparison includes.
+    """
+    said, totals = screens.report, screens.totals
+    assert said["questions"] == totals["decided"]
+    assert said["spent"] == pytest.approx(totals["dollars"])
+    compared = 0 if said["total"] is None else said["total"]["questions"]
+    assert compared + sum(said["left_out"].values()) == said["questions"]
+    assert sum(one["questions"] for one in said["undrawn"]) <= sum(said["left_out"].values())
+    if not said["questions"]:
+        return
+    spent = money(said["spent"], "dollars")
+    for screen, text in screens.texts.items():
+        sums = f"questions: {said['questions']}" in text and f"spent: {spent}" in text
+        cards = re.search(rf"Questions {said['questions']} .*Spent {re.escape(spent)}", text, re.IGNORECASE)
+        assert sums or cards or f": {said['questions']} questions for {spent}" in text, (screen, text[:2000])
+
+
+def test_what_was_not_drawn_comes_first(screens):
+    """What else than a draw decided questions is named on every first screen, with its reason, quality and dollars."""
+    by = UNDRAWN.get(screens.name)
+    shown = {one["by"]: one for one in screens.report["undrawn"]}
+    assert by is None or by in shown
+    for one in shown.values():
+        quality = "" if one["quality"] is None else f"quality {rounded(one['quality'])}, "
+        line = f"{one['questions']} of {screens.report['questions']} questions were decided by {one['by']} ("
+        line += f"{quality}{money(one['spent'], 'dollars')}): they are in no comparison"
+        for screen, text in screens.texts.items():
+            assert line in text, (screen, line)
+        if screens.report["state"] is None and screens.report["total"] is not None:
+            assert all(text.index(line) < text.index("routing is") for text in screens.texts.values())
 
 
 def test_the_stores_differ(screens):

@@ -63,6 +63,7 @@ class Traffic:
             stored = {CandidateNotes.key: CandidateNotes(notes=notes).stored} if isinstance(notes, tuple) else notes
             values = {"arm": decision.arms[drawn], "pmf": pmf, "propensity": pmf[drawn], "made_at": self.now}
             values["query"] = replace(decision.query, text=f"Who wrote book {self.seq}?")
+            values["arm_by"] = "kill switch" if PinnedArm.key in stored else None
             rows.append(replace(decision, facts=stored, explored=False, **values))
         self.decisions.add_decisions(rows)
         self.decisions.add_outcomes(
@@ -134,7 +135,7 @@ def test_rows_that_are_no_evidence_do_not_count(traffic):
     evidence = traffic.evidence
     assert evidence.sample is None
     assert evidence.comparison.questions == evidence.comparison.rated == 2
-    assert evidence.left_out == {NO_PMF: 2, NOT_ASKED: 4, "an arm that was pinned": 2}
+    assert evidence.left_out == {NO_PMF: 2, NOT_ASKED: 4, "decided by the kill switch": 2}
     late = replace(traffic.version, since=traffic.now - 45.0)  # the last five decisions
     assert evidence_on(traffic.database, late, now=traffic.now + 1.0).comparison.questions == 1
 

@@ -74,7 +74,8 @@ def test_questions_that_could_not_draw_the_arm_are_counted():
     refused = int((~log.offered[:, place]).sum())
     compared, bounded = len(log.arm) - refused, len(log.arm) - refused - 600
     assert (found.total.questions, found.total.bounded) == (compared, bounded)
-    assert f"600 of {compared} questions, which could draw premium, for $" in found.sentence
+    assert found.sentence.startswith(f"Last 7 days: {len(log.arm)} questions for $")
+    assert "; 600 compared questions that could draw premium: $" in found.sentence
     assert found.left_out == {"premium was not offered": refused}
     assert any(f"{bounded} of these questions offered premium" in note for note in found.notes)
     unbounded = reported(replace(log, limits=None), against="premium")

@@ -1,0 +1,124 @@
+"""Questions of a period that no comparison includes: why, how many, what they cost, and how good their answers were.
+
+A comparison needs draws: who decides which questions are compared must not be what is compared. So questions that the
+policy did not draw are left out, and a report begins with them if they are many.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, select
+
+from ragbandit.router.storage.rows.queried_facts import QueriedFacts
+from ragbandit.router.storage.sql.tables import decisions, feedback
+from ragbandit.shared.types import ONE_ARM_LEFT, ArmBy
+
+Unit = Literal["dollars", "steps", "seconds"]
+UNITS: Final[tuple[Unit, ...]] = ("dollars", "steps", "seconds")
+#: `arm_by` -> what decided the question, in words
+DECIDED_BY: Final[Mapping[ArmBy, str]] = {
+    "caller": "the caller",
+    "calls": "the arm of their calls of tools",
+    "failover": "a failover",
+    "limit": "a limit of the session or task",
+    "kill switch": "the kill switch",
+    "task": "the arm of an earlier turn",
+    "rule": "a rule that left one arm",
+    "needs": "needs that only one arm meets",
+    "breaker": "the circuit breaker, which left one arm",
+    "only arm": "the only arm on offer",
+}
+#: least share of a period's questions or costs with which a report begins
+SHOWN_FROM: Final = 0.01
+_PAGE: Final = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UndrawnQuestions:
+    """Questions of the period that something else than a draw of the policy decided: no comparison includes them."""
+
+    by: str
+    """What decided them, such as "a limit of the session or task"."""
+    questions: int
+    """How many they are."""
+    spent: float
+    """What they cost, in the report's unit."""
+    quality: float | None
+    """Mean quality of their judged answers; null if none was judged."""
+
+
+@dataclass(kw_only=True, slots=True)
+class UndrawnSums:
+    """Sums over questions that one thing decided."""
+
+    questions: int = 0
+    costs: Counter[Unit] = field(default_factory=Counter)
+    judged: int = 0
+    quality: float = 0.0
+
+    def add(self, costs: Mapping[Unit, float], *, quality: float | None) -> None:
+        self.questions += 1
+        self.costs.update(costs)
+        if quality is not None:
+            self.judged += 1
+            self.quality += quality
+
+    def shown(self, *, by: str, unit: Unit, scale: float) -> UndrawnQuestions:
+        return UndrawnQuestions(
+            by=by,
+            questions=round(scale * self.questions),
+            spent=scale * self.costs[unit],
+            quality=self.quality / self.judged if self.judged else None,
+        )
+
+
+def decided_by(facts: QueriedFacts, *, arms: Sequence[str]) -> str | None:
+    """What decided a question in place of a draw; None if the policy drew from several arms.
+
+    arms: those that were on offer, or could be asked now
+    """
+    by = facts.arm_by or "only arm"
+    return None if by in ONE_ARM_LEFT and len(arms) > 1 else DECIDED_BY[by]
+
+
+def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: Sequence[str]) -> str | None:
+    """Why no comparison includes this decision. facts: facts of `row`."""
+    by = decided_by(facts, arms=arms)
+    if by is not None:
+        return f"decided by {by}"
+    if row["is_open"]:
+        return "a task that has not ended"
+    if row["cost"] is None and row["source"] != "explicit":
+        return "no outcome yet"
+    return None
+
+
+def asker_of(row: RowMapping) -> str:
+    """Who asked, in words: the key, else the tenant."""
+    return f"the tenant {row['tenant']}" if row["api_key"] is None else f"the key {row['api_key']}"
+
+
+def budget_of(askers: Sequence[str]) -> str:
+    """What decided questions of these askers at a price that a budget raised."""
+    whose = " and ".join(sorted(askers)) if len(askers) < 3 else f"{len(askers)} keys and tenants"
+    return f"the budget of {whose}, which raised the price"
+
+
+def judged_qualities(connection: Connection, condition: ColumnElement[bool]) -> dict[str, float]:
+    """Decision -> mean of its ratings and events, which are qualities. condition: on `decisions`
+
+    Decisions that are never learned have no quality in a ledger.
+    """
+    query = select(*feedback.c["decision_id", "kind", "value"]).join(
+        decisions, decisions.c.id == feedback.c.decision_id
+    )
+    values: dict[str, list[float]] = {}
+    with connection.execute(query.where(condition).execution_options(yield_per=_PAGE)) as result:
+        for key, kind, text in result:
+            value: Any = json.loads(text)
+            if kind in ("rating", "event") and isinstance(value, int | float):
+                values.setdefault(key, []).append(float(value))
+    return {key: sum(given) / len(given) for key, given in values.items()}

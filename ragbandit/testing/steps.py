@@ -25,6 +25,7 @@ from ragbandit.router.serving.deciding import steps
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.explanations.explain import explain, preview_of
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.access.turn_sums import LimitReached
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, StoreError
 from ragbandit.shared.types import Decision, DecisionId, Fact, Json, Query
@@ -260,7 +261,7 @@ def _settled(submit: Callable[[Query], "Future[Decision]"], query: Query, *, wat
     """What is decided; None if the question is refused."""
     try:
         decision = submit(query).result(_WAIT_S)
-    except (InvalidInput, Forbidden):
+    except (InvalidInput, Forbidden, LimitReached):
         decision = None
     except Exception as error:
         watch.report()

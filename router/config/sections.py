@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
 from ragbandit.shared.additions import offered_beside, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query
+from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query, SpenderKind
 
 
 class EncoderSettings(Section):
@@ -187,7 +187,7 @@ class TurnLimit(Section):
 
     #: dollars of its answers; those that wait or run count by an estimate
     dollars: Annotated[float, Field(gt=0)] | None = None
-    #: requests that were answered or wait for an answer; failed ones do not count
+    #: requests whose model was asked, or will be; refused ones, and failures that cost nothing, do not count
     turns: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
 
@@ -225,6 +225,16 @@ class ConversationSettings(Section):
     #: least answers
     at_limit: Literal["refuse", "cheapest"] = "refuse"
     rewrite: RewriteSettings = RewriteSettings()
+
+    def limit_of(self, kind: SpenderKind) -> TurnLimit:
+        """The limit of a session or a task."""
+        return self.session_limit if kind == "session" else self.task_limit
+
+    @property
+    def limited(self) -> tuple[SpenderKind, ...]:
+        """What has a limit: sessions, tasks, both, or neither."""
+        kinds: tuple[SpenderKind, ...] = ("task", "session")
+        return tuple(kind for kind in kinds if self.limit_of(kind) != TurnLimit())
 
     def is_task(self, query: Query) -> bool:
         """Whether the query belongs to a task, or begins one if it has a session."""

@@ -21,15 +21,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import TenantSettings
-from ragbandit.router.operation.turn_limits import has_limits, limits_of, names_arm, refusal_of
 from ragbandit.router.policies.base import serves_prices
+from ragbandit.router.serving.deciding.steps.turn_limits import limits_of, with_used
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.reservations import Reservation, no_reservation, reserve
 from ragbandit.router.storage.access.spending import Spender, Spent, spenders_of, spent
+from ragbandit.router.storage.access.turn_sums import refusal_of
+from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
+from ragbandit.router.storage.decisions.tasks import ENDED
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
@@ -37,13 +43,11 @@ from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
     BUDGET_FACTOR,
     MOST_FACTOR,
-    TURN_LIMITS,
     Caller,
     DecisionId,
     Json,
     Period,
     Query,
-    RequestFacts,
     SpendLimit,
 )
 
@@ -96,7 +100,7 @@ class DollarBudget:
     def limit(self, *, now: float) -> SpendLimit:
         refused = budget_refusal(self, now=now)
         name, kind = self.spender.name, self.spender.kind
-        return SpendLimit(kind=kind, name=name, period=self.period, dollars=self.dollars, refusal=refused)
+        return SpendLimit(kind=kind, name=name, period=self.period, most=self.dollars, refusal=refused)
 
     def factor(self, sums: Spent, *, now: float) -> float:
         begin, end = bounds(self.period, now=now)
@@ -161,8 +165,10 @@ class Budgets:
         Raises StoreError; LimitReached; and BudgetSpent if a spent budget stops questions or cannot raise the policy's
         price; the query's task then ends, unless it is a preview.
         """
-        if has_limits(self._router.settings.conversation):
-            query = await self._limited(query)
+        settings = self._router.settings.conversation
+        if settings.limited:
+            check = partial(_limits_of, query, settings=settings, database=self._router.database, now=self._clock())
+            query = replace(query, limits=tuple(await self._reads.run(check)))
         tenants = self._router.settings.tenants
         if not (tenants or caller.scopes):
             return query
@@ -185,22 +191,7 @@ class Budgets:
         limits = tuple(budget.limit(now=now) for budget in budgets if budget.stop or not paces)
         factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if paces else 1.0
         request = query.request if factor == 1.0 else {**query.request, BUDGET_FACTOR: factor}
-        return replace(query, request=request, limits=limits)
-
-    async def _limited(self, query: Query) -> Query:
-        """Add the limits of the query's task and session. Raises LimitReached if one is reached and stops questions, or
-        if the caller has named the arm.
-        """
-        settings, database = self._router.settings.conversation, self._router.database
-        find = partial(limits_of, query, settings=settings, database=database, now=self._clock())
-        limits = await self._reads.run(find)
-        if not limits:
-            return query
-        reached = next((limit for limit in limits if limit.is_reached), None)
-        if reached is not None and (settings.at_limit == "refuse" or names_arm(query)):
-            raise refusal_of(reached, limits=limits)
-        request: RequestFacts = {**query.request, TURN_LIMITS: [limit.stored for limit in limits]}
-        return replace(query, request=request)
+        return replace(query, request=request, limits=(*limits, *query.limits))
 
     async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reservation:
         """Count the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
@@ -303,3 +294,29 @@ def budget_refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
         remedy=f"wait until then, or have {budget.setting} raised",
         retry_after_s=end - now,
     )
+
+
+def _limits_of(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> list[SpendLimit]:
+    """The limits of a question's task and session; [] if the question is a repeated request.
+
+    Raises LimitReached if one is reached, and the question is refused or its caller has named the arm; and StoreError.
+    """
+    first = _open_task(query, settings=settings, database=database, now=now)
+    with database.read() as connection:
+        (limits,) = with_used(connection, [limits_of(query, first=first, settings=settings)])
+        reached = next((limit for limit in limits if limit.is_reached), None)
+        if reached is None or reached.moves:
+            return limits
+        if query.id is not None and run_statement(connection, "SELECT id FROM decisions WHERE id = ?", query.id):
+            return []
+    raise refusal_of(reached, limits=limits)
+
+
+def _open_task(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> DecisionId | None:
+    """The decision that the question continues; None if it begins a task."""
+    link: Any = query.request.get(TOOL_TURN)
+    if isinstance(link, Mapping):
+        return DecisionId(str(link["first"]))
+    key = task_key(query) if settings.is_task(query) and not query.forced and "task" in settings.limited else None
+    task = newest_tasks(database, {key}).get(key) if key is not None else None
+    return DecisionId(task.first) if task is not None and task.turns != ENDED and task.until > now else None

@@ -106,6 +106,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     budgeted = [f"the tenant {name}" for name, tenant in settings.tenants.items() if _has_budget(tenant.model_dump())]
     yield from _refused_aliases(settings, spenders=budgeted)
     yield from _unknown_aliases(settings)
+    yield from _of_turn_limits(settings)
     for what in budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
@@ -139,6 +140,29 @@ def _of_faulty_additions() -> Iterator[Finding]:
     for name, what in faults().items():
         remedy = f"correct the folder {name} of ragbandit/additions, or delete it"
         yield Finding("problem", f"the addition {name}", f"it cannot be used: {what}", remedy)
+
+
+def _of_turn_limits(settings: "Settings") -> Iterator[Finding]:
+    """Limits of tasks and sessions that are never reached, or for which the price of an arm is unknown."""
+    conversation = settings.conversation
+    if not conversation.limited:
+        return
+    from ragbandit.router.serving.setup.estimates import prices_of_arms  # it loads a database engine
+
+    priced = prices_of_arms(settings.worker_arms, generators=settings.named_generators)
+    unpriced = ", ".join(arm for arm in settings.worker_arms if arm not in priced)
+    remedy = "set token_prices of its generator, or let its server report the cost"
+    for kind in conversation.limited:
+        limit, setting = conversation.limit_of(kind), f"conversation.{kind}_limit"
+        if limit.dollars is not None and unpriced:
+            what = f"the price of {unpriced} is not known: its answers count as $0, and do not reach the limit"
+            yield Finding("warning", f"{setting}.dollars", what, remedy)
+        if kind == "task" and limit.turns is not None and limit.turns > conversation.turns_most:
+            what = f"it is never reached: a task ends after {conversation.turns_most} turns (conversation.turns_most)"
+            yield Finding("warning", f"{setting}.turns", what, "lower it, or raise turns_most")
+    if conversation.at_limit == "cheapest" and unpriced:
+        what = f"the price of {unpriced} is not known: it is taken for the most expensive arm"
+        yield Finding("warning", "conversation.at_limit", what, remedy)
 
 
 def _of_rules(settings: "Settings") -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Decisions and their records as replies."""
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from ragbandit.router.storage.rows.conversion import budget_caps
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.model_servers.failures import failover_facts
-from ragbandit.shared.types import SENT_ID, Decision, Feedback, Outcome, Query
+from ragbandit.shared.types import SENT_ID, Decision, Feedback, Outcome, Query, SpendLimit
 
 
 def decision_json(decision: Decision) -> reply_types.DecisionFields:
@@ -27,12 +28,25 @@ def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
     reply = cast(reply_types.RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
     if decision.query.asked is not None:
         reply["question"] = decision.query.text
+    if decision.query.turn_limits:
+        reply["limits"] = limits_json(decision.query.turn_limits)
     trace, failover = trace_id_of(decision.query.request), failover_facts(decision.query.request)
     if trace is not None:
         reply["trace_id"] = trace
     if failover is not None:
         reply["failover"] = failover
     return reply
+
+
+def limits_json(limits: Iterable[SpendLimit]) -> list[reply_types.LimitReply]:
+    """Limits of a session and a task, with what was left of them before this turn."""
+    return [
+        cast(
+            reply_types.LimitReply,
+            {"of": one.kind, "unit": one.unit, "limit": one.most, "remaining": max(0.0, one.most - one.used)},
+        )
+        for one in limits
+    ]
 
 
 def preview_json(decision: Decision) -> reply_types.PreviewReply:

@@ -18,6 +18,7 @@ from ragbandit.router.config.settings import DEFAULT, BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.abilities import Ability, as_text, lacks_of
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, capped, new_id
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.decisions.turns import NAMED, PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import (
@@ -45,8 +46,10 @@ def other_arms(
     passing: Mapping[ArmName, Ability],
     attempts: int,
     rules: RuleBook,
+    expected: ExpectedDollars,
 ) -> list[ArmName]:
-    """The arms that may answer if the decision's arm fails, the policy's favourite first.
+    """The arms that may answer if the decision's arm fails, the policy's favourite first. Arms of which it was not
+    asked, because a limit or a task chose the arm, come last, the cheapest first.
 
     conversation: what the client sent. passing: arms that pass it on, see `passing_arms`. attempts: setting
         server.failover. rules: those of now
@@ -71,7 +74,8 @@ def other_arms(
     value_of = dict(zip(decision.arms, values, strict=True))
     lowest = min(values) - 1.0  # arms that were not offered come last
     able = [arm for arm in allowed if arm not in lacking]
-    return sorted(able, key=lambda arm: -value_of.get(arm, lowest)) if len(able) > 1 else able
+    tenant = query.tenant
+    return sorted(able, key=lambda arm: (-value_of.get(arm, lowest), expected.rank(arm, tenant=tenant)))
 
 
 def may_hand_over(decision: Decision, outcome: Outcome) -> bool:

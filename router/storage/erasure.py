@@ -15,6 +15,7 @@ from typing import Any, Final, get_args
 from sqlalchemy import ColumnElement, RowMapping, Select, Table, and_, bindparam, case, delete, func, or_, select
 
 from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
 from ragbandit.router.storage.begun_pairs import forget_pairs
 from ragbandit.router.storage.decisions.chains import LINKS, followers
 from ragbandit.router.storage.jobs.answers import erase_chats
@@ -140,6 +141,7 @@ def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now:
         rows = connection.execute(locked).mappings().all()
         # What comes next in the session must not be a turn of an erased decision, which nobody learns.
         connection.execute(delete(tables.units).where(tables.units.c.first.in_(ids)))
+        forget_sums(moves, spending_rows(connection, ids))  # before the rows lose their session
         send(connection, _LOCK_OUTCOMES, [*ids])
         _close(connection, rows, moves=moves, now=now)
         _blank_rows(connection, rows, features=features)

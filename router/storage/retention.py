@@ -13,6 +13,7 @@ from typing import Final, get_args
 
 from sqlalchemy import RowMapping, Table, and_, delete, exists, false, func, or_, select, tuple_, union_all
 
+from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
 from ragbandit.router.storage.begun_pairs import forget_pairs
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -108,6 +109,7 @@ class Retention:
         last = (rows[-1].made_at, rows[-1].id) if rows else None
         if not ids:
             return last
+        forget_sums(moves, spending_rows(connection, ids))
         removed = Moves(GONE)
         removed.add("decided", len(ids) - self._turns(connection, ids))
         feedback_rows = _delete(connection, tables.feedback, "late", ids=ids)

@@ -27,6 +27,7 @@ from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
 from ragbandit.router.storage import erasure as erasure
+from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.filling import fill, unfilled
 from ragbandit.router.storage.sql import schema
@@ -89,6 +90,8 @@ def migrate(
     with contextlib.closing(database):
         revision = migrated(database)
         filled = 0 if wait is not None else _filled(database, revision=revision)
+        if wait is None:
+            forget_all_sums(database)  # an older process may have stored turns uncounted
         url = database.url.render_as_string(hide_password=True)
     if as_json:
         print_json({"database": url, "revision": revision, "filled": filled})

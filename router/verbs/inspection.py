@@ -30,6 +30,7 @@ from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
+from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -156,6 +157,7 @@ def verify(
         if recount:
             with ledger.database.write() as connection:
                 wrong = counters.recount(connection)
+            forget_all_sums(ledger.database)
             corrected = {name: {"kept": stored, "counted": counted} for name, (stored, counted) in wrong.items()}
             show(corrected if as_json or corrected else {"recounted": "every counter is right"}, as_json=as_json)
             return

@@ -17,6 +17,7 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import spenders_of
+from ragbandit.router.storage.access.turn_sums import spending_row, turn_spenders
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry.logs import log_fields
@@ -61,6 +62,9 @@ def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
         outcome = unrun_outcome(run.decision_id, now=time.time(), stop_reason="unreadable", error=error)
         context.store.add_outcome(outcome)
         return None
+    if context.settings.conversation.limited:
+        with context.store.database.look() as connection:
+            context.expected.refresh(connection)
     run.arm = task.decision.arm
     return AnswerJob(context, decision=task.decision, run=run, cancelled=task.cancelled)
 
@@ -146,6 +150,7 @@ class AnswerJob:
                 passing=context.passing,
                 attempts=context.settings.server.failover,
                 rules=context.rules,
+                expected=context.expected,
             )
         query = decision.query
         if query.id != decision.id or query.conversation is not conversation:
@@ -180,7 +185,8 @@ class AnswerJob:
         """Count the dollars of the run that no outcome has. An abandoned run may cost more after its outcome."""
         query, database = self.decision.query, self.context.store.database
         dollars, self._counted = self.account.cost.dollars - self._counted, self.account.cost.dollars
-        call = no_reservation(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
+        spenders = [*spenders_of(query.tenant, key=query.api_key), *turn_spenders(spending_row(self.decision))]
+        call = no_reservation(spenders, at=database.clock.now())
         try:
             settle(database, call, dollars=dollars)
         except StoreError as error:

@@ -19,6 +19,8 @@ from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.abilities import Ability, passing_arms
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
+from ragbandit.router.serving.setup.estimates import expected_dollars
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.jobs.claims import Claims
@@ -107,6 +109,7 @@ class Context:
     rules: RuleBook = field(init=False)
     passing: Mapping[ArmName, Ability] = field(init=False)
     health: OutcomePoller = field(init=False)
+    expected: ExpectedDollars = field(init=False)
 
     def __post_init__(self) -> None:
         self.deadlines = DeadlineClock(self.store.database)
@@ -114,6 +117,7 @@ class Context:
         self.queue = AnswerQueue(self.store.database)
         self.loader = ArmLoader(self.settings)
         self.rules = self.settings.rule_book
+        self.expected = expected_dollars(self.settings)
         self.worker_arms, generators = self.settings.worker_arms, self.settings.named_generators
         self.passing = passing_arms(self.worker_arms, generators=generators)
         gone = GoneModels(self.store.database, arms=self.worker_arms, generators=generators)

@@ -16,6 +16,19 @@ from ragbandit.shared.types import (
 )
 
 
+class LimitReply(TypedDict):
+    """A limit of the question's session or task, with what was left of it before this turn."""
+
+    of: Literal["session", "task"]
+    """What is limited."""
+    unit: Literal["dollars", "turns"]
+    """Unit of the limit."""
+    limit: float
+    """The limit."""
+    remaining: float
+    """What was left before this turn."""
+
+
 class ErrorDetail(TypedDict):
     """An error: code, message, field and remedy."""
 
@@ -34,6 +47,8 @@ class ErrorReply(TypedDict):
 
     error: ErrorDetail
     """The error."""
+    limits: NotRequired[list[LimitReply]]
+    """In an item of a batch: limits of the session and the task, if one of them was reached."""
 
 
 # The validator is built when the OpenAPI document is requested. Building it for all endpoints would delay every start.
@@ -171,6 +186,8 @@ class RouteReply(DecisionFields):
     """The question that was routed; present if the request had messages."""
     trace_id: NotRequired[str]
     """Trace id, 32 hex digits; present if telemetry is on."""
+    limits: NotRequired[list[LimitReply]]
+    """Limits of the session and the task (`conversation.session_limit`, `task_limit`)."""
     failover: NotRequired[dict[str, Any]]
     """Present if another arm answered because the drawn one failed: `first`, the id of the drawn decision; `arm`, the
     failed arm; `reason`; `attempt`, from 2."""

@@ -75,8 +75,6 @@ NAMED_ID: Final = "named_id"
 PICK: Final = "pick"
 #: key in `Query.request`: the factor (>= 1) by which the caller's dollar budgets raise the question's cost weight
 BUDGET_FACTOR: Final = "budget_factor"
-#: key in `Query.request`: limits of the question's task and session when it was asked, a list of LimitState
-TURN_LIMITS: Final = "turn_limits"
 #: largest BUDGET_FACTOR: of a budget that is spent. The cheapest arm then gets all questions, except the least
 #: probabilities (floors) of other arms
 MOST_FACTOR: Final = 1000.0

@@ -285,17 +285,37 @@ DERIVED: Final = "derived:"
 Period = Literal["day", "month"]
 
 
+#: who spends: a tenant, a key, a session of one key, or a task
+SpenderKind = Literal["tenant", "key", "session", "task"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendLimit:
-    """A budget of the asking tenant or key that refuses questions when it is spent."""
+    """A budget of the asking tenant or key, or a limit of the question's session or task."""
 
-    kind: Literal["tenant", "key"]
-    #: name of the tenant, or public id of the key
+    kind: SpenderKind
+    #: name of the tenant, public id of the key, see `session_spender`, or id of the task's first decision
     name: str
-    period: Period
-    dollars: float
-    #: raised for a question beyond the budget
-    refusal: RagBanditError
+    #: None for sessions and tasks, whose sums have no end
+    period: Period | None = None
+    unit: Literal["dollars", "turns"] = "dollars"
+    most: float
+    #: what the turns of a session or task before this one have used, as the service read it before it decided
+    used: float = 0.0
+    #: whether the cheapest arm answers beyond the limit, and nothing is refused
+    moves: bool = False
+    #: raised for a question beyond a budget; None for sessions and tasks
+    refusal: RagBanditError | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the next turn is beyond the limit of its session or task."""
+        return self.period is None and self.used >= self.most
+
+    def __str__(self) -> str:
+        unit = self.unit if self.used != 1 else self.unit.removesuffix("s")
+        used = f"{'cost' if self.unit == 'dollars' else 'had'} {self.used:g} {unit}"
+        return f"the {self.kind} has {used}, and its limit is {self.most:g}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,7 +339,7 @@ class Query:
     api_key: public id of the API key; None if no key was needed
     request: further facts about the request, such as ignored parameters and a trace
     conversation: messages and parameters as the client sent them, for arms of the class `model`; kept until the answer
-    limits: budgets that may refuse the question while it is stored; not stored
+    limits: budgets, and limits of its session and task, that may refuse the question while it is stored; not stored
     """
 
     text: str
@@ -344,6 +364,16 @@ class Query:
     def own_session(self) -> str | None:
         """The caller's id of the conversation; None if there is none, or if the service has chosen the id."""
         return None if self.session is not None and str(self.session).startswith(DERIVED) else self.session
+
+    @property
+    def turn_limits(self) -> list[SpendLimit]:
+        """The limits of its task and of its session."""
+        return [limit for limit in self.limits if limit.period is None]
+
+    @property
+    def reached_limit(self) -> SpendLimit | None:
+        """The first limit of its task or session that the turns before have reached; None if none is reached."""
+        return next((limit for limit in self.limits if limit.is_reached), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,10 +5,9 @@ release may be of another type, so readers that depend on a type check it.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
-from ragbandit.shared.types.names import TURN_LIMITS, ArmBy, Json
+from ragbandit.shared.types.names import ArmBy, Json
 
 
 class RequestFacts(TypedDict, total=False):
@@ -37,8 +36,6 @@ class RequestFacts(TypedDict, total=False):
     """Cost weights that key and tenant may choose."""
     budget_factor: float
     """Factor by which a nearly spent budget raises the cost weight."""
-    turn_limits: list[Json]
-    """Limits of the task and of the session, each with `of`, `unit`, `most` and `used` by the turns before."""
 
     # What the request needs (router/api/openai/chats.py)
     needs: list[Json]
@@ -114,55 +111,3 @@ def arm_by_of_request(request: Mapping[str, Json], *, forced: bool) -> ArmBy | N
     if not forced:
         return None
     return "calls" if isinstance(turn, Mapping) and not turn.get("named") else "caller"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimitState:
-    """One limit of a task or of a session.
-
-    of: "task" or "session"
-    unit: "dollars" or "turns"
-    most: the limit
-    used: what the turns before have used
-    """
-
-    of: str
-    unit: str
-    most: float
-    used: float
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether the next turn is beyond the limit."""
-        return self.used >= self.most
-
-    @property
-    def stored(self) -> dict[str, Json]:
-        """The entry of TURN_LIMITS."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        unit = self.unit if self.used != 1 else self.unit.removesuffix("s")
-        used = f"{'cost' if self.unit == 'dollars' else 'had'} {self.used:g} {unit}"
-        return f"the {self.of} has {used}, and its limit is {self.most:g}"
-
-
-def limit_states(request: Mapping[str, Json]) -> list[LimitState]:
-    """The limits in `Query.request`, without unreadable ones."""
-    entries = request.get(TURN_LIMITS)
-    return [_read(entry) for entry in entries if _is_readable(entry)] if isinstance(entries, list) else []
-
-
-def reached_limit(request: Mapping[str, Json]) -> LimitState | None:
-    """The first limit that was reached; None if none was."""
-    return next((limit for limit in limit_states(request) if limit.is_reached), None)
-
-
-def _is_readable(entry: Any) -> bool:
-    amounts = [entry.get("most"), entry.get("used")] if isinstance(entry, Mapping) else [None]
-    return all(isinstance(amount, int | float) for amount in amounts)
-
-
-def _read(entry: Any) -> LimitState:
-    of, unit = str(entry.get("of")), str(entry.get("unit"))
-    return LimitState(of=of, unit=unit, most=entry["most"], used=entry["used"])

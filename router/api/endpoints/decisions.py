@@ -40,7 +40,6 @@ from ragbandit.router.api.security.ownership import check_owner, noted_prices, p
 from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, AccessRule, roles
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budgets import Budgets, BudgetSpent
-from ragbandit.router.operation.turn_limits import LimitReached
 from ragbandit.router.replies import decisions as replies
 from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.abilities import BOUNDS
@@ -48,6 +47,7 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.access.turn_sums import LimitReached
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, Overloaded, RagBanditError

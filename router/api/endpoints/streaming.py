@@ -3,7 +3,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -121,7 +121,8 @@ class PendingAnswer:
         decision, _ = stored[decision_id]
         if isinstance(decision, StoreError):
             raise decision
-        self.decision = decision
+        limits = self.decision.query.limits  # they are not stored
+        self.decision = replace(decision, query=replace(decision.query, limits=limits))
         link = link_of(decision.query.request)
         self.request.app.state.metrics.failovers.labels(arm=link["arm"], reason=link["reason"]).inc()
 

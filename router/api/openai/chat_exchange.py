@@ -49,7 +49,6 @@ from ragbandit.shared.types import (
     RequestFacts,
     StatusNote,
     TextPiece,
-    reached_limit,
 )
 
 log = logging.getLogger("ragbandit.api")
@@ -155,7 +154,7 @@ class ChatExchange:
             return (await reads_of(request).run(lambda: router.decision(same))).decision
         query = await paced(request, self._continuing(earlier))
         brings_results = earlier is not None and earlier.arm is not None
-        is_spent = budget_factor(query) >= MOST_FACTOR or reached_limit(query.request) is not None
+        is_spent = budget_factor(query) >= MOST_FACTOR or query.reached_limit is not None
         if brings_results and is_spent and not asked_for.forced:
             query = open_turn(query, arms=asked_for.arms)
         rewrites = not headers_of(request).is_preview

@@ -6,12 +6,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
-from ragbandit.router.operation.turn_limits import LimitReached, limit_headers
+from ragbandit.router.replies.decisions import limits_json
 from ragbandit.router.replies.values import json_of
+from ragbandit.router.storage.access.turn_sums import LimitReached
 from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers.failures import link_of
-from ragbandit.shared.types import Decision, limit_states
+from ragbandit.shared.types import Decision, SpendLimit
 
 
 class JsonReply(JSONResponse):
@@ -32,8 +33,17 @@ def decision_headers(decision: Decision) -> dict[str, str]:
         **({} if decision.cost_weight is None else {"x-ragbandit-cost-weight": repr(decision.cost_weight)}),
         **({} if trace is None else {"x-ragbandit-trace-id": trace}),
         **({"x-ragbandit-failover": str(link["first"])} if link else {}),
-        **limit_headers(limit_states(decision.query.request)),
+        **limit_headers(decision.query.turn_limits),
     }
+
+
+def limit_headers(limits: Iterable[SpendLimit]) -> dict[str, str]:
+    """Headers with the limits of a session and a task, and with what was left of them before this turn."""
+    headers = dict[str, str]()
+    for limit in limits_json(limits):
+        prefix = f"x-ragbandit-{limit['of']}-{limit['unit']}"
+        headers |= {f"{prefix}-limit": f"{limit['limit']:g}", f"{prefix}-remaining": f"{limit['remaining']:g}"}
+    return headers
 
 
 #: ASGI scope key of the function that formats the errors of a request; RagBandit's own format if there is no such key
@@ -67,9 +77,12 @@ def error_json(error: RagBanditError) -> ErrorReply:
 
 def error_item(error: BaseException) -> ErrorReply:
     """The error of one item of a batch as JSON. Raises an error that is not a RagBanditError."""
-    if isinstance(error, RagBanditError):
-        return error_json(error)
-    raise error
+    if not isinstance(error, RagBanditError):
+        raise error
+    reply = error_json(error)
+    if isinstance(error, LimitReached):
+        reply["limits"] = limits_json(error.limits)
+    return reply
 
 
 def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> ErrorReply:

@@ -25,6 +25,7 @@ from ragbandit.router.storage.access.spending import (
     oldest_day,
     spenders_of,
 )
+from ragbandit.router.storage.access.turn_sums import turn_difference, turn_labels, turn_spenders
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.paired_answers import asked_arms
 from ragbandit.router.storage.rows.conversion import feedback_body_hash, feedback_value
@@ -63,6 +64,7 @@ class RowCheck:
         for rows in self._pages(paired_answers, *paired_answers.primary_key):
             self._check_paired(rows)
         self._check_spending()
+        self._check_turn_sums()
         if self.without_hash:
             what = (
                 f"{counted(self.without_hash, 'row')} of outcomes and feedback cannot be compared with the stored hash"
@@ -219,6 +221,23 @@ class RowCheck:
                 if day >= oldest_day(self.now) and sums[spender][day] < units:
                     text = f"{sums[spender][day] * UNIT:.6g} dollars are counted, its outcomes cost {units * UNIT:.6g}"
                     self._fail(f"{spender.kind} {spender.name}, {day}: {text}")
+
+    def _check_turn_sums(self) -> None:
+        """Compare the sums of sessions and tasks with their decisions, each in a transaction that sees one state."""
+        with self.ledger.database.read() as connection:
+            unseen = turn_labels(connection)
+        for rows in self._pages(decisions, decisions.c.id) if unseen else ():
+            for spender in {spender for row in rows for spender in turn_spenders(row)}:
+                if spender.label in unseen:
+                    unseen.discard(spender.label)
+                    with self.ledger.database.read() as connection:
+                        difference = turn_difference(connection, spender)
+                    if difference is not None:
+                        self._fail(f"the {spender.kind} of {spender.name:.80}: {difference}: run `ragbandit migrate`")
+        with self.ledger.database.read() as connection:
+            left = len(unseen & turn_labels(connection))
+        if left:
+            self._fail(f"{counted(left, 'sum')} of sessions and tasks have no decisions: run `ragbandit migrate`")
 
 
 def _has_fact(decision: RowMapping, name: str) -> bool:

@@ -21,6 +21,7 @@ from ragbandit.router.serving.loading.live import NOTHING_LIVE, LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.access.turn_sums import REACHED
 from ragbandit.router.storage.decisions.decision_writes import OUTDATED, repeated_reply
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.tasks import TAKEN
@@ -227,8 +228,8 @@ class RouteService:
 
     def _decide_and_commit(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
         """Decide and store questions. A first turn whose task another request has meanwhile begun is decided again, as
-        a turn of that task. All are decided again if the store has other versions, or another kill switch; the last try
-        is stored in any case.
+        a turn of that task, and so is a question whose limit others have meanwhile reached. All are decided again if
+        the store has other versions, or another kill switch; the last try is stored in any case.
         """
         if not questions:
             return []
@@ -237,7 +238,7 @@ class RouteService:
         for tries_left in reversed(range(_TRIES)):
             again = []
             for place, result in enumerate(results):
-                if isinstance(result, RagBanditError) and result.field in (TAKEN, OUTDATED):
+                if isinstance(result, RagBanditError) and result.field in (TAKEN, OUTDATED, REACHED):
                     again.append(place)
             if not again:
                 break

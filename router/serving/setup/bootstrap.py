@@ -21,7 +21,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
-from ragbandit.router.serving.setup.estimates import estimator
+from ragbandit.router.serving.setup.estimates import estimator, expected_dollars
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,
     check_database_file,
@@ -79,6 +79,8 @@ def decision_store(settings: Settings, database: Database) -> DecisionStore:
         judge=judge_sample(settings),
         check=settings.reward.check is not None,
         estimate=estimator(settings.worker_arms, generators=settings.named_generators),
+        expected=expected_dollars(settings),
+        turn_kinds=settings.conversation.limited,
     )
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragbandit.router.config.named_sections import DEFAULT
-from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.serving.abilities import TOKENS
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Decision
@@ -31,6 +32,15 @@ def prices_of_arms(
 def usual_dollars(price: Sequence[float]) -> float:
     """Estimated dollars of one call at this price, whatever the question is."""
     return Tokens(read=_PROMPT, written=_ANSWER).dollars(price)
+
+
+def expected_dollars(settings: Settings) -> ExpectedDollars:
+    """What answers of the settings' arms are expected to cost."""
+    arms, generators = settings.worker_arms, settings.named_generators
+    prices = prices_of_arms(arms, generators=generators)
+    names = {arm: params.get("generator", DEFAULT) for arm, params in arms.items()}
+    models = {arm: generators[name].model for arm, name in names.items() if arm in prices}
+    return ExpectedDollars(listed={arm: usual_dollars(price) for arm, price in prices.items()}, models=models)
 
 
 def estimator(

@@ -12,18 +12,21 @@ nothing is written before their calls.
 Estimates have two places, and `spending.spent` reads both. The estimate of a call is added to the sums of its spenders
 until the call is settled. The estimate of an answer is a column of its row in `jobs`, inserted with the decision and
 deleted with the outcome: so no further row is written, every deletion of the job releases the estimate, and every
-gateway sees it. Estimates of answers in the sums would let each question change rows that all gateways share, and each
-way in which a job ends would have to settle one.
+gateway sees it. Estimates of answers in the sums of a day would let each question change rows that all gateways share,
+and each way in which a job ends would have to settle one. The sums of a session or task, which few questions share,
+have the estimates too, so that a question reads one row and not all jobs; see turn_sums.py.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from ragbandit.router.storage.access.spending import (
+    DOLLARS,
     MOST_DOLLARS,
+    TURN_KINDS,
+    TURNS,
     UNIT,
     Spender,
     Spent,
@@ -33,25 +36,25 @@ from ragbandit.router.storage.access.spending import (
     spenders_of,
     spent,
 )
-from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.access.turn_sums import (
+    REACHED,
+    is_turn,
+    kept_sums,
+    refusal_of,
+    spending_rows,
+    turn_spenders,
+)
 from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import ArmName, Cost, Decision, DecisionId, Outcome, SpendLimit
+from ragbandit.shared.model_servers.failures import successor_of
+from ragbandit.shared.types import Decision, DecisionId, Outcome, SpenderKind, SpendLimit
 
 #: columns of `jobs` that `charge_lost` needs
-RESERVING: Final = ("tenant", "api_key", "reserved")
-#: number of newest answers whose mean costs are estimates
-_RECENT: Final = 200
-_NEWEST: Final = (
-    "SELECT d.arm AS arm, o.cost AS cost, o.steps AS steps FROM outcomes o JOIN decisions d ON d.id = o.decision_id"
-    " ORDER BY o.made_at DESC LIMIT ?"
-)
+RESERVING: Final = ("decision_id", "tenant", "api_key", "reserved")
 _STORED: Final = "SELECT id FROM decisions WHERE id IN ?"
-#: seconds for which the mean costs of arms are used again
-_FRESH_S: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,96 +109,123 @@ def settle(
                 note(connection)
 
 
-def newest_costs(connection: Connection, *, most: int) -> dict[ArmName, list[tuple[Cost, float]]]:
-    """Arm -> (cost, steps) of its answers among the newest `most`, each with its later turns. Raises StoreError."""
-    costs: dict[ArmName, list[tuple[Cost, float]]] = {}
-    for row in run_statement(connection, _NEWEST, most):
-        costs.setdefault(row["arm"], []).append((cost_value(row["cost"]), row["steps"]))
-    return costs
+class _Sums:
+    """What spenders have used, and what a group of decisions adds to it."""
+
+    def __init__(self, connection: Connection, spenders: Collection[Spender], *, now: float) -> None:
+        of_days = sorted((spender for spender in spenders if spender.kind not in TURN_KINDS), key=repr)
+        self._spent = spent(connection, of_days, now=now) if of_days else {}
+        self._sums = kept_sums(connection, [spender for spender in spenders if spender.kind in TURN_KINDS])
+        self._added = dict.fromkeys(spenders, 0.0)
+        self._turns = dict.fromkeys(spenders, 0)
+
+    def of(self, limit: SpendLimit) -> float:
+        spender = Spender(limit.kind, limit.name)
+        if limit.period is not None:
+            return self._spent[spender].of(limit.period) + self._added[spender]
+        more = self._turns[spender] if limit.unit == "turns" else self._added[spender]
+        return self._sums[spender].of(limit) + more
+
+    def add(self, spender: Spender, *, dollars: float) -> None:
+        self._added[spender] += dollars
+        self._turns[spender] += 1
 
 
-class AnswerReservations:
-    """Refuses new decisions of spenders whose budget is spent."""
+def reserve_answers(
+    connection: Connection,
+    group: Sequence[Decision],
+    *,
+    estimates: Mapping[DecisionId, float],
+) -> dict[DecisionId, RagBanditError]:
+    """Returns id -> error for the new decisions of the group that a limit refuses. In a write transaction.
 
-    def __init__(self) -> None:
-        self._means: Mapping[str, float] = {}
-        self._read_at = -_FRESH_S
+    A decision is admitted while spending and reservations are below its limits; each admitted one counts at once. So in
+    all, a limit of dollars is passed by at most one estimate, and by what answers cost above their estimates, and a
+    limit of turns by none.
+    """
+    limited = {decision.id: limits for decision in group if (limits := _limits_of(decision))}
+    if not limited:
+        return {}
+    spenders = {Spender(limit.kind, limit.name) for limits in limited.values() for limit in limits}
+    lock(connection, spenders)
+    known = {row["id"] for row in run_statement(connection, _STORED, sorted(limited))}
+    sums = _Sums(connection, spenders, now=group[0].made_at)
+    refused = dict[DecisionId, RagBanditError]()
+    for decision in group:
+        if decision.id in known:  # a repeated request gets its stored decision, also if both come at once
+            continue
+        limits = limited.get(decision.id, [])
+        refusal = _refusal(decision, limits, sums=sums)
+        if refusal is not None:
+            refused[decision.id] = refusal
+            continue
+        known.add(decision.id)
+        for spender in {Spender(limit.kind, limit.name) for limit in limits}:
+            sums.add(spender, dollars=estimates.get(decision.id, 0.0))
+    return refused
 
-    def reserve_answers(
-        self, connection: Connection, group: Sequence[Decision], *, estimates: dict[DecisionId, float]
-    ) -> dict[DecisionId, RagBanditError]:
-        """Returns id -> error for the new decisions of the group that a spent budget refuses. In a write transaction.
 
-        A decision is admitted while spending and reservations are below its budgets; each admitted one counts at once.
-        So in all, a budget is passed by at most one estimate, and by what answers cost above their estimates.
-        estimates: raised to the mean cost of the arm's newest answers if that is larger
-        """
-        limited = [decision for decision in group if decision.query.limits and decision.run_by == "worker"]
-        if not limited:
-            return {}
-        spenders = {Spender(limit.kind, limit.name) for decision in limited for limit in decision.query.limits}
-        lock(connection, spenders)
-        known = {row["id"] for row in run_statement(connection, _STORED, sorted({decision.id for decision in limited}))}
-        means = self._mean_costs(connection)
-        sums = spent(connection, sorted(spenders, key=repr), now=limited[0].made_at)
-        refused = dict[DecisionId, RagBanditError]()
-        admitted = dict.fromkeys(spenders, 0.0)
-        for decision in limited:
-            if decision.id in known:  # a repeated request gets its stored decision, also if both come at once
-                continue
-            over = _spent_limit(decision.query.limits, sums=sums, admitted=admitted)
-            if over is not None:
-                refused[decision.id] = over.refusal
-                continue
-            known.add(decision.id)
-            amount = estimates[decision.id] = max(estimates.get(decision.id, 0.0), means.get(decision.arm, 0.0))
-            for spender in {Spender(limit.kind, limit.name) for limit in decision.query.limits}:
-                admitted[spender] += amount
-        return refused
+def _limits_of(decision: Decision) -> list[SpendLimit]:
+    """The limits that a decision has to meet. Of a task that it begins nothing is used."""
+    is_paid_here = decision.run_by == "worker"
+    return [
+        limit
+        for limit in decision.query.limits
+        if (limit.name != decision.id if limit.kind in TURN_KINDS else is_paid_here)
+    ]
 
-    def _mean_costs(self, connection: Connection) -> Mapping[str, float]:
-        """Arm -> mean dollars of its answers among the newest outcomes."""
-        if time.monotonic() - self._read_at >= _FRESH_S:
-            costs = newest_costs(connection, most=_RECENT)
-            self._means = {arm: fmean(cost.dollars for cost, _ in of_arm) for arm, of_arm in costs.items()}
-            self._read_at = time.monotonic()
-        return self._means
+
+def _refusal(decision: Decision, limits: Sequence[SpendLimit], *, sums: _Sums) -> RagBanditError | None:
+    for limit in limits:
+        used = sums.of(limit)
+        if used < limit.most:
+            continue
+        if limit.kind not in TURN_KINDS:
+            return limit.refusal
+        if not limit.moves:
+            return refusal_of(replace(limit, used=used), limits=decision.query.turn_limits)
+        if not (limit.is_reached or decision.query.forced):
+            return refusal_of(replace(limit, used=used), limits=decision.query.turn_limits, field=REACHED)
+    return None
 
 
 def settle_answers(
-    moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row], is_stored: bool = True
+    moves: Moves,
+    outcomes: Iterable[Outcome],
+    *,
+    rows: Mapping[str, Row],
+    kinds: Collection[SpenderKind],
+    reserved: Mapping[str, int] = MappingProxyType({}),
+    is_stored: bool = True,
 ) -> None:
     """Count the cost of new outcomes, in the transaction that deletes their jobs.
 
-    rows: decision id -> its row, with the columns `tenant` and `api_key`. is_stored: False for outcomes of second runs,
-    which are not stored
+    rows: decision id -> its row, with the columns of `turn_spenders`. kinds: kinds of sums that may exist
+    reserved: decision id -> the estimate of its deleted job, billionths of a dollar
+    is_stored: False for outcomes of second runs, which are not stored
     """
     for outcome in outcomes:
         row = rows[outcome.decision_id]
-        spenders = spenders_of(row["tenant"], key=row["api_key"])
-        count_dollars(
-            moves, spenders, dollars=max(0.0, outcome.cost.dollars), now=outcome.made_at, is_outcome=is_stored
-        )
+        sums = turn_spenders(row, kinds=kinds)
+        spenders = [*spenders_of(row["tenant"], key=row["api_key"]), *sums]
+        dollars = max(0.0, outcome.cost.dollars)
+        count_dollars(moves, spenders, dollars=dollars, now=outcome.made_at, is_outcome=is_stored)
+        is_replaced = successor_of(outcome.made_by) is not None
+        ended = {"status": outcome.status, "stop_reason": outcome.stop_reason}
+        is_lost = is_stored and not is_turn(cost=outcome.cost, is_replaced=is_replaced, **ended)
+        for spender in sums:
+            moves.change_sum(DOLLARS, -reserved.get(outcome.decision_id, 0), label=spender.label)
+            moves.change_sum(TURNS, -int(is_lost), label=spender.label)
 
 
-def charge_lost(moves: Moves, rows: Iterable[Row], *, now: float) -> None:
+def charge_lost(connection: Connection, moves: Moves, rows: Iterable[Row], *, now: float) -> None:
     """Charge the estimates of answers whose process died. rows: rows of `jobs`, with the columns RESERVING."""
-    for row in rows:
-        if row["reserved"]:
-            spenders = spenders_of(row["tenant"], key=row["api_key"])
-            count_dollars(moves, spenders, dollars=row["reserved"] * UNIT, now=now)
+    lost = {row["decision_id"]: row for row in rows if row["reserved"]}
+    for row in spending_rows(connection, lost):
+        spenders = [*spenders_of(row["tenant"], key=row["api_key"]), *turn_spenders(row)]
+        count_dollars(moves, spenders, dollars=lost[row["id"]]["reserved"] * UNIT, now=now)
 
 
 def units(dollars: float) -> int | None:
     """The value of `jobs.reserved` for an estimate; None for nothing."""
     return round(min(dollars, MOST_DOLLARS) / UNIT) or None
-
-
-def _spent_limit(
-    limits: Iterable[SpendLimit], *, sums: Mapping[Spender, Spent], admitted: Mapping[Spender, float]
-) -> SpendLimit | None:
-    for limit in limits:
-        spender = Spender(limit.kind, limit.name)
-        if sums[spender].of(limit.period) + admitted[spender] >= limit.dollars:
-            return limit
-    return None

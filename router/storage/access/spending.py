@@ -1,4 +1,5 @@
 """Dollars spent by tenants and API keys per day (UTC): on answers, on rewriting questions, on the judge, on embeddings.
+Sessions and tasks with a limit spend, too; their sums have no day (turn_sums.py).
 
 Calls change the sums by the verbs of reservations.py, and corrections.py changes them afterwards. Every sum is a row of
 `counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
@@ -11,24 +12,27 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from sqlalchemy import delete
 
-from ragbandit.router.storage.sql.bulk_insert import run_statement
+from ragbandit.router.storage.sql.bulk_insert import run_statement, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Day, Moves, day_of
+from ragbandit.router.storage.sql.counters import Day, Moves, SumName, day_of
 from ragbandit.router.storage.sql.tables import counters
-from ragbandit.shared.types import DecisionId, Period
+from ragbandit.shared.types import DecisionId, Period, SpenderKind
 
 #: dollars per unit of a counter and of a reservation; both are whole numbers
 UNIT: Final = 1e-9
 #: maximum dollars counted per outcome, so that wrong reports cannot overflow a 64-bit counter
 MOST_DOLLARS: Final = 10_000.0
 KEPT_DAYS: Final = 400
-_PREFIX: Final = "spent:"
+PREFIX: Final = "spent:"
 #: end of the name of a sum of dollars that no outcome explains
 OTHER: Final = "+"
+#: kinds of spenders whose sums have no day, and the names of these sums
+TURN_KINDS: Final[tuple[SpenderKind, ...]] = ("session", "task")
+DOLLARS, TURNS = SumName("dollars"), SumName("turns")
 #: estimates of answers that run or wait (reservations.py); `jobs_reserved` is an index of all that is read here
 _RESERVED: Final = (
     "SELECT tenant, api_key, sum(reserved) AS sum FROM jobs WHERE reserved IS NOT NULL GROUP BY tenant, api_key"
@@ -41,14 +45,14 @@ _SPENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Spender:
-    """A tenant (by name) or an API key (by public id)."""
+    """A tenant (by name), an API key (by public id), a session (`session_spender`), or a task (by first decision)."""
 
-    kind: Literal["tenant", "key"]
+    kind: SpenderKind
     name: str
 
     @property
     def label(self) -> str:
-        return _PREFIX + self._hash.hex()
+        return PREFIX + self._hash.hex()
 
     @property
     def lock(self) -> int:
@@ -90,8 +94,8 @@ def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, 
 def lock(connection: Connection, spenders: Iterable[Spender]) -> None:
     """Let one transaction at a time admit calls of these spenders. SQLite has one writer anyway."""
     if not connection.is_sqlite:
-        for number in sorted(spender.lock for spender in spenders):
-            run_statement(connection, "SELECT pg_advisory_xact_lock(?::bigint)", number)
+        for number in sorted({spender.lock for spender in spenders}):
+            send(connection, "SELECT pg_advisory_xact_lock(?::bigint)", number)
 
 
 def count_dollars(
@@ -102,6 +106,9 @@ def count_dollars(
     if not amount:
         return
     for spender in spenders:
+        if spender.kind in TURN_KINDS:
+            moves.change_sum(DOLLARS, amount, label=spender.label)
+            continue
         moves.add(day, amount, label=spender.label)
         if not is_outcome:
             moves.add(Day(day + OTHER), amount, label=spender.label)
@@ -149,5 +156,5 @@ def oldest_day(now: float) -> Day:
 
 
 def forget_spending(connection: Connection, *, now: float) -> None:
-    is_spending = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
+    is_spending = counters.c.label >= PREFIX, counters.c.label < PREFIX[:-1] + ";"
     connection.execute(delete(counters).where(*is_spending, counters.c.name < oldest_day(now)))

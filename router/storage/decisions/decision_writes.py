@@ -10,7 +10,7 @@ The tasks of turns that a budget has refused end in a transaction of their own, 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from operator import attrgetter, not_
@@ -19,7 +19,9 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import select
 
-from ragbandit.router.storage.access.reservations import AnswerReservations
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
+from ragbandit.router.storage.access.reservations import reserve_answers, units
+from ragbandit.router.storage.access.turn_sums import add_turns_of, spending_row
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import take_answers
 from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
@@ -38,8 +40,8 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
-from ragbandit.shared.errors import Conflict, RagBanditError, StoreError
-from ragbandit.shared.types import NAMED_ID, PICK, Decision, DecisionId, PolicyLabel
+from ragbandit.shared.errors import Conflict, RagBanditError, StoreError, TooManyRequests
+from ragbandit.shared.types import NAMED_ID, PICK, Decision, DecisionId, PolicyLabel, SpenderKind
 
 #: `field` of the error of decisions that were made with an older revision of versions and kill switch
 OUTDATED: Final = "revision"
@@ -78,10 +80,12 @@ class DecisionWrites:
         text: Literal["full", "none"],
         context: frozenset[str],
         estimate: Callable[[Decision], float],
+        expected: ExpectedDollars,
+        turn_kinds: Collection[SpenderKind],
     ) -> None:
         """The parameters are those of DecisionStore."""
         self.database, self.text, self.context = database, text, context
-        self.estimate, self.reservations = estimate, AnswerReservations()
+        self.estimate, self.expected, self.turn_kinds = estimate, expected, turn_kinds
 
     def add(
         self,
@@ -98,8 +102,8 @@ class DecisionWrites:
         """
         try:
             with counting(self.database) as (connection, moves):
-                estimates = {decision.id: self.estimate(decision) for decision in group}
-                over = self.reservations.reserve_answers(connection, group, estimates=estimates)
+                estimates = self._estimates(connection, group)
+                over = reserve_answers(connection, group, estimates=estimates)
                 rest = [decision for decision in group if decision.id not in over] if over else group
                 rows = list(map(self.row, rest))
                 are_new, queues = _insert(connection, rest, rows=rows, label=label, base=base, revision=revision)
@@ -107,11 +111,12 @@ class DecisionWrites:
                 refused = over | _refuse(connection, new)
                 begun = [decision for decision in new if decision.id not in refused]
                 _queue(connection, begun, queues=queues, moves=moves, claims=claims, reserved=estimates)
+                self._count_turns(begun, estimates=estimates, moves=moves)
                 stored = stored_decisions(connection, map(_ID, compress(rest, map(not_, are_new))))
         except _OutdatedError:
             message, remedy = "the kill switch or a version of the policy has changed", "send the request again"
             return [Conflict(message, field=OUTDATED, remedy=remedy) for _ in group]
-        self._stop_tasks([decision for decision in group if decision.id in over])
+        self._stop_tasks([decision for decision in group if isinstance(over.get(decision.id), TooManyRequests)])
         hashes = {id(decision): row["body_hash"] for decision, row in zip(rest, rows, strict=True)}
         replies = list[Decision | RagBanditError]()
         for decision in group:
@@ -132,6 +137,26 @@ class DecisionWrites:
         queues = _Queues.of(connection, [successor], label=label)
         reserved = {successor.id: self.estimate(successor)}
         _queue(connection, [successor], queues=queues, moves=moves, in_front=True, reserved=reserved)
+        self._count_turns([successor], estimates=reserved, moves=moves)
+
+    def _estimates(self, connection: Connection, group: Sequence[Decision]) -> dict[DecisionId, float]:
+        """Estimated dollars of answers; of those under a limit at least what the arm is expected to cost."""
+        estimates = {decision.id: self.estimate(decision) for decision in group}
+        limited = [decision for decision in group if decision.query.limits and decision.run_by == "worker"]
+        if limited:
+            self.expected.refresh(connection)
+        for decision in limited:
+            mean = self.expected.of(decision.arm, tenant=decision.query.tenant) or 0.0
+            estimates[decision.id] = max(estimates[decision.id], mean)
+        return estimates
+
+    def _count_turns(self, new: Sequence[Decision], *, estimates: Mapping[DecisionId, float], moves: Moves) -> None:
+        """Count new decisions in the sums of their sessions and tasks."""
+        if self.turn_kinds and new:
+            for_workers = [decision.id for decision in new if decision.run_by == "worker"]
+            reserved = {key: units(estimates.get(key, 0.0)) or 0 for key in for_workers}
+            rows = [spending_row(decision) for decision in new]
+            add_turns_of(moves, rows, reserved=reserved, kinds=self.turn_kinds)
 
     def row(self, decision: Decision) -> dict[str, Any]:
         """The row of `decisions`, without texts if they are not stored."""

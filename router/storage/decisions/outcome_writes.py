@@ -8,7 +8,7 @@
 5. count: `counting` adds to the counters when the block ends.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -39,6 +39,7 @@ from ragbandit.shared.types import (
     LabelRequest,
     Outcome,
     PolicyLabel,
+    SpenderKind,
     TaskTurn,
 )
 
@@ -86,6 +87,7 @@ class OutcomeWrites:
     def __init__(self, decisions: DecisionWrites, *, text: Literal["full", "none"]) -> None:
         """decisions: stores the decision that answers instead of a failed one. text: the setting log.text."""
         self._decisions, self.database, self.text = decisions, decisions.database, text
+        self._kinds = decisions.turn_kinds
 
     def add(
         self, group: Sequence[Outcome], *, label: PolicyLabel, scoring: Scoring, successor: Decision | None
@@ -96,7 +98,7 @@ class OutcomeWrites:
             rows = [row | _NO_TEXTS for row in rows]
         with counting(self.database) as (connection, moves):
             locked = _lock(connection, rows, label=label, scoring=scoring, successor=successor)
-            new = _insert(connection, group, rows=rows, locked=locked, moves=moves)
+            new = _insert(connection, group, rows=rows, locked=locked, moves=moves, kinds=self._kinds)
             if new:
                 scored = _add(connection, new, locked=locked)
                 self._queue(connection, scored, new=new, locked=locked, scoring=scoring, moves=moves)
@@ -158,9 +160,15 @@ def _lock(
 
 
 def _insert(
-    connection: Connection, group: Sequence[Outcome], *, rows: Sequence[Row], locked: _Locked, moves: Moves
+    connection: Connection,
+    group: Sequence[Outcome],
+    *,
+    rows: Sequence[Row],
+    locked: _Locked,
+    moves: Moves,
+    kinds: Collection[SpenderKind],
 ) -> list[tuple[Outcome, Row]]:
-    """Insert the outcomes that are new. Returns them with their rows."""
+    """Insert the outcomes that are new. Returns them with their rows. kinds: see `settle_answers`"""
     new = list[tuple[Outcome, Row]]()
     again = list[Outcome]()  # second runs: they have no row, but were paid for
     for outcome, row in zip(group, rows, strict=True):
@@ -174,15 +182,16 @@ def _insert(
             locked.hashes[key] = row["body_hash"]
         elif decision["run_by"] == outcome.run_by == "worker" and row["body_hash"] != locked.hashes[key]:
             again.append(outcome)
-    settle_answers(moves, again, rows=locked.decided, is_stored=False)
+    settle_answers(moves, again, rows=locked.decided, kinds=kinds, is_stored=False)
     if new:
         insert_rows(connection, outcomes, sorted(map(itemgetter(1), new), key=_DECISION_ID))
         keys = {outcome.decision_id for outcome, _ in new}
         flagged = [row for row in locked.waiting() if row["decision_id"] in keys]
         flag_waiting(connection, flagged, moves=moves, has_outcome=True)
         by_workers = [outcome.decision_id for outcome, _ in new if _is_of_workers(locked.decided[outcome.decision_id])]
-        answers.remove(connection, by_workers)
-        settle_answers(moves, map(itemgetter(0), new), rows=locked.decided)
+        removed = answers.remove(connection, by_workers)
+        reserved = {row["decision_id"]: row["reserved"] or 0 for row in removed()} if kinds else {}
+        settle_answers(moves, map(itemgetter(0), new), rows=locked.decided, kinds=kinds, reserved=reserved)
     return new
 
 

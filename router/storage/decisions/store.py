@@ -5,7 +5,7 @@ keys. A repeated id is a duplicate if the body is the same, and a conflict if it
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -13,7 +13,9 @@ from typing import Final, Literal, TypeVar
 
 from sqlalchemy import RowMapping, Table, exists, select
 
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.access.spending import TURN_KINDS
 from ragbandit.router.storage.decisions import feedback_writes, tasks
 from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites, stored_decisions
@@ -47,6 +49,7 @@ from ragbandit.shared.types import (
     Query,
     Receipt,
     Reward,
+    SpenderKind,
 )
 
 
@@ -102,18 +105,30 @@ class DecisionStore:
         judge: JudgeSample | None = None,
         check: bool = False,
         estimate: Callable[[Decision], float] = lambda _decision: 0.0,
+        expected: ExpectedDollars | None = None,
+        turn_kinds: Collection[SpenderKind] = TURN_KINDS,
     ) -> None:
         """text: the setting log.text. judge: None if judging is off. check: whether outcomes wait for `reward.check`.
 
-        estimate: estimated dollars of a decision's answer, which budgets count until its outcome is stored.
+        estimate: estimated dollars of a decision's answer, which limits count until its outcome is stored; or what the
+            arm is `expected` to cost, if that is more
 
         context: keys of a question's context that are stored even if texts are not
+
+        turn_kinds: kinds of the sums of sessions and tasks that may exist; others cost no statement
         """
         self.database, self.label = database, label
         #: label of the configured policy, which versions refer to
         self._base = label
         self.text, self.judge, self.check = text, judge, check
-        self._decisions = DecisionWrites(database, text=text, context=context, estimate=estimate)
+        self._decisions = DecisionWrites(
+            database,
+            text=text,
+            context=context,
+            estimate=estimate,
+            expected=expected or ExpectedDollars(),
+            turn_kinds=turn_kinds,
+        )
         self._outcomes = OutcomeWrites(self._decisions, text=text)
 
     @cached_property

@@ -122,13 +122,16 @@ def _conversation(facts: Mapping[str, Any]) -> Conversation:
     return Conversation(fields=fields, dialect=facts.get(_DIALECT, "chat"), headers=facts.get(_HEADERS, {}))
 
 
-def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> None:
-    """Delete jobs, in the transaction that stores outcomes or closes decisions. running: delete claimed ones, too."""
-    if ids:
-        overwrite_freed(connection)  # a chat contains texts of users, which must not stay in free pages
-        unclaimed = "" if running else " AND claimed_by IS NULL"
-        statement = f"DELETE FROM jobs WHERE kind = 'answer' AND decision_id IN ?{unclaimed}"  # noqa: S608 # text of ours
-        send(connection, statement, sorted(ids))
+def remove(connection: Connection, ids: Collection[str], *, running: bool = True) -> Rows:
+    """Delete jobs, in the transaction that stores outcomes or closes decisions, as by `send`. Returns a function that
+    returns their decisions and estimates. running: delete claimed ones, too.
+    """
+    if not ids:
+        return list
+    overwrite_freed(connection)  # a chat contains texts of users, which must not stay in free pages
+    unclaimed = "" if running else " AND claimed_by IS NULL"
+    deletion = f"DELETE FROM jobs WHERE kind = 'answer' AND decision_id IN ?{unclaimed}"  # noqa: S608 # text of ours
+    return send(connection, f"{deletion} RETURNING decision_id, reserved", sorted(ids))
 
 
 def erase_chats(connection: Connection, ids: Collection[str]) -> None:

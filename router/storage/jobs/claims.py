@@ -97,11 +97,11 @@ class Claims:
         chosen = select(jobs.c.decision_id).where(*where, self._is_kind).with_for_update(skip_locked=True)
         freed = update(jobs).where(jobs.c.decision_id.in_(chosen), self._is_kind)
         freed = freed.values(claimed_by=None, claimed_until=None)
-        columns = jobs.c[("decision_id", *RESERVING)]
+        columns = jobs.c[RESERVING]
         with counting(self._database) as (connection, moves):
             rows = connection.execute(freed.returning(*columns)).mappings().all()
             if is_lost:
-                charge_lost(moves, rows, now=self._database.clock.now())
+                charge_lost(connection, moves, rows, now=self._database.clock.now())
         return [row["decision_id"] for row in rows]
 
     def _set(self, ids: Sequence[DecisionId], **values: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.rows.waiting import reset_feedback_flags, take_out
@@ -54,11 +55,14 @@ class LedgerBatch:
         leaving = waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done)
         if len(take_out(connection, *leaving, moves=moves)) != len(self.done):
             raise Conflict("another learner has already closed a decision of this batch")
-        answers.remove(connection, self.done, running=False)
+        removed = answers.remove(connection, self.done, running=False)
         closed = [{"policy": self.label, "made_at": self.now, **asdict(closure)} for closure in self.closed]
         for table, rows in ((updates, self.rows), (closures, closed)):
             if rows:
                 connection.execute(insert(table), rows)
+        unanswered = [row["decision_id"] for row in removed()]
+        if unanswered:  # their sums release the estimates
+            forget_sums(moves, spending_rows(connection, unanswered))
         moves.updates(self.rows)
         moves.closures(closed)
         read: dict[str, int] = {joined.decision.id: len(joined.feedback) for joined in self.idle}

@@ -24,7 +24,6 @@ from ragbandit.shared.types import (
     StickyTurn,
     TaskTurn,
     arm_by_of_request,
-    reached_limit,
 )
 from ragbandit.shared.types.request_facts import RequestFacts
 
@@ -116,11 +115,21 @@ def _arm_by(row: Row, *, facts: Mapping[str, Any], request: RequestFacts, forced
         return by_request
     if PinnedArm.key in facts:
         return "kill switch"
-    if reached_limit(request) is not None:
+    if _is_beyond_limit(request):
         return "limit"
     if row["turn_of"] is not None or StickyTurn.key in facts:
         return "calls" if isinstance(request.get("tool_turn"), Mapping) else "task"
     return "only arm" if len(list_or_empty(row["arms"])) == 1 else None
+
+
+def _is_beyond_limit(request: Mapping[str, Any]) -> bool:
+    """Whether a release with schema 1006 stored with the question that a limit of its session or task was reached."""
+    limits = request.get("turn_limits")
+    for limit in limits if isinstance(limits, list) else ():
+        used, most = (limit.get("used"), limit.get("most")) if isinstance(limit, Mapping) else (None, None)
+        if isinstance(used, int | float) and isinstance(most, int | float) and used >= most:
+            return True
+    return False
 
 
 def _is_moved(facts: Mapping[str, Any]) -> bool:

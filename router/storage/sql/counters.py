@@ -52,12 +52,17 @@ CounterName = Literal[
 _OF_THE_STORE: Final = ("decided", "feedback", "late_feedback", "judge_due", "check_due", "label_due")
 #: name of a counter of dollars spent on a day, such as "2026-11-22"; `recount` leaves it unchanged
 Day = NewType("Day", str)
+#: name of a sum of a session or task: "dollars" or "turns"
+SumName = NewType("SumName", str)
 DAY_S: Final = 86_400
 #: label of counters of the whole store
 ALL: Final = ""
 
 _ADD: Final = " ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
 
+#: changes of a sum; each of a transaction is a statement, since one statement for several would lock them in any order
+_CHANGE_SUM: Final = "UPDATE counters SET value = value + ? WHERE label = ? AND name = ? AND shard = 0"
+_FORGET_SUM: Final = "DELETE FROM counters WHERE label = ? AND name IN ('dollars', 'turns') AND shard = 0"
 _KEPT: Final = "SELECT name, sum(value) AS value FROM counters WHERE label IN ? GROUP BY name"
 #: prefix of the names of counters of deleted rows; counts of all time include deleted rows
 GONE: Final = "gone:"
@@ -73,11 +78,21 @@ class Moves:
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self._moved: dict[tuple[str, str], int] = {}
+        self._sums: dict[tuple[str, str], int] = {}
+        self._forgotten = set[str]()
 
     def add(self, name: CounterName | Day, count: int = 1, *, label: str = ALL) -> None:
         """Add `count` to a counter. label: label of a ledger, or ALL; if `name` is a Day, label of the Spender."""
         key = label, self._prefix + name
         self._moved[key] = self._moved.get(key, 0) + count
+
+    def change_sum(self, name: SumName, count: int, *, label: str) -> None:
+        """Add to a sum of a session or task if it is stored."""
+        self._sums[label, name] = self._sums.get((label, name), 0) + count
+
+    def forget_sum(self, label: str) -> None:
+        """Delete the sum of a session or task."""
+        self._forgotten.add(label)
 
     def updates(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -119,6 +134,12 @@ class Moves:
             if count:
                 rows.append({"label": label, "name": name, "shard": shard, "value": count})
         insert_rows(connection, counters, rows, end=_ADD)
+        sums, self._sums = self._sums, {}
+        for (label, name), count in sorted(sums.items()):
+            if count and label not in self._forgotten:
+                send(connection, _CHANGE_SUM, count, label, name)
+        for label in sorted(self._forgotten):
+            send(connection, _FORGET_SUM, label)
 
 
 def day_of(now: float) -> Day:

@@ -6,6 +6,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.failover import other_arms
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.types import NO_CONVERSATION, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import needs, only_with
@@ -203,6 +204,7 @@ def test_a_failover_obeys_the_rules_of_now(make_world):
         {"context": region, "server": server, "rules": [{"when": {"context.region": "eu"}, "arms": names[:2]}]}
     )
     found = {"conversation": NO_CONVERSATION, "worker_arms": world.settings.worker_arms, "passing": {}, "attempts": 2}
+    found["expected"] = ExpectedDollars()
     left = {"failover": {"first": "d", "attempt": 2, "arm": names[0], "reason": "http_500", "left": names[1:]}}
     for request in ({}, left):
         for context, allowed in (({"region": "eu"}, names[:2]), ({"region": "us"}, names), ({}, [])):

@@ -12,6 +12,7 @@ from ragbandit.router.serving.failover import next_decision, other_arms
 from ragbandit.router.serving.health.circuit_breaker import NOT_COUNTED, OUT_OF_SECONDS
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.access.audit_log import entries
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
 from ragbandit.router.storage.paired_answers import answers_to, keep_answer
@@ -246,7 +247,13 @@ def test_both_decisions_of_a_failover(world, named):
     failure = {"failure": {"kind": "failed", "status": 503}}
     failed = unrun_outcome(first.id, stop_reason="error", error=SECRET, now=world.now, made_by=failure)
     worker_arms = world.settings.worker_arms
-    given = {"conversation": NO_CONVERSATION, "passing": {}, "attempts": 2, "rules": world.settings.rule_book}
+    given = {
+        "conversation": NO_CONVERSATION,
+        "passing": {},
+        "attempts": 2,
+        "rules": world.settings.rule_book,
+        "expected": ExpectedDollars(),
+    }
     others = other_arms(first, worker_arms=worker_arms, **given)
     parts = {"arms": others, "unhealthy": others[:1], "conversation": NO_CONVERSATION, "secret": b"s"}
     parts |= {"limits": world.settings.budget, "passing": {}, "worker_arms": worker_arms}

@@ -11,12 +11,12 @@ from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.tables import closures, decisions, updates
 from ragbandit.router.storage.totals import Extender
-from ragbandit.shared.types import MOST_FACTOR, ONE_ARM_LEFT, LimitState, Query
+from ragbandit.shared.types import MOST_FACTOR, ONE_ARM_LEFT, Query
 from tests.conftest import on_sqlite
 from tests.support.stored_facts import UNFILLED
 
-#: facts of a request beyond a limit of its session
-BEYOND = {"turn_limits": [LimitState(of="session", unit="turns", most=6, used=6).stored]}
+#: how a release with schema 1006 stored that a limit of the session was reached
+BEYOND = {"turn_limits": [{"of": "session", "unit": "turns", "most": 6, "used": 6}]}
 SETTINGS = {
     "conversation": {"units": {"route": "turn"}, "session_limit": {"turns": 6}, "at_limit": "cheapest"},
     "context": {"region": {"type": "category", "values": ["eu", "us"]}},
@@ -26,6 +26,13 @@ SETTINGS = {
 
 def asked(world, text="q", **query):
     return world.router.submit(Query(text=text, **query), run_by="caller").result(30)
+
+
+def asked_beyond_limit(world):
+    """The seventh turn of a session, with what a former release would have stored with it."""
+    for _ in range(6):
+        asked(world, session="long", arms=("no_retrieval", "single_step"))
+    return asked(world, session="long", request=BEYOND)
 
 
 def stored(world, decision):
@@ -51,7 +58,7 @@ def made_by_each(world):
         "caller": asked(world, arms=("single_step",), forced=True),
         "calls": asked(world, arms=(first.arm,), forced=True, request=results),
         "task": asked(world, session="task", unit="task"),
-        "limit": asked(world, session="long", request=BEYOND),
+        "limit": asked_beyond_limit(world),
         "rule": asked(world, context={"region": "eu"}),
         "only arm": asked(world, arms=("multi_step",)),
     }
@@ -167,7 +174,7 @@ def test_what_selects_questions_changes_no_draw_of_others(make_world, tmp_path, 
 @on_sqlite
 def test_a_waiting_row_of_a_former_release_is_closed(world):
     """A decision that a limit decided before the upgrade waits, and is closed when its rating comes."""
-    decision = asked(world, session="long", request=BEYOND)
+    decision = asked_beyond_limit(world)
     world.write(update(decisions).where(decisions.c.id == decision.id).values(UNFILLED))
     world.outcome(decision)
     world.feedback(decision, rating=True)

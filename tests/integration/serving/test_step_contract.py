@@ -14,7 +14,7 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import TURN_LIMITS, ArmName, Decision, Fact, LimitState, Query
+from ragbandit.shared.types import ArmName, Decision, Fact, Query
 from ragbandit.testing.steps import check_step
 from tests.support.rollouts import BASE, add, do
 
@@ -267,7 +267,6 @@ def shadow(router):
 
 SERVER = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 CHATS = {"arms": {"chats": {"class": "model"}, "other": {"run_by": "caller"}, "third": {"run_by": "caller"}}}
-REACHED = LimitState(of="session", unit="turns", most=1, used=1)
 #: class of a step of the core -> what it needs to do something
 GIVEN = {
     "Prices": {"questions": [Query(text="Who?", cost_weight=0.2)]},
@@ -281,8 +280,8 @@ GIVEN = {
     "Breaker": {"begin": fail},
     "Tasks": {"questions": [Query(text=f"{turn}?", session="s", unit="task") for turn in range(3)]},
     "TurnLimits": {
-        "settings": {"conversation": {"at_limit": "cheapest"}},
-        "questions": [Query(text="Who?", request={TURN_LIMITS: [REACHED.stored]})],
+        "settings": {"conversation": {"at_limit": "cheapest", "session_limit": {"turns": 1}}},
+        "questions": [Query(text=f"{turn}?", session="s") for turn in range(3)],
     },
     "Candidates": {"begin": shadow},
     "IncumbentStep": {"settings": {"policy": {"incumbent": "first"}}},

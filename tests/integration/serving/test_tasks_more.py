@@ -6,11 +6,12 @@ from sqlalchemy import select
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.storage.decisions import decision_writes
 from ragbandit.router.storage.decisions.tasks import end_tasks
 from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import outcomes, units
-from ragbandit.shared.errors import Conflict, StoreError
+from ragbandit.shared.errors import StoreError, TooManyRequests
 from ragbandit.shared.types import BUDGET_FACTOR, MOST_FACTOR, MovedTurn, Query
 from tests.conftest import on_sqlite
 from tests.integration.serving.test_tasks import TASKS, cost_of, place, turn
@@ -139,7 +140,7 @@ def test_a_ledger_inherits_the_end_of_a_task(make_world, database_url):
     assert (update["decision_id"], update["quality"], update["source"]) == (turns[0].id, 1.0, "explicit")
 
 
-def test_a_budget_stops_all_turns_of_a_group(make_world, database_url):
+def test_a_budget_stops_all_turns_of_a_group(make_world, database_url, monkeypatch):
     """A turn that is stored together with a refused turn of its task belongs to it; the next turn begins a new task."""
     world = make_world(database_url=database_url, **TASKS)
     first = turn(world)
@@ -149,10 +150,10 @@ def test_a_budget_stops_all_turns_of_a_group(make_world, database_url):
         store.add_decisions = lambda group, **_more: decided.extend(group) or list(group)
         turn(world)
     store.add_decisions = original
-    reservations = store._decisions.reservations
-    reservations.reserve_answers = lambda _connection, group, **_more: {group[0].id: Conflict("spent", field="budget")}
-    refused, other = store.add_decisions(decided)
-    del reservations.reserve_answers
+    spent = TooManyRequests("spent", field="budget")
+    with monkeypatch.context() as patched:
+        patched.setattr(decision_writes, "reserve_answers", lambda _connection, group, **_more: {group[0].id: spent})
+        refused, other = store.add_decisions(decided)
     assert (refused.field, other.turn_of) == ("budget", first.id)
     assert world.router.decision(first.id).state == "closed"
     assert place(turn(world)) == (1, None)

@@ -26,7 +26,7 @@ from .test_turns import decision, outcome
 
 NOW = time.time()
 LOCK = "SELECT 1 FROM {} FOR UPDATE NOWAIT"
-SPENT = SpendLimit(kind="tenant", name="default", period="day", dollars=0.0, refusal=TooManyRequests("spent"))
+SPENT = SpendLimit(kind="tenant", name="default", period="day", most=0.0, refusal=TooManyRequests("spent"))
 _BLOCKED = "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 

@@ -31,8 +31,8 @@ STEPS: Final[tuple[type[Step], ...]] = (
     Labels,
     JudgeShare,
     Breaker,  # before the tasks: a task leaves an arm that fails
-    TurnLimits,  # after the breaker, so that the arm is healthy; before the tasks, whose turns leave their arm
     Tasks,  # before the candidates, which are not asked about later turns
+    TurnLimits,  # after the tasks, since a task has a limit, too
     Candidates,
     IncumbentStep,  # part of the draw, as is the holdback
     HoldbackStep,  # its share is fixed, so the draw applies it last

@@ -33,11 +33,9 @@ from ragbandit.shared.types import (
     DecisionId,
     Json,
     MovedTurn,
-    PinnedArm,
     Query,
     StickyTurn,
     TaskTurn,
-    reached_limit,
 )
 
 _LIFE: Final = re.compile(r"(\d{1,6})([smh])")
@@ -146,9 +144,7 @@ def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
     """Let a turn keep the arm of the turns before, if it can. A spent budget asks the policy whether it should."""
     if question.certain_arm is not None:
         if question.certain_arm != arm:
-            reached = None if PinnedArm in question.facts else reached_limit(question.query.request)
-            why = "the kill switch pinned another arm" if reached is None else f"{reached}; another arm is cheaper"
-            question.add(MovedTurn(reason=why))
+            question.add(MovedTurn(reason="the kill switch pinned another arm"))
         return
     if question.query.forced:
         return

@@ -1,68 +1,122 @@
-"""Turns beyond a limit of their task or session go to the cheapest arm, with `conversation.at_limit: cheapest`.
+"""Limits of a question's session and task (`conversation.session_limit`, `task_limit`).
 
-The edge counts what a task and a session have used (operation/turn_limits.py), and stores the limits with the question.
-The cheapest arm is the one whose newest answers have cost the fewest dollars in the mean, and of equal ones the least
-by `reward.cost`. An arm without an answer counts by the price of its model, and one without a price comes last.
+This step reads what they have used, once for all questions that are decided together, and lets each question carry its
+limits. The transaction that stores the decision checks them again, and counts (storage/access/reservations.py). With
+`at_limit: cheapest` this step gives a question beyond a limit the arm that is expected to cost least
+(storage/access/expected_dollars.py). If the transaction finds that a limit was reached meanwhile, the question is
+decided again.
 """
 
-import math
-from collections.abc import Iterator, Sequence
-from statistics import fmean
-from typing import Final
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.serving.deciding.steps.step import Batch, Step
+from ragbandit.router.config.sections import ConversationSettings
+from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
+from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.serving.setup.estimates import prices_of_arms, usual_dollars
-from ragbandit.router.storage.access.reservations import newest_costs
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import ArmName, Decision, reached_limit
-
-#: number of newest answers whose costs are compared, and seconds for which the means are used again
-_NEWEST: Final = 1000
-_FRESH_S: Final = 5.0
+from ragbandit.router.serving.setup.estimates import expected_dollars
+from ragbandit.router.storage.access.spending import Spender
+from ragbandit.router.storage.access.turn_sums import NOTHING, read_sums, session_spender
+from ragbandit.router.storage.decisions.turns import NAMED, TOOL_TURN
+from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.shared.types import ArmName, Decision, MovedTurn, PinnedArm, Query, SpendLimit
 
 
 class TurnLimits(Step):
-    """Gives these turns the cheapest arm."""
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
-        self._read_at = -math.inf
-        #: arm -> (mean dollars, mean cost by `reward.cost`) of its newest answers
-        self._means: dict[ArmName, tuple[float, float]] = {}
-
     def configure(self, served: ServedPolicy) -> None:
-        settings = served.settings
-        self.is_on = settings.conversation.at_limit == "cheapest"
-        self._terms = settings.reward.cost
-        prices = prices_of_arms(settings.worker_arms, generators=settings.named_generators)
-        self._estimates = {ArmName(arm): usual_dollars(price) for arm, price in prices.items()}
+        self._settings = served.settings.conversation
+        self.is_on = bool(self._settings.limited)
+        self._expected = expected_dollars(served.settings)
 
     def before(self, batch: Batch) -> None:
-        """Questions of which the kill switch or the caller has chosen the arm stay as they are."""
-        for question in batch.questions:
-            is_open = question.certain_arm is None and not question.query.forced
-            if is_open and reached_limit(question.query.request) is not None:
-                question.certain_arm = min(question.arms, key=self._cost)
-                question.arms, question.arm_by = (question.certain_arm,), "limit"
+        limits = [
+            limits_of(question.query, first=question.turn_of or question.query.id, settings=self._settings)
+            for question in batch.questions
+        ]
+        begun = {question.query.id for question in batch.questions}  # of a task that begins here nothing is used
+        with self.database.read() as connection:
+            limits = with_used(connection, limits, begun=begun)
+        ahead = Counter[tuple[str, str]]()  # turns of earlier questions of the batch
+        for question, of_question in zip(batch.questions, limits, strict=True):
+            budgets = [limit for limit in question.query.limits if limit.period is not None]
+            used = [
+                replace(limit, used=limit.used + ahead[limit.kind, limit.name]) if limit.unit == "turns" else limit
+                for limit in of_question
+            ]
+            question.query = replace(question.query, limits=(*budgets, *used))
+            if not question.is_preview:
+                ahead.update({(limit.kind, limit.name) for limit in used})
+            reached = question.query.reached_limit
+            if reached is not None and reached.moves:
+                self._move(question, reached=reached)
 
-    def _cost(self, arm: ArmName) -> tuple[float, float]:
-        return self._means.get(arm) or (self._estimates.get(arm, math.inf), 0.0)
+    def _move(self, question: Question, *, reached: SpendLimit) -> None:
+        """Questions of which the kill switch or the caller has chosen the arm stay as they are."""
+        if PinnedArm in question.facts or question.query.forced:
+            return
+        kept = question.certain_arm or question.kept_arm
+        tenant = question.query.tenant
+        cheapest = min(_healthy(question), key=lambda arm: self._expected.rank(arm, tenant=tenant))
+        if kept is not None and kept != cheapest:
+            question.add(MovedTurn(reason=f"{reached}; another arm is cheaper"))
+        question.arms, question.certain_arm, question.kept_arm = (cheapest,), cheapest, None
+        question.arm_by = "limit"
 
     def refresh(self, *, arms: Sequence[ArmName], now: float) -> None:
-        if not self.is_on or abs(now - self._read_at) < _FRESH_S:
-            return
-        with self.database.look() as connection:
-            costs = newest_costs(connection, most=_NEWEST)
-        for arm, of_arm in costs.items():
-            priced = fmean(cost_of_terms(steps, cost, terms=self._terms) for cost, steps in of_arm)
-            self._means[arm] = fmean(cost.dollars for cost, _ in of_arm), priced
-        self._means = {arm: mean for arm, mean in self._means.items() if arm in arms}
-        self._read_at = now
+        del arms, now
+        if self.is_on and self._settings.at_limit == "cheapest":
+            with self.database.look() as connection:
+                self._expected.refresh(connection)
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:
-        reached = reached_limit(decision.query.request)
-        if decision.arm_by == "limit" and reached is not None:
-            yield f"A limit is reached, so the cheapest arm answers: {reached}. Nothing is learned from it."
+        if decision.arm_by == "limit":
+            why = "A limit of its session or task was reached"
+            yield f"{why}, so the cheapest arm answered. Nothing is learned from it."
+
+
+def _healthy(question: Question) -> tuple[ArmName, ...]:
+    """The arms that may answer and do not fail; all that may if each of them fails."""
+    unhealthy = question.fact(UnhealthyArms)
+    failing = () if unhealthy is None else unhealthy.arms
+    return tuple(arm for arm in question.allowed if arm not in failing) or question.allowed
+
+
+def names_arm(query: Query) -> bool:
+    """Whether the caller has named the arm. Results of tools are forced to the arm of their calls, named or not."""
+    link: Any = query.request.get(TOOL_TURN)
+    return query.forced and (bool(link.get(NAMED)) if isinstance(link, Mapping) else True)
+
+
+def limits_of(query: Query, *, first: str | None, settings: ConversationSettings) -> list[SpendLimit]:
+    """The limits of a question's task and session, without what they have used.
+
+    first: the decision of its task, the question's own id if it begins one; None if neither is known
+    """
+    moves, limits = settings.at_limit == "cheapest" and not names_arm(query), list[SpendLimit]()
+    for kind in settings.limited:
+        if kind == "task":
+            name = first
+        else:
+            spender = query.session and session_spender(query.tenant, key=query.api_key, session=query.session)
+            name = spender.name if spender else None
+        limit = settings.limit_of(kind)
+        if name is not None and limit.dollars is not None:
+            limits.append(SpendLimit(kind=kind, name=name, most=limit.dollars, moves=moves))
+        if name is not None and limit.turns is not None:
+            limits.append(SpendLimit(kind=kind, name=name, unit="turns", most=limit.turns, moves=moves))
+    return limits
+
+
+def with_used(
+    connection: Connection, limits: Sequence[Sequence[SpendLimit]], *, begun: Collection[str | None] = ()
+) -> list[list[SpendLimit]]:
+    """The limits of each question with what was used. begun: tasks of which nothing is. Raises StoreError."""
+    spenders = {Spender(limit.kind, limit.name) for each in limits for limit in each if limit.name not in begun}
+    sums = read_sums(connection, spenders)
+    return [
+        [replace(limit, used=sums.get(Spender(limit.kind, limit.name), NOTHING).of(limit)) for limit in each]
+        for each in limits
+    ]

@@ -24,7 +24,7 @@ REFUSED = TooManyRequests("spent", remedy="wait")
 
 
 def limit(*, kind="tenant", name="acme", dollars=5.0, period="day"):
-    return SpendLimit(kind=kind, name=name, period=period, dollars=dollars, refusal=REFUSED)
+    return SpendLimit(kind=kind, name=name, period=period, most=dollars, refusal=REFUSED)
 
 
 def question(key, *, limits=None, text="who?"):
@@ -103,7 +103,7 @@ def test_an_outcome_ends_its_reservation(stores):
 def test_the_mean_of_newest_answers_is_reserved_if_it_is_larger(stores):
     """Where answers cost more than prices and limits suggest, their mean counts: then fewer are admitted at once."""
     stores[0].add_decisions([question("first", limits=())])
-    stores[0].add_outcome(outcome_of("first", dollars=3.0))
+    stores[0].add_outcome(replace(outcome_of("first", dollars=3.0), status="answered", answer="x", error=None))
     admitted = stores[1].add_decisions([question(f"q{number}") for number in range(4)])
     assert [result is REFUSED for result in admitted] == [False, True, True, True]
     assert sums(stores[0])[0] == (3.0, 3.0)

@@ -1,0 +1,71 @@
+"""What an answer of an arm is expected to cost, in dollars: for limits, for the order of a failover, for reservations.
+
+It is the mean of its newest answered outcomes: of those that the arm's present model made for anybody, since the
+service knows their price, and of a caller's own arms those that the same tenant reported, since callers report what
+they like. Without such outcomes it is the listed price. Failed answers do not count, or an arm that fails would be the
+cheapest.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Final
+
+from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.sql.bulk_insert import run_statement
+from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.json_columns import object_or_empty
+
+_NEWEST: Final = (
+    "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, o.cost AS cost, o.steps AS steps, "
+    "o.made_by AS made_by FROM outcomes o JOIN decisions d ON d.id = o.decision_id "
+    "WHERE o.status = 'answered' ORDER BY o.made_at DESC LIMIT ?"
+)
+#: number of newest answers that are read, seconds for which they are used again, and number of means that are kept
+_READ: Final = 500
+_FRESH_S: Final = 1.0
+_KEPT: Final = 10_000
+#: an arm's answers to one tenant; None for those of all tenants
+_Key = tuple[str, str | None]
+
+
+class ExpectedDollars:
+    def __init__(self, *, listed: Mapping[str, float] | None = None, models: Mapping[str, str] | None = None) -> None:
+        """listed: arm -> dollars of a usual call at its listed price. models: arm -> name of its present model"""
+        self._listed, self._models = listed or {}, models or {}
+        self._read_at = -math.inf
+        #: (mean dollars, mean steps)
+        self._means: dict[_Key, tuple[float, float]] = {}
+
+    def of(self, arm: str, *, tenant: str) -> float | None:
+        """None if the price is unknown."""
+        mean = self._mean(arm, tenant=tenant)
+        is_known = mean is not None and (mean[0] > 0.0 or arm in self._listed)
+        return mean[0] if mean is not None and is_known else self._listed.get(arm)
+
+    def rank(self, arm: str, *, tenant: str) -> tuple[bool, float, float]:
+        """A key that sorts arms, the cheapest first: an unknown price comes last, and fewer steps before more."""
+        dollars, mean = self.of(arm, tenant=tenant), self._mean(arm, tenant=tenant)
+        return dollars is None, dollars or 0.0, 0.0 if mean is None else mean[1]
+
+    def _mean(self, arm: str, *, tenant: str) -> tuple[float, float] | None:
+        return self._means.get((arm, None)) or self._means.get((arm, tenant))
+
+    def refresh(self, connection: Connection) -> None:
+        """Read the newest answers, unless that was a moment ago. Raises StoreError."""
+        if time.monotonic() - self._read_at < _FRESH_S:
+            return
+        values: dict[_Key, list[tuple[float, float]]] = {}
+        for row in run_statement(connection, _NEWEST, _READ):
+            arm, is_ours = row["arm"], row["run_by"] == "worker"
+            model = self._models.get(arm)
+            if is_ours and model is not None and object_or_empty(row["made_by"]).get("generator") != model:
+                continue  # another model had another price
+            amounts = cost_value(row["cost"]).dollars, row["steps"]
+            values.setdefault((arm, None if is_ours else row["tenant"]), []).append(amounts)
+        if len(self._means) > _KEPT:
+            self._means = {}
+        for key, of_key in values.items():
+            self._means[key] = fmean(dollars for dollars, _ in of_key), fmean(steps for _, steps in of_key)
+        self._read_at = time.monotonic()

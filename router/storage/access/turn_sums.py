@@ -1,0 +1,236 @@
+"""Sums of sessions and tasks that have a limit: their turns, and the dollars of their answers.
+
+A sum is two rows of `counters`, DOLLARS and TURNS, with the label of its Spender. The transaction that stores a
+decision adds its turn and its estimate. The end of its run replaces the estimate by the cost, and takes the turn back
+if no model was asked (`is_turn`). Both change a sum that is there, and make none.
+
+The next question under a limit counts a missing sum from the rows of decisions and outcomes, under locks that let no
+change be lost. So a sum may be forgotten at any time: retention and erasure forget the sums of decisions that they
+remove, and `ragbandit migrate` forgets all, because a process of an older release may have stored turns uncounted.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ragbandit.router.storage.access.spending import DOLLARS, PREFIX, TURN_KINDS, TURNS, UNIT, Spender
+from ragbandit.router.storage.rows.outcome_rows import own_cost
+from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run_statement
+from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.json_columns import object_or_empty
+from ragbandit.router.storage.sql.tables import counters
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.model_servers.failures import successor_of
+from ragbandit.shared.types import DIED, Cost, Decision, DecisionId, SpenderKind, SpendLimit
+
+#: maximum number of turns that are counted; of longer sessions the newest count
+MOST_TURNS: Final = 10_000
+#: `field` of the error of a question whose limit was reached while it was decided: the service decides it again
+REACHED: Final = "limit"
+_OF_TASK: Final = "id IN (SELECT id FROM decisions WHERE turn_of = ? UNION ALL SELECT ?)"
+_OF_SESSION: Final = "session = ? AND tenant = ? AND api_key = ?"
+_OF_SESSION_WITHOUT_KEY: Final = "session = ? AND tenant = ? AND api_key IS NULL"
+_IDS: Final = "SELECT id FROM decisions WHERE {} ORDER BY made_at DESC LIMIT ?"
+_LOCK: Final = "SELECT id FROM decisions WHERE id IN ? ORDER BY id FOR NO KEY UPDATE"
+_ENDED: Final = (
+    "SELECT d.id AS id, o.status AS status, o.stop_reason AS stop_reason, o.cost AS cost, o.made_by AS made_by, "
+    "j.reserved AS reserved FROM decisions d LEFT JOIN outcomes o ON o.decision_id = d.id "
+    "LEFT JOIN jobs j ON j.kind = 'answer' AND j.decision_id = d.id WHERE d.id IN ?"
+)
+_SUMS: Final = "SELECT label, name, value FROM counters WHERE label IN ? AND name IN ('dollars', 'turns') AND shard = 0"
+_LABELS: Final = (
+    "SELECT label FROM counters WHERE label > ? AND label < ? AND name = 'turns' AND shard = 0 ORDER BY label LIMIT ?"
+)
+_SPENDERS: Final = "SELECT id, tenant, api_key, session, turn_of FROM decisions WHERE id IN ?"
+#: end of the range of labels of spenders
+_END: Final = PREFIX[:-1] + ";"
+#: sums that are forgotten in one transaction, and most that `verify` compares
+_PAGE: Final = 500
+MOST_AT_ONCE: Final = 1_000_000
+
+
+class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
+    """The task or session has reached its limit; a later attempt would be refused too."""
+
+    #: all limits of the question's task and session
+    limits: Sequence[SpendLimit] = ()
+
+
+def refusal_of(limit: SpendLimit, *, limits: Sequence[SpendLimit], field: str = "session_id") -> LimitReached:
+    """The error for a turn beyond a limit. limits: all limits of the question"""
+    setting = f"conversation.{limit.kind}_limit.{limit.unit}"
+    end = "end the task (POST /v1/sessions/ID/end)" if limit.kind == "task" else "begin another session"
+    error = LimitReached(str(limit), field=field, remedy=f"{end}, or have the setting {setting} raised")
+    error.limits = limits
+    return error
+
+
+class TurnSum(NamedTuple):
+    """What a session or task has used; answers that wait or run count by their estimates."""
+
+    turns: int = 0
+    #: billionths of a dollar
+    units: int = 0
+
+    def of(self, limit: SpendLimit) -> float:
+        return self.turns if limit.unit == "turns" else round(self.units * UNIT, 9)
+
+
+NOTHING: Final = TurnSum()
+
+
+def session_spender(tenant: str, *, key: str | None, session: str) -> Spender:
+    """Keys of a tenant may use the same id for different sessions."""
+    return Spender("session", json.dumps([tenant, key, session]))
+
+
+def turn_spenders(row: Row, *, kinds: Collection[SpenderKind] = TURN_KINDS) -> list[Spender]:
+    """The session and the task of a decision. row: its columns id, tenant, api_key, session, turn_of"""
+    spenders = list[Spender]()
+    if "session" in kinds and row["session"] is not None:
+        spenders.append(session_spender(row["tenant"], key=row["api_key"], session=row["session"]))
+    if "task" in kinds:
+        spenders.append(Spender("task", row["turn_of"] or row["id"]))
+    return spenders
+
+
+def spending_row(decision: Decision) -> Row:
+    """The columns of a decision for `turn_spenders`."""
+    query = decision.query
+    columns = {"tenant": query.tenant, "api_key": query.api_key, "session": query.session}
+    return {"id": decision.id, "turn_of": decision.turn_of, **columns}
+
+
+def spending_rows(connection: Connection, ids: Collection[str]) -> list[Row]:
+    """The columns of stored decisions for `turn_spenders`."""
+    return [*run_statement(connection, _SPENDERS, sorted(ids))] if ids else []
+
+
+def is_turn(*, status: str | None, cost: Cost, stop_reason: str | None, is_replaced: bool) -> bool:
+    """Whether a decision counts as a turn: it waits, or a model was asked. A failed answer asked one if it cost
+    something, or if its processes died. is_replaced: whether another decision answers instead, which counts itself
+    """
+    if status != "failed":
+        return True
+    paid = cost.dollars > 0.0 or cost.prompt_tokens + cost.completion_tokens > 0
+    return not is_replaced and (paid or stop_reason == DIED)
+
+
+def read_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
+    """The sums of these spenders; a missing one is counted, and not stored."""
+    stored = stored_sums(connection, spenders)
+    return {spender: stored.get(spender) or _counted(connection, spender) for spender in spenders}
+
+
+def kept_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
+    """The sums of these spenders; a missing one is counted and stored. In a write transaction that has locked them."""
+    sums = stored_sums(connection, spenders)
+    missing = [spender for spender in spenders if spender not in sums]
+    if not missing:
+        return sums
+    ids = {key for spender in missing for key in _ids(connection, spender)}
+    if ids:  # an outcome that is being stored has no sum to change: wait for it
+        run_statement(connection, _LOCK, sorted(ids))
+    rows = []
+    for spender in missing:
+        sums[spender] = counted = _counted(connection, spender)
+        for name, value in ((DOLLARS, counted.units), (TURNS, counted.turns)):
+            rows.append({"label": spender.label, "name": name, "shard": 0, "value": value})
+    insert_rows(connection, counters, sorted(rows, key=lambda row: (row["label"], row["name"])))
+    return sums
+
+
+def stored_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
+    """The sums that are stored."""
+    if not spenders:
+        return {}
+    by_label = {spender.label: spender for spender in spenders}
+    values: dict[str, dict[str, int]] = {}
+    for row in run_statement(connection, _SUMS, sorted(by_label)):
+        values.setdefault(row["label"], {})[row["name"]] = row["value"]
+    return {
+        by_label[label]: TurnSum(turns=max(0, of[TURNS]), units=max(0, of.get(DOLLARS, 0)))
+        for label, of in values.items()
+        if TURNS in of
+    }
+
+
+def _ids(connection: Connection, spender: Spender) -> list[str]:
+    """The newest MOST_TURNS decisions of a session or task."""
+    if spender.kind == "task":
+        where, values = _OF_TASK, [spender.name, spender.name]
+    else:
+        tenant, key, session = json.loads(spender.name)
+        where = _OF_SESSION_WITHOUT_KEY if key is None else _OF_SESSION
+        values = [session, tenant, *([] if key is None else [key])]
+    return [row["id"] for row in run_statement(connection, _IDS.format(where), *values, MOST_TURNS)]
+
+
+def _counted(connection: Connection, spender: Spender) -> TurnSum:
+    """The sum, counted from the rows of its decisions."""
+    ids = _ids(connection, spender)
+    turns, units = 0, 0
+    for row in run_statement(connection, _ENDED, ids) if ids else ():
+        cost = Cost() if row["cost"] is None else own_cost(row["cost"])
+        is_replaced = successor_of(object_or_empty(row["made_by"])) is not None
+        ended = {"status": row["status"], "stop_reason": row["stop_reason"]}
+        turns += is_turn(cost=cost, is_replaced=is_replaced, **ended)
+        units += round(cost.dollars / UNIT) + (row["reserved"] or 0)
+    return TurnSum(turns=turns, units=units)
+
+
+def add_turns_of(
+    moves: Moves,
+    rows: Iterable[Row],
+    *,
+    reserved: Mapping[DecisionId, int],
+    kinds: Collection[SpenderKind] = TURN_KINDS,
+) -> None:
+    """Count new decisions. rows: see `turn_spenders`. reserved: id -> estimate, billionths of a dollar"""
+    for row in rows:
+        for spender in turn_spenders(row, kinds=kinds):
+            moves.change_sum(TURNS, 1, label=spender.label)
+            moves.change_sum(DOLLARS, reserved.get(row["id"], 0), label=spender.label)
+
+
+def forget_sums(moves: Moves, rows: Iterable[Row], *, kinds: Collection[SpenderKind] = TURN_KINDS) -> None:
+    """Let the next question of these decisions' sessions and tasks count anew. rows: see `turn_spenders`"""
+    for row in rows:
+        for spender in turn_spenders(row, kinds=kinds):
+            moves.forget_sum(spender.label)
+
+
+def forget_all_sums(database: Database) -> int:
+    """Let the next question of each session and task count anew, in batches. Returns the number of sums."""
+    after, count = PREFIX, 0
+    while True:
+        with counting(database) as (connection, moves):
+            page = [row["label"] for row in run_statement(connection, _LABELS, after, _END, _PAGE)]
+            for label in page:
+                moves.forget_sum(label)
+        count += len(page)
+        if len(page) < _PAGE:
+            return count
+        after = page[-1]
+
+
+def turn_labels(connection: Connection) -> set[str]:
+    """Labels of all sums."""
+    return {row["label"] for row in run_statement(connection, _LABELS, PREFIX, _END, MOST_AT_ONCE)}
+
+
+def turn_difference(connection: Connection, spender: Spender) -> str | None:
+    """How a stored sum differs from its decisions; None if it does not. In a transaction that sees one state. Dollars
+    may be more than those of the outcomes: estimates of runs whose process ended were charged.
+    """
+    stored = stored_sums(connection, [spender]).get(spender)
+    found = _counted(connection, spender)
+    if stored is None or found.turns >= MOST_TURNS:
+        return None
+    if found.turns != stored.turns:
+        return f"{stored.turns} turns are counted, its decisions have {found.turns}"
+    if found.units > stored.units:
+        return f"{stored.units * UNIT:.6g} dollars are counted, its answers cost {found.units * UNIT:.6g}"
+    return None

@@ -15,6 +15,8 @@ from ragbandit.shared.types import MOST_FACTOR, ONE_ARM_LEFT, Query
 from tests.conftest import on_sqlite
 from tests.support.stored_facts import UNFILLED
 
+#: turns that a session may have
+BEFORE = 6
 #: how a release with schema 1006 stored that a limit of the session was reached
 BEYOND = {"turn_limits": [{"of": "session", "unit": "turns", "most": 6, "used": 6}]}
 SETTINGS = {
@@ -28,10 +30,15 @@ def asked(world, text="q", **query):
     return world.router.submit(Query(text=text, **query), run_by="caller").result(30)
 
 
+def reach_limit(world):
+    """Ask as many turns of the session "long" as its limit permits."""
+    for _ in range(BEFORE):
+        asked(world, session="long", arms=("no_retrieval", "single_step"))
+
+
 def asked_beyond_limit(world):
     """The seventh turn of a session, with what a former release would have stored with it."""
-    for _ in range(6):
-        asked(world, session="long", arms=("no_retrieval", "single_step"))
+    reach_limit(world)
     return asked(world, session="long", request=BEYOND)
 
 
@@ -124,7 +131,7 @@ def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
         world.feedback(made[by], rating=True)
     world.learn()
     decided = {row["decision_id"]: row["decided"] for row in world.updates()}
-    counted = len(made) - 2  # two are turns of the first one
+    counted = len(made) + BEFORE - 2  # two are turns of the first one
     drawn = counted - len([limit, caller, pinned]) * is_counted
     assert decided == {made["rule"].id: drawn, made["only arm"].id: drawn, pinned.id: None}
     assert world.ledger.decided() == drawn
@@ -134,11 +141,12 @@ def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
 def probabilities(world, *, secret, others):
     """The probabilities of 30 questions. others: who chooses the arm of a badly rated question beside each of them."""
     world.router.service.secret, made = secret, []
+    reach_limit(world)
     for number in range(30):
         made.append(asked(world, f"question {number}", id=f"q{number}"))
         rated = [(made[-1], number % 3 > 0)]
         for by in others[number : number + 1]:
-            query = {"session": f"s{number % 4}", "id": f"{by}{number}".replace(" ", "-"), **BY_OTHERS[by]}
+            query = {"session": f"s{number}", "id": f"{by}{number}".replace(" ", "-"), **BY_OTHERS[by]}
             rated.append((asked(world, f"another question {number}", **query), False))
         for decision, rating in rated:
             world.outcome(decision, cost={"dollars": 0.25})
@@ -151,7 +159,7 @@ def probabilities(world, *, secret, others):
 
 #: what chooses the arm of a question by its session, its caller or what is left of a budget -> facts of the query
 BY_OTHERS = {
-    "limit": {"request": BEYOND},
+    "limit": {"session": "long"},
     "spent budget": {"request": {"budget_factor": MOST_FACTOR}},
     "caller": {"arms": ("multi_step",), "forced": True},
 }

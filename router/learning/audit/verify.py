@@ -145,7 +145,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
     elif distance <= tolerance_of(policy):
         verdict.within_rounding = distance
-        reason = "rounding by another processor or number of threads explains it"
+        reason = "rounding, as by a release that computes in another order, another processor or number of threads"
         verdict.note(f"{live.version}: the replay differs by {distance:.2g}: {reason}")
     else:
         limit = tolerance_of(policy)

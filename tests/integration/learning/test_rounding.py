@@ -62,13 +62,15 @@ def rounding(shape):
 
 
 def test_rounded(world):
-    """A live policy that differs by rounding verifies, also deep: the verdict tells its difference and both sha256."""
+    """A live policy that differs by rounding verifies, also deep: the verdict has its difference and both sha256, and
+    names what may round in another way, a former release too.
+    """
     store(world, origin=live(world).version, name="encoder", row=0, factor=rounding)
     verdict = world.router.verify(deep=True)
     assert verdict.ok, verdict.notes
     assert 2.0**-25 < verdict.within_rounding < 2.0**-22
     assert verdict.replay_sha256 != verdict.live_sha256
-    assert "rounding by another processor" in verdict.notes[0]
+    assert "rounding, as by a release that computes in another order, another processor" in verdict.notes[0]
 
 
 def test_another_processor(world, other_torch):

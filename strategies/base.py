@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.model_servers.efforts import Effort
 from ragbandit.shared.types import Conversation, Cost, Message
 
 Result = TypeVar("Result")
@@ -92,6 +93,8 @@ class Request:
     conversation: Conversation | None = None
     #: whether the caller chose the name of the limit in `conversation`; else the generator may rename its max_tokens
     is_limit_named: bool = True
+    #: the arm's own reasoning effort, if `conversation` asks for none, or the generator does not pass what it asks for
+    effort: Effort | None = None
     #: id of the API key that sent `conversation`; None for none
     api_key: str | None = field(default=None, compare=False)
     #: True if another arm answers after a failure of this call. A failed call is then not repeated

@@ -5,8 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from ragbandit.shared.dialects.registry import token_limits, with_token_limit
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT, TOKEN_LIMITS
+from ragbandit.shared.model_servers.efforts import Effort
+from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 from ragbandit.shared.types import (
     ArmName,
     Branch,
@@ -250,32 +252,35 @@ class Run:
         )
         return await self._call_model(request, purpose=purpose, max_tokens=max_tokens, sink=sink)
 
-    async def chat(self, conversation: Conversation, *, prompt: Prompt, max_tokens: int | None) -> Completion:
+    async def chat(
+        self, conversation: Conversation, *, prompt: Prompt, max_tokens: int | None, effort: Effort | None = None
+    ) -> Completion:
         """Pass a client's conversation on to the model, and record cost and trace. Sets `reply`.
 
         prompt: the conversation as text, for counts and traces. max_tokens: limit if its fields have none; None for no
-        limit. Raises as `complete`. The budget's cap on tokens is checked only before the call.
+        limit. effort: reasoning effort if its fields ask for none. Raises as `complete`. The budget's cap on tokens is
+        checked only before the call.
         """
         self._check_call()
-        fields = conversation.fields
-        sent = {name: value for name in TOKEN_LIMITS if isinstance(value := fields.get(name), int)}
+        sent = token_limits(conversation)
         limit = min(sent.values(), default=max_tokens)
         longest = self._tokens_left(limit or self.generator.context_tokens or PACKED_TOKENS)
         names = sent.keys() - {OUTPUT_LIMIT}
         limit = limit if self.budget.tokens is None else longest
-        limits: dict[str, Json] = {}
+        others = {name: value for name, value in conversation.fields.items() if name != OUTPUT_LIMIT}
+        conversation = conversation.having(others)
         if limit is not None and (not names or self.budget.tokens is not None):
-            limits = dict.fromkeys(names or ("max_tokens",), limit)
-        others = {name: value for name, value in fields.items() if name != OUTPUT_LIMIT}
+            conversation = with_token_limit(conversation, limit, at=names)
         sink = self.stream.sink(str)
         request = Request(
             prompt=prompt,
             max_tokens=longest,
             deadline=self.deadline,
             sink=sink,
-            conversation=conversation.having(others | limits),
+            conversation=conversation,
             api_key=self.query.api_key,
             is_limit_named=bool(names),
+            effort=effort,
             delta_sink=self.stream.delta_sink(),
             has_successor=self.has_successor,
         )

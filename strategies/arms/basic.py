@@ -2,7 +2,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ragbandit.shared.dialects.chat.message_parts import has_media
-from ragbandit.shared.model_servers.efforts import Effort, sent_effort
+from ragbandit.shared.model_servers.efforts import Effort
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import CUT, NO_TEXT, SPOKEN, Conversation, Message, transcript_of
 from ragbandit.strategies.arm_parts.prompted import (
@@ -97,12 +97,10 @@ class Model(ParamsArm[ModelParams]):
             turns = [*own, *run.query.messages, Message(role="user", text=question)]
             messages = [{"role": turn.role, "content": turn.text} for turn in turns if turn.text]
             conversation = conversation or Conversation(fields={"messages": messages})
-            if sent_effort(conversation.fields) is None:
-                conversation = conversation.having({**conversation.fields, "reasoning_effort": effort})
         with keep_partial(run, style="long"):
             if conversation and "chat" in run.generator.capabilities:
                 prompt = Prompt(instructions="", body=question, history=run.query.messages)
-                done = await run.chat(conversation, prompt=prompt, max_tokens=limit)
+                done = await run.chat(conversation, prompt=prompt, max_tokens=limit, effort=effort)
             else:
                 options: dict[str, Any] = {"fields": {"question": question}, "final": str, "conversation": True}
                 # Without a limit an answer gets a quarter of the model's context.

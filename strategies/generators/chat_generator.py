@@ -1,19 +1,26 @@
 """Passes clients' conversations on to a model server."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any, Final
 
-from ragbandit.shared.dialects.registry import as_chat, conversation_parameters, unread_parameters
+from ragbandit.shared.dialects.registry import (
+    as_chat,
+    conversation_parameters,
+    token_limit_places,
+    token_limits,
+    unread_parameters,
+    with_token_limit,
+)
 from ragbandit.shared.dialects.thoughts import refused_thoughts
 from ragbandit.shared.model_servers.absent_models import ABSENT, has_own_code, names_object
+from ragbandit.shared.model_servers.efforts import Effort, sent_effort
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error
 from ragbandit.shared.model_servers.field_paths import without_places
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Need, Request, seconds_until
@@ -45,7 +52,7 @@ class ChatGenerator(OpenAiGenerator):
         what was changed to fit the server).
         """
         options, fitted = self._options, Fitted()
-        body = chat_body(sent, options=options, is_limit_named=request.is_limit_named)
+        body = chat_body(sent, options=options, is_limit_named=request.is_limit_named, effort=request.effort)
         if options.api == "chat":
             body, fitted = fit_chat(body, takes=self.takes)
         fields = with_options(body, streams=streams, model=self.name, options=options)
@@ -164,22 +171,37 @@ class ChatReply(PartialReply):
         """A blocked answer is passed on as it came."""
 
 
-def chat_body(sent: Conversation, *, options: OpenAiOptions, is_limit_named: bool = True) -> dict[str, Any]:
-    """The body of a chat completion for a conversation, without the fields that the options add. is_limit_named: see
-    `Request`.
+def chat_body(
+    sent: Conversation, *, options: OpenAiOptions, is_limit_named: bool = True, effort: Effort | None = None
+) -> dict[str, Any]:
+    """The body of a chat completion for a conversation, without the fields that the options add. is_limit_named,
+    effort: see `Request`.
     """
-    ignored = {*_ignored(sent, options=options)}
-    body = as_chat(sent.having({name: value for name, value in sent.fields.items() if name not in ignored}))
+    body = as_chat(passed_conversation(sent, ignored=_ignored(sent, options=options), effort=effort))
     if not (is_limit_named and sent.dialect == "chat") and "max_tokens" in body:
         body[options.max_tokens_field] = body.pop("max_tokens")
     return body
 
 
+def passed_conversation(sent: Conversation, *, ignored: Collection[str], effort: Effort | None) -> Conversation:
+    """The conversation without the ignored fields, but with its limits of tokens, and with the arm's own effort if it
+    then asks for none.
+    """
+    kept = sent.having({name: value for name, value in sent.fields.items() if name not in {*ignored}})
+    for place, limit in token_limits(sent).items() - token_limits(kept).items():
+        kept = with_token_limit(kept, limit, at=[place])
+    if effort is not None and sent_effort(kept.fields) is None:
+        kept = kept.having({**kept.fields, "reasoning_effort": effort})
+    return kept
+
+
 def not_passed(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
-    """The fields of a conversation that the setting `passed` leaves out."""
+    """The fields of a conversation that the setting `passed` leaves out; also an object of which only the limit of
+    tokens is passed.
+    """
     if options.passed is None:
         return []
-    passed = {*conversation_parameters(sent), *TOKEN_LIMITS, *options.passed}
+    passed = {*conversation_parameters(sent), *token_limit_places(sent), *options.passed}
     return [name for name in sent.fields if name not in passed]
 
 

@@ -15,7 +15,7 @@ from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.reading.fields import object_in
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Request
-from ragbandit.strategies.generators.chat_generator import ChatGenerator, chat_body, not_passed
+from ragbandit.strategies.generators.chat_generator import ChatGenerator, chat_body, not_passed, passed_conversation
 from ragbandit.strategies.generators.openai_generator import PromptCall, prompt_body, with_options
 from ragbandit.strategies.generators.partial_reply import Piece
 from ragbandit.workers.setup.generator_kinds import ServerKind
@@ -51,9 +51,8 @@ class AnthropicGenerator(ChatGenerator):
         options, fitted = self._options, Fitted()
         ignored = not_passed(sent, options=options)
         if sent.dialect == DIALECT:
-            left_out = {*ignored}
-            kept = {name: value for name, value in sent.fields.items() if name not in left_out}
-            body = {"max_tokens": options.max_tokens, **without_thoughts(kept, keeps=is_signed)}
+            kept = passed_conversation(sent, ignored=ignored, effort=request.effort)
+            body = {"max_tokens": options.max_tokens, **without_thoughts(kept.fields, keeps=is_signed)}
             if "reasoning_effort" in body:  # the effort of an arm
                 config = {"effort": body.pop("reasoning_effort"), **object_in(body, "output_config")}
                 body = {"thinking": {"type": "adaptive"}, **body, "output_config": config}
@@ -62,7 +61,8 @@ class AnthropicGenerator(ChatGenerator):
             ignored += [name for name in sent.fields if name not in read]
             if object_in(sent.fields, "response_format").get("type") == "json_object":  # Messages have only schemas
                 ignored.append("response_format")
-            chat = chat_body(sent, options=options, is_limit_named=request.is_limit_named)
+            more: Any = {"is_limit_named": request.is_limit_named, "effort": request.effort}
+            chat = chat_body(sent, options=options, **more)
             body, fitted = self._converted(chat, streams=streams)
         return self._whole(body, streams=streams, fitted=fitted), ignored, fitted
 

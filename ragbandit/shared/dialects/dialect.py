@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
@@ -18,6 +20,8 @@ class Dialect:
     in_chat_form: Callable[[Mapping[str, Any]], tuple[dict[str, Any], list[str]]] = lambda _: ({}, [])
     #: parameters that contain the conversation itself: no setting leaves them out, and no reply calls them ignored
     conversation: frozenset[str] = frozenset({"messages", "system"})
+    #: where the limit of an answer's tokens may be; "a.b" is field b of the object a. An arm's limit goes to the first
+    token_limits: tuple[str, ...] = TOKEN_LIMITS
     #: name of the generators that send this dialect, and of what a request needs if no other server can read it; None
     #: if every server can
     need: str | None = None

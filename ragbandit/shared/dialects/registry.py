@@ -1,11 +1,13 @@
 """The dialects by name. Who is outside the folder of a dialect asks here, and knows no word of it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import reduce
 from typing import Any, Final
 
 from ragbandit.shared.additions import with_additions
 from ragbandit.shared.dialects.dialect import Dialect
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.reading.fields import object_in
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Conversation
 
@@ -37,6 +39,35 @@ def unread_parameters(conversation: Conversation) -> list[str]:
 def conversation_parameters(conversation: Conversation) -> frozenset[str]:
     """The names of the parameters that contain the conversation itself."""
     return _dialect_of(conversation).conversation
+
+
+def token_limit_places(conversation: Conversation) -> tuple[str, ...]:
+    """Where the conversation may have a limit of its answer's tokens, as `Dialect.token_limits`."""
+    return DIALECTS.get(conversation.dialect, _CHAT).token_limits
+
+
+def token_limits(conversation: Conversation) -> dict[str, int]:
+    """Place of each limit of its answer's tokens that the conversation has, as `Dialect.token_limits` -> the limit."""
+    limits: dict[str, int] = {}
+    for place in token_limit_places(conversation):
+        *outer, name = place.split(".")
+        value = reduce(object_in, outer, conversation.fields).get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            limits[place] = value
+    return limits
+
+
+def with_token_limit(conversation: Conversation, limit: int, *, at: Collection[str] = ()) -> Conversation:
+    """The conversation with a limit of its answer's tokens at these places; by default, where an arm's limit goes."""
+    fields: Mapping[str, Any] = conversation.fields
+    for place in at or token_limit_places(conversation)[:1]:
+        fields = _with(fields, place, limit)
+    return conversation.having(fields)
+
+
+def _with(fields: Mapping[str, Any], place: str, value: int) -> dict[str, Any]:
+    name, _, inner = place.partition(".")
+    return {**fields, name: _with(object_in(fields, name), inner, value) if inner else value}
 
 
 def _dialect_of(conversation: Conversation) -> Dialect:

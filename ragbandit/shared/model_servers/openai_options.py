@@ -64,8 +64,8 @@ class OpenAiOptions:
     seed: Annotated[int, Field(strict=True)] | None = None
     #: fields added to every request, or replacing its own; null removes a field, for example {"temperature": null}
     fields: Mapping[str, Any] = field(default_factory=dict)
-    #: names of the request fields that arms of the class `model` pass to the server, besides messages and limits of
-    #: tokens; null: all fields except the service's own
+    #: names of the request fields that arms of the class `model` pass to the server, besides messages, limits of
+    #: tokens and an arm's own effort; null: all fields except the service's own
     passed: Sequence[str] | None = None
     #: longest images, audio and video of a chat's reply, characters of base64. A larger reply fails
     media_chars: Annotated[int, Field(strict=True, ge=0, le=REPLY["media"].most)] = REPLY["media"].most

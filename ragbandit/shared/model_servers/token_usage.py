@@ -11,7 +11,7 @@ MAX_DOLLARS: Final = 1000.0
 CHARACTERS: Final = 4  #: characters of JSON in English per token, with a usual tokenizer
 #: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
 OUTPUT_LIMIT: Final = "max_output_tokens"
-TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens", OUTPUT_LIMIT)
+TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", OUTPUT_LIMIT)
 
 #: name of a count here -> its names at different servers. "a.b" is field b of the object a
 _NAMES: Final = {

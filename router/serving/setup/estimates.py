@@ -7,7 +7,8 @@ from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.serving.abilities import TOKENS
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
-from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS, Tokens
+from ragbandit.shared.dialects.registry import token_limits
+from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Decision
 
@@ -63,11 +64,7 @@ def estimator(
         read = sent if isinstance(sent, int) else estimated_tokens(query.text) + 1
         if decision.arm not in is_model:
             read = max(read, _PROMPT)
-        return Tokens(read=read, written=_answer_tokens(query.conversation.fields)).dollars(price)
+        written = min([_ANSWER, *token_limits(query.conversation).values()])
+        return Tokens(read=read, written=written).dollars(price)
 
     return estimate
-
-
-def _answer_tokens(fields: Mapping[str, Any]) -> int:
-    limits = [limit for name in TOKEN_LIMITS if isinstance(limit := fields.get(name), int)]
-    return min([_ANSWER, *limits])

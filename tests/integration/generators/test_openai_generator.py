@@ -5,18 +5,22 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.serving.abilities import as_text
+from ragbandit.router.serving.setup.estimates import estimator
 from ragbandit.shared.dialects import registry
 from ragbandit.shared.dialects.dialect import Dialect
+from ragbandit.shared.dialects.registry import token_limits, with_token_limit
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.types import Conversation, DecisionId, Query
+from ragbandit.shared.types import NO_CONVERSATION, Conversation, DecisionId, Query
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.chat_generator import chat_body, not_passed
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator, with_options
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.setup.generators import make_generator
+from tests.support.examples import made_decision
 from tests.support.servers.openai_calls import ask, sent, wait_until
 from tests.support.servers.openai_settings import settings
 
@@ -206,6 +210,45 @@ def test_the_fields_of_a_chat():
     listed = replace(named, passed=["seed"])
     assert fields(chat, listed) == sent | {name: chat[name] for name in chat if name != "top_k"}
     assert not_passed(Conversation(fields=chat), options=listed) == ["top_k"]
+
+
+def test_the_effort_of_an_arm_passes():
+    """An arm's own effort is sent whatever fields are listed; a caller's only if its field is, and it goes first."""
+    asks = {"messages": [], "reasoning_effort": "high"}
+    every = OpenAiOptions(base_url="http://host/v1")
+    listed = replace(every, passed=["seed"])
+
+    def effort(fields, options):
+        return chat_body(Conversation(fields=fields), options=options, effort="low").get("reasoning_effort")
+
+    assert (effort(asks, every), effort(asks, listed), effort({"messages": []}, listed)) == ("high", "low", "low")
+    assert chat_body(Conversation(fields=asks), options=listed) == {"messages": []}
+
+
+def test_the_limit_of_any_dialect_is_seen(monkeypatch):
+    """A limit of tokens inside an object bounds an answer's estimate, always passes, and is where an arm's goes."""
+    place = "config.limits.most"
+    own = Dialect(
+        as_chat=lambda fields: ({"max_tokens": fields["config"]["limits"]["most"]} | fields["config"], set()),
+        unread=lambda _: [],
+        token_limits=(place, "most"),
+    )
+    monkeypatch.setattr(registry, "DIALECTS", {**registry.DIALECTS, "own": own})
+    sent = Conversation(fields={"config": {"seed": 3, "limits": {"most": 40, "least": 2}}, "most": True}, dialect="own")
+    assert token_limits(sent) == {place: 40}
+    options = OpenAiOptions(base_url="http://host/v1", passed=["most"])
+    assert chat_body(sent, options=options) == {"max_tokens": 40, "limits": {"most": 40}}
+    assert with_token_limit(sent.having({"config": None}), 9).fields == {"config": {"limits": {"most": 9}}}
+
+    settings = GeneratorSettings(name="openai", model="m", token_prices={"input": 0.0, "output": 1000.0})
+    estimate = estimator({"m": {"class": "model"}}, generators={"default": settings})
+
+    def dollars(conversation):
+        query = Query(id=DecisionId("d1"), text="Where?", conversation=conversation)
+        return estimate(made_decision(arm="m", query=query, run_by="worker"))
+
+    assert dollars(sent) == pytest.approx(40 * 0.001)
+    assert dollars(NO_CONVERSATION) == pytest.approx(1000 * 0.001)
 
 
 def test_the_conversation_of_any_dialect_passes(monkeypatch):

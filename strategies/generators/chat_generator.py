@@ -8,7 +8,6 @@ from typing import Any, Final
 from ragbandit.shared.dialects.registry import (
     as_chat,
     conversation_parameters,
-    token_limit_places,
     token_limits,
     unread_parameters,
     with_token_limit,
@@ -21,6 +20,7 @@ from ragbandit.shared.model_servers.field_paths import without_places
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.thread import LARGE, READING
 from ragbandit.shared.types import Conversation
 from ragbandit.strategies.base import Need, Request, seconds_until
@@ -201,7 +201,7 @@ def not_passed(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
     """
     if options.passed is None:
         return []
-    passed = {*conversation_parameters(sent), *token_limit_places(sent), *options.passed}
+    passed = {*conversation_parameters(sent), *TOKEN_LIMITS, *token_limits(sent), *options.passed}
     return [name for name in sent.fields if name not in passed]
 
 

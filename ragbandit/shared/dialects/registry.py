@@ -41,15 +41,10 @@ def conversation_parameters(conversation: Conversation) -> frozenset[str]:
     return _dialect_of(conversation).conversation
 
 
-def token_limit_places(conversation: Conversation) -> tuple[str, ...]:
-    """Where the conversation may have a limit of its answer's tokens, as `Dialect.token_limits`."""
-    return DIALECTS.get(conversation.dialect, _CHAT).token_limits
-
-
 def token_limits(conversation: Conversation) -> dict[str, int]:
     """Place of each limit of its answer's tokens that the conversation has, as `Dialect.token_limits` -> the limit."""
     limits: dict[str, int] = {}
-    for place in token_limit_places(conversation):
+    for place in DIALECTS.get(conversation.dialect, _CHAT).token_limits:
         *outer, name = place.split(".")
         value = reduce(object_in, outer, conversation.fields).get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -60,7 +55,7 @@ def token_limits(conversation: Conversation) -> dict[str, int]:
 def with_token_limit(conversation: Conversation, limit: int, *, at: Collection[str] = ()) -> Conversation:
     """The conversation with a limit of its answer's tokens at these places; by default, where an arm's limit goes."""
     fields: Mapping[str, Any] = conversation.fields
-    for place in at or token_limit_places(conversation)[:1]:
+    for place in at or _dialect_of(conversation).token_limits[:1]:
         fields = _with(fields, place, limit)
     return conversation.having(fields)
 

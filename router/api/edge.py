@@ -153,18 +153,19 @@ def plain_paths(app: ASGIApp) -> ASGIApp:
 
 
 def cors(app: ASGIApp, *, state: State) -> ASGIApp:
-    """ASGI middleware that lets pages of the origins in `server.cors_origins` call the paths under /v1/."""
+    """ASGI middleware that lets pages of the origins in `server.cors_origins` call the endpoints for programs."""
 
-    def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        is_open = scope["type"] == "http" and scope["path"].startswith("/v1/")
-        origins = state.router.settings.server.cors_origins if is_open else ()
-        if not origins:
-            return app(scope, receive, send)
+    @lru_cache(maxsize=1)
+    def opened(origins: tuple[str, ...]) -> ASGIApp:
         every = ["*"]
-        served = CORSMiddleware(
+        return CORSMiddleware(
             app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
         )
-        return served(scope, receive, send)
+
+    def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        origins = state.router.settings.server.cors_origins if scope["type"] == "http" else ()
+        is_open = bool(origins) and state.routes.is_for_programs(scope["path"])
+        return (opened(tuple(origins)) if is_open else app)(scope, receive, send)
 
     return serve
 

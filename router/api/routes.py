@@ -206,9 +206,16 @@ class RouteTable:
         by_name: leave out endpoints whose declared path ends with a parameter, since its value may be a name of another
         interface
         """
-        plain = {method for method, known in self._plain if known == path}
-        patterns = [endpoint for endpoint in self._patterns if not (by_name and endpoint.path.endswith("}"))]
-        return sorted(plain | {endpoint.method for endpoint in patterns if endpoint.path_regex.match(path)})
+        found = self._endpoints(path)
+        return sorted({one.method for one in found if not (by_name and one.path.endswith("}"))})
+
+    def is_for_programs(self, path: str) -> bool:
+        """Whether only programs call the endpoints of a path; True if there are none, so that a page can read why."""
+        return not is_page(path) and all(endpoint.rule.is_for_programs for endpoint in self._endpoints(path))
+
+    def _endpoints(self, path: str) -> list[Endpoint]:
+        plain = [endpoint for (_, known), endpoint in self._plain.items() if known == path]
+        return plain + [endpoint for endpoint in self._patterns if endpoint.path_regex.match(path)]
 
 
 def table_of_port(endpoints: Iterable[Endpoint], *, port: str, dashboard: bool) -> RouteTable:

@@ -76,8 +76,8 @@ class ServerSettings(Section):
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: host names (header Host, without port) that a service without keys accepts besides localhost and 127.0.0.1
     allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
-    #: origins of web pages that may call the paths under /v1/ (CORS), for example https://chat.example.org; "*": all.
-    #: They send an API key; cookies do not count
+    #: origins of web pages that may call all endpoints for programs (CORS), for example https://chat.example.org; "*":
+    #: all. They send an API key; cookies do not count. Pages for people, /docs, probes and /metrics stay closed
     cors_origins: list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]] = Field(default_factory=list)
     #: model in a request -> model that it means, as {"claude-*": auto, gpt-5: "arm/large"}; * is any text. For clients
     #: whose names of models are fixed

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from ragbandit.router.api.security.key_ring import KeyRing
-from ragbandit.router.api.security.rules import AccessRule
+from ragbandit.router.api.security.rules import AccessRule, is_page
 from ragbandit.router.api.security.sites import check_host, check_site, signs_in
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback, is_open
@@ -65,7 +65,7 @@ class Gate:
         if is_open(self._server, keys=keys):
             if self._loopback or self._hosts:
                 check_host(headers, allowed=self._hosts)
-            allowed = self._server.cors_origins if path.startswith("/v1/") else ()
+            allowed = self._server.cors_origins if rule.is_for_programs and not is_page(path) else ()
             check_site(headers, method=scope["method"], allowed=allowed)
             return _ANYBODY
         by_browser = signs_in(path, headers)

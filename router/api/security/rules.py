@@ -33,6 +33,11 @@ class AccessRule:
         """Whether server.admin_port serves the endpoint: probes, and what only operators may call."""
         return self.is_probe or (self.roles is not None and self.roles <= OPERATORS)
 
+    @property
+    def is_for_programs(self) -> bool:
+        """Whether programs call the endpoint with a key: no probe, and neither /docs nor their files."""
+        return self.roles is not None and not (self.is_probe or self.on_both_ports)
+
 
 def roles(*names: Role) -> frozenset[Role]:
     """These roles, and admin, which may call everything."""

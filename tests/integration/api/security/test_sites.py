@@ -1,7 +1,11 @@
 """An open service and web sites: names that are not ours, and requests that a browser sends for another site."""
 
 import pytest
+from fastapi.responses import JSONResponse
 
+from ragbandit.router.api import app
+from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.security.rules import APP
 from tests.support.servers.http_service import QUESTION, refused
 
 
@@ -84,8 +88,34 @@ def test_a_keyed_service_may_have_any_name(keyed):
     assert ask(client, host="rag.example", origin="http://evil.example").status_code == 200
 
 
+def test_endpoints_outside_v1(serve, monkeypatch):
+    """Pages of listed origins may call an addition's endpoint for programs wherever its path is; pages for people,
+    documents, probes and metrics stay closed, and a path that nothing has is refused in words that a page can read.
+    """
+    own = Endpoints()
+
+    @own.post("/beta/models/{name}", rule=APP)
+    async def generate(name: str) -> JSONResponse:
+        return JSONResponse({"name": name})
+
+    monkeypatch.setattr(app, "ENDPOINTS", [*app.ENDPOINTS, *own.routes])
+    http = serve(server={"cors_origins": ["https://chat.example"]}).http
+
+    def allowed(method, path):
+        asks = {"origin": "https://chat.example", "access-control-request-method": method}
+        return http.options(path, headers=asks).headers.get("access-control-allow-origin")
+
+    assert allowed("POST", "/beta/models/m") == "https://chat.example"
+    reply = http.post("/beta/models/m", headers={"origin": "https://chat.example"})
+    assert (reply.json(), reply.headers["access-control-allow-origin"]) == ({"name": "m"}, "https://chat.example")
+    lost = http.post("/beta/others", headers={"origin": "https://chat.example"})
+    assert (lost.status_code, lost.headers["access-control-allow-origin"]) == (404, "https://chat.example")
+    closed = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui", "/ui/labels", "/ui/nothing")
+    assert {path: allowed(method, path) for path in closed for method in ("GET", "POST")} == dict.fromkeys(closed)
+
+
 def test_pages_of_other_origins(serve):
-    """Only pages of listed origins may call the paths under /v1/, with a key or on an open service; by default none."""
+    """Only pages of listed origins may call endpoints, with a key or on an open service; by default none may."""
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, content-type"}
     page = {"origin": "https://chat.example"}
     path, listed = "/v1/chat/completions", {"cors_origins": ["https://chat.example"]}

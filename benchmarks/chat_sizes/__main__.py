@@ -17,6 +17,7 @@ a chat with the model server. Delays of pieces are from the moment when the mode
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str]) -> None:
     asked = parser.parse_args(list(arguments))
     if asked.instructions and not Callgrind.is_installed():
         parser.error("--instructions needs valgrind (apt-get install valgrind)")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended, too
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         lines = _lines(asked, folder=Path(folder))

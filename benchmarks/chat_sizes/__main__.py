@@ -70,7 +70,6 @@ def main(arguments: Sequence[str]) -> None:
     asked = parser.parse_args(list(arguments))
     if asked.instructions and not Callgrind.is_installed():
         parser.error("--instructions needs valgrind (apt-get install valgrind)")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended, too
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         lines = _lines(asked, folder=Path(folder))
@@ -146,4 +145,5 @@ def _answering(gateways: Sequence[Gateway], *, ask: Callable[..., object], **ask
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended, too
     main(sys.argv[1:])

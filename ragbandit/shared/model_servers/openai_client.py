@@ -19,6 +19,7 @@ from ragbandit.shared.model_servers.failures import failure_of_error, server_mes
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.reading.budget import ReadBudget
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
+from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import without_keys
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ _IDLE_S: Final = 4.0
 _HEADER: Final = 65_536
 #: size from which a request body is sent in parts, bytes
 _LARGE: Final = 1_000_000
-# Shared, since `json.dumps` with options makes an encoder for every request.
-_BODY: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 class ModelServer:
@@ -206,7 +205,7 @@ async def reply_pieces(
     contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
     those of `read`, after the pieces before.
     """
-    reply = await server.post(_BODY.encode(fields).encode(), headers=headers)
+    reply = await server.post(json_bytes(fields), headers=headers)
     reader, unturned = EventReader(budget, joins=joins), 0
     try:
         chunks = _chunks(reply)

@@ -1,13 +1,21 @@
-"""Parses JSON texts of the network: by pydantic's parser, which takes a tenth of the time of Python's."""
+"""Reads and writes JSON texts of the network: by pydantic, which takes a tenth and a fifth of the time of Python."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
 _DECODER: Final = json.JSONDecoder(strict=False)
+# Shared, since `json.dumps` with options makes an encoder for every call.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 #: most levels of lists and objects, as in pydantic's parser. Python's parser has a limit that depends on its caller
 MAX_DEPTH: Final = 201
+#: types whose values both encoders write alike, the type of names, and sizes of numbers without an exponent
+_ALIKE: Final = frozenset({str, bool, type(None)})
+_NAMES: Final = frozenset({str})
+_LEAST: Final = 1e-4
+_MOST: Final = 1e15
 
 
 def json_value(data: bytes, *, strict: bool = True) -> Any:
@@ -30,6 +38,52 @@ def parser() -> Callable[[bytes], Any]:
     except ImportError:
         return json.loads
     return from_json
+
+
+def json_bytes(value: object) -> bytes:
+    """The JSON text of a value, without spaces, in UTF-8: the bytes that Python's encoder writes. Raises its errors:
+    ValueError for numbers that are not finite, UnicodeEncodeError for half a surrogate pair, TypeError, RecursionError.
+    """
+    if _is_plain(value):
+        with suppress(ValueError):  # half a surrogate pair, and more levels than pydantic writes
+            return encoder()(value)
+    return _ENCODER.encode(value).encode()
+
+
+@cache
+def encoder() -> Callable[[object], bytes]:
+    """Pydantic's encoder; one that refuses every value in a client's environment without pydantic."""
+    try:
+        from pydantic_core import to_json
+    except ImportError:
+        return _refuse
+    return to_json
+
+
+def _refuse(_value: object) -> bytes:
+    raise ValueError("pydantic is not installed")
+
+
+def _is_plain(value: object) -> bool:
+    """Whether both encoders write the same bytes: values as a parser makes them, and numbers without an exponent."""
+    waiting = list[Iterable[Any]]([[value]])
+    while waiting:
+        for one in waiting.pop():
+            kind = type(one)
+            if kind in _ALIKE:
+                continue
+            if kind is list:
+                waiting.append(one)
+            elif kind is dict:
+                if not _NAMES.issuperset(map(type, one)):
+                    return False
+                waiting.append(one.values())
+            elif kind is int or kind is float:
+                if one and not _LEAST <= abs(one) < _MOST:
+                    return False
+            else:
+                return False
+    return True
 
 
 def _checked_depth(value: Any) -> Any:

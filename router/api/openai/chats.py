@@ -16,6 +16,7 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
+from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Json, Message
 
@@ -182,16 +183,18 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
     return {name for name, needed in needs.items() if needed}
 
 
-#: NUL and halves of surrogate pairs, which databases refuse
+#: NUL and halves of surrogate pairs, which databases refuse, and NUL in JSON
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
+_NUL: Final = b"\\u0000"
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def storable_value(value: Any, *, field: str) -> Any:
     """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for a value that JSON cannot express."""
     try:
-        text = _ENCODER.encode(value)
-        return _repaired(value) if "\\u0000" in text or _BROKEN.search(text) else value
+        return _repaired(value) if _NUL in json_bytes(value) else value
+    except UnicodeEncodeError:  # half a surrogate pair
+        return _repaired(value)
     except RecursionError:
         raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="nest it less deeply") from None
     except ValueError:

@@ -1,11 +1,14 @@
-"""JSON of the network: the fast parser and Python's give equal values."""
+"""JSON of the network: the fast parser and encoder and Python's give equal values and bytes."""
 
+import enum
 import json
+import random
+import struct
 
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.texts.json_values import json_value
+from ragbandit.shared.texts.json_values import json_bytes, json_value
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["\ud83d", "a\udc00b"]),
@@ -32,3 +35,61 @@ def test_what_is_no_json_is_refused(data):
 def test_lenient_reading(data, value):
     """A server's text may have control characters, and a client's body a byte order mark."""
     assert json_value(data, strict=data[:1] != b'"') == value
+
+
+class _Role(enum.StrEnum):
+    USER = "user"
+
+
+#: values that no parser makes, or that lie where the encoders part
+_RARE = [
+    *(10.0**power for power in range(-25, 25)),
+    *(-(10.0**power) * 1.1 for power in range(-25, 25)),
+    *(struct.unpack("<d", random.Random(seed).randbytes(8))[0] for seed in range(300)),
+    *(random.Random(seed).uniform(-1e5, 1e5) for seed in range(300)),
+    *(float("inf"), float("nan"), -0.0, 5e-324, 2.0**53, 10**400, -(2**64), 10**5000),
+    *("\ud83d", "\udc00", "\x00", "\x7f\u2028", "".join(map(chr, range(32))), "\\u0000", "\U0010ffff"),
+    *({"\ud83d": 1}, {1: 2}, {None: 1}, {1.5: 1}, {True: 0}, {(): 0}, (1, "a"), {1}, b"a", _Role.USER, object()),
+    {_Role.USER: 1},
+]
+
+
+def _nested(levels, *, kind):
+    value = None
+    for _ in range(levels):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+def _written(write, value):
+    try:
+        return write(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        return type(error)
+
+
+def _python(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+@given(_JSON)
+def test_bytes_are_those_of_the_standard_library(value):
+    """A value is written as Python's encoder writes it, and refused where that refuses it."""
+    assert _written(json_bytes, value) == _written(_python, value)
+
+
+def test_rare_values_are_written_as_the_standard_library_writes_them():
+    """Numbers of every size, control characters, half characters and values that are no JSON are written or refused
+    alike, alone and in lists and objects.
+    """
+    for value in _RARE:
+        for one in (value, [1, value], {"a": [value]}):
+            assert _written(json_bytes, one) == _written(_python, one)
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+@pytest.mark.parametrize("levels", [201, 254, 255, 256, 400, 100_000])
+def test_deep_values_are_written_as_the_standard_library_writes_them(levels, kind):
+    """Values of more levels than the fast encoder writes are written or refused by Python's."""
+    value = _nested(levels, kind=kind)
+    assert _written(json_bytes, value) == _written(_python, value)

@@ -10,8 +10,11 @@ import os
 import re
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
+from html.parser import HTMLParser
+from io import StringIO
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -172,8 +175,17 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             columns = [name for name in file.schema_arrow.names if name in _COLUMNS]
             if twice := [name for name in columns if columns.count(name) > 1]:
                 raise InvalidInput(f"{path} has {twice[0]!r} twice", field=twice[0], remedy="name every column once")
-            rows = (row for batch in file.iter_batches(columns=columns) for row in batch.to_pylist())
-            yield from enumerate(rows, start=1)
+            nested = [name for name in columns if file.schema_arrow.field(name).type.num_fields]
+            if nested:
+                message, remedy = f"{path} has lists or objects in {nested[0]!r}", "give a column of strings"
+                raise InvalidInput(message, field=nested[0], remedy=remedy)
+        # A text that many rows share is stored once: it stays so, and each row is made when it is read.
+        with parquet.ParquetFile(path, read_dictionary=columns) as file:
+            number = 0
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=columns):
+                for cells in zip(*batch.columns, strict=True):
+                    number += 1
+                    yield number, {name: cell.as_py() for name, cell in zip(batch.schema.names, cells, strict=True)}
     except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
 
@@ -253,7 +265,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
 def _cut(text: str, *, markdown: bool) -> Iterator[str]:
     library = required_module("semantic_text_splitter", extra="documents")
     splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(CHARACTERS)
-    return (piece for section in _SECTION.findall(text) for piece in splitter.chunks(section) if piece.strip())
+    return (piece for section in _SECTION.finditer(text) for piece in splitter.chunks(section[0]) if piece.strip())
 
 
 def _read_document(path: Path, *, root: str) -> tuple[str, str]:
@@ -273,6 +285,21 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
     return read(path)
 
 
+#: rows of a Parquet file that are decoded at once
+_PARQUET_ROWS: Final = 1024
+#: elements of a page without text to read; rt: how a character is read
+_UNSEEN: Final = ("script", "style", "template", "title", "rp", "rt")
+#: elements without content and end
+_VOID: Final = (
+    *("area", "base", "basefont", "bgsound", "br", "col", "command", "embed", "frame", "hr", "image", "img", "input"),
+    *("isindex", "keygen", "link", "menuitem", "meta", "nextid", "param", "source", "spacer", "track", "wbr"),
+)
+#: most elements of a page that are open at once, and attributes of a tag
+_MOST_PARTS: Final = 200_000
+_MOST_ATTRIBUTES: Final = 100_000
+#: a tag up to its end; a value in quotes may have ">"
+_TAG: Final = re.compile(r"<(?:[^=>]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?+)*+")
+_SEPARATOR: Final = re.compile(r"[^\s/\"']++[\s/\"']++")
 #: what begins or ends an HTML comment or inline code of Markdown, in which a comment is text
 _COMMENT_OR_CODE: Final = re.compile("<!--|-->|`+")
 #: flag of a field of a PDF whose value is hidden
@@ -316,10 +343,13 @@ def _declared_encoding(data: bytes) -> str:
 def _tidied(text: str) -> str:
     """The text without data URIs, soft hyphens and line ends within words.
 
-    A hyphen at a line end stays, since it may belong to a compound, unless the text has the whole word elsewhere.
+    A hyphen at a line end stays, since it may belong to a compound, unless the text has the whole word elsewhere. Of
+    that, only the first _MOST_PARTS divided words are looked up.
     """
     text = _SOFT_HYPHEN.sub("", _DATA_URI.sub("", text))
-    whole_words = set(re.findall(r"[^\W\d_]+", text)) if _DIVIDED.search(text) else set()
+    divided = {part[1] + part[2] for part in islice(_DIVIDED.finditer(text), _MOST_PARTS)}
+    words = (word[0] for word in re.finditer(r"[^\W\d_]+", text)) if divided else iter(())
+    whole_words = {word for word in words if word in divided}
     return _DIVIDED.sub(lambda part: part[1] if part[1] + part[2] in whole_words else f"{part[1]}-", text)
 
 
@@ -400,13 +430,91 @@ def _heading(text: str) -> str:
 
 def _html(path: Path) -> tuple[str, str]:
     title, page = _front_matter(_decoded(path))
-    # Beautiful Soup warns of a page that begins as XML, or looks like a file name.
-    markup = "<html>\n" + _DIVIDING.sub("\n", page)
-    soup = required_module("bs4", extra="documents").BeautifulSoup(markup, "html.parser")
-    title = title or (soup.title.get_text(strip=True) if soup.title else "")
-    for unseen in soup(["script", "style", "template", "title", "rp", "rt"]):  # rt: how a character is read
-        unseen.decompose()
-    return title or path.stem, "\n".join(filter(None, map(str.strip, soup.get_text().split("\n"))))
+    shown = _Page()
+    try:
+        shown.feed(_DIVIDING.sub("\n", page))
+        shown.close()
+    except AssertionError as error:  # a declaration that is none
+        raise InvalidInput(f"the document cannot be read: {error}") from error
+    text = shown.text.getvalue()
+    return title or shown.title or path.stem, "\n".join(filter(None, map(str.strip, text.split("\n"))))
+
+
+class _Page(HTMLParser):
+    """Reads the text of an HTML page, and its first title, without a tree of its elements: a tree takes the memory of a
+    hundred pages. An end tag ends all elements in the one that it names.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.title = StringIO(), ""
+        self._open, self._counts = list[str](), Counter[str]()
+        self._pieces = list[str]()  #: data since the last tag
+        self._has_title, self._unseen = False, 0
+
+    def check_for_whole_start_tag(self, i: int) -> int:
+        """The end of a tag. Raises InvalidInput for too many attributes, which are read at once."""
+        tag = _TAG.match(self.rawdata, i)
+        end = tag.end() if tag else i
+        if end - i > _MOST_PARTS and sum(1 for _ in _SEPARATOR.finditer(self.rawdata, i, end)) > _MOST_ATTRIBUTES:
+            raise InvalidInput(f"a tag has more than {_MOST_ATTRIBUTES:,} attributes")
+        return int(super().check_for_whole_start_tag(i))
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002
+        self._end_data()
+        if tag in _VOID:
+            return
+        if len(self._open) == _MOST_PARTS:
+            raise InvalidInput(f"more than {_MOST_PARTS:,} elements are open at once")
+        self._open.append(tag)
+        self._counts[tag] += 1
+        self._unseen += tag in _UNSEEN
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._end_data()
+        ended = "" if self._counts[tag] else tag
+        while ended != tag:
+            ended = self._open.pop()
+            self._counts[ended] -= 1
+            self._unseen -= ended in _UNSEEN
+            self._has_title = self._has_title or ended == "title"
+
+    def handle_data(self, data: str) -> None:
+        self._pieces.append(data)
+
+    def handle_comment(self, data: str) -> None:  # noqa: ARG002
+        self._end_data()
+
+    def handle_decl(self, decl: str) -> None:
+        self.handle_comment(decl)
+
+    handle_pi = handle_comment
+
+    def unknown_decl(self, data: str) -> None:
+        self._end_data()
+        if data.upper().startswith("CDATA["):
+            self._pieces.append(data[6:])
+        self._end_data()
+
+    def close(self) -> None:
+        super().close()
+        self._end_data()
+
+    def _end_data(self) -> None:
+        if not self._pieces:
+            return
+        data = "".join(self._pieces)
+        self._pieces.clear()
+        if not data.strip(" \n\t\f\r") and not (self._counts["pre"] or self._counts["textarea"]):
+            data = "\n" if "\n" in data else " "
+        if self._counts["title"] and not self._has_title:
+            self.title += data.strip()
+        if not self._unseen:
+            self.text.write(data)
 
 
 def _pdf(path: Path) -> tuple[str, str]:

@@ -24,7 +24,7 @@ _SERVICE = tuple(module for module, extra in EXTRA_OF.items() if extra == "servi
 USES = {
     r"ragbandit (up|serve|worker|answer|demo|init)\b|systemctl start ragbandit": _SERVICE,
     r"ragbandit (replay|report .*--html|advise .*--report)\b": ("jinja2", "pyarrow"),
-    r"ragbandit (demo|init)\b": ("bs4", "markdown_it", "pypdf", "semantic_text_splitter", "torch", "transformers"),
+    r"ragbandit (demo|init)\b": ("markdown_it", "pypdf", "semantic_text_splitter", "torch", "transformers"),
     r"ragbandit init\b|OPENAI_API_KEY": ("openai", "aiohttp"),
     r"DATABASE_URL": ("psycopg",),
     r"REDIS_URL": ("redis",),

@@ -1,30 +1,13 @@
 """Small files with a large text: they are refused before their text is made."""
 
-import subprocess
-import sys
 import zipfile
 
 import openpyxl
 import pytest
 
 from tests.additions.office.files import TYPES, package, said, word, xml
+from tests.support.bombs import MOST, read_bomb
 
-#: most memory of a process that reads a file, in MB; an empty one takes about 20 MB, and 60 MB with openpyxl
-MOST = 400
-#: prints why the file is refused, and the most memory that the process had
-READ = """
-import resource, sys
-from pathlib import Path
-from ragbandit.shared.additions import loaded
-from ragbandit.shared.errors import InvalidInput
-path = Path(sys.argv[1])
-try:
-    loaded("documents")[path.suffix](path)
-except InvalidInput as error:
-    print(error.message)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(peak // (1 << 20 if sys.platform == "darwin" else 1 << 10))
-"""
 EMOJI = "\N{GRINNING FACE}"
 TEXT = "of text, with what is repeated"
 
@@ -113,7 +96,7 @@ def test_a_text_is_counted_before_it_is_made(tmp_path, case):
     """A process that reads a file whose text would be large has at most 400 MB of memory."""
     ending, write, reason = BOMBS[case]
     path = write(tmp_path / f"bomb{ending}")
-    done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, text=True, check=True, timeout=300)
-    *refusal, peak = done.stdout.splitlines()
-    assert reason in "".join(refusal)
-    assert int(peak) < MOST
+    read = "loaded('documents')[path.suffix](path)[0]"
+    refusal, peak = read_bomb(path, imports="from ragbandit.shared.additions import loaded", read=read)
+    assert reason in refusal
+    assert peak < MOST

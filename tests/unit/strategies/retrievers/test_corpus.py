@@ -184,7 +184,7 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, line, message):
 
 
 def documents(folder, **files):
-    for package in ("semantic_text_splitter", "bs4", "pypdf"):
+    for package in ("semantic_text_splitter", "pypdf"):
         pytest.importorskip(package, reason="pip install '.[documents]'")
     for name, content in files.items():
         path = folder / name.replace("__", "/").replace("_", ".")

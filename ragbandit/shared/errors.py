@@ -6,8 +6,12 @@ status. `field` names the wrong input. `remedy` is what the user can do.
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from ragbandit.shared.types import SpendLimit
 
 RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
 
@@ -87,6 +91,13 @@ class Overloaded(NotReady, code="OVERLOADED"):
 
 class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
     """This tenant has too much work waiting; nothing was done."""
+
+
+class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
+    """The task or session has reached its limit; a later attempt would be refused too."""
+
+    #: in the service: all limits of the question's task and session
+    limits: "Sequence[SpendLimit]" = ()
 
 
 class ConfigError(RagBanditError, code="CONFIG_INVALID", repeats=True):

@@ -25,9 +25,8 @@ from ragbandit.router.serving.deciding import steps
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.explanations.explain import explain, preview_of
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.access.turn_sums import LimitReached
 from ragbandit.shared.additions import loaded
-from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, StoreError
+from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, RagBanditError, StoreError
 from ragbandit.shared.types import Decision, DecisionId, Fact, Json, Query
 
 #: most seconds of processor time of one call of `asks`

@@ -9,8 +9,7 @@ from starlette.types import Scope
 from ragbandit.additions.responses.models import asks_for_codex_models
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import PARAMS, openai_error
-from ragbandit.router.storage.access.turn_sums import LimitReached
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import LimitReached, RagBanditError
 
 RESPONSES: Final = "/v1/responses"
 #: RagBandit's name of a field -> its name in a request for a response

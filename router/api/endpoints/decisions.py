@@ -47,10 +47,9 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.access.turn_sums import LimitReached
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
-from ragbandit.shared.errors import Forbidden, InvalidInput, Overloaded, RagBanditError
+from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, Overloaded, RagBanditError
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import (
     ArmName,

@@ -8,9 +8,8 @@ from starlette.types import Scope
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
 from ragbandit.router.replies.decisions import limits_json
 from ragbandit.router.replies.values import json_of
-from ragbandit.router.storage.access.turn_sums import LimitReached
 from ragbandit.router.telemetry.tracing import trace_id_of
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import LimitReached, RagBanditError
 from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import Decision, SpendLimit
 

@@ -21,7 +21,7 @@ from ragbandit.router.storage.sql.counters import Moves, counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import counters
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import LimitReached
 from ragbandit.shared.model_servers.failures import successor_of
 from ragbandit.shared.types import DIED, Cost, Decision, DecisionId, SpenderKind, SpendLimit
 
@@ -49,13 +49,6 @@ _END: Final = PREFIX[:-1] + ";"
 #: sums that are forgotten in one transaction, and most that `verify` compares
 _PAGE: Final = 500
 MOST_AT_ONCE: Final = 1_000_000
-
-
-class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
-    """The task or session has reached its limit; a later attempt would be refused too."""
-
-    #: all limits of the question's task and session
-    limits: Sequence[SpendLimit] = ()
 
 
 def refusal_of(limit: SpendLimit, *, limits: Sequence[SpendLimit], field: str = "session_id") -> LimitReached:

@@ -64,3 +64,13 @@ def test_a_role_has_the_tools_of_its_endpoints(keyed):
     calls[3] = ("feedback", key | {"rating": True, "feedback_id": "f1"})
     for role, expected in may.items():
         assert errors(results(world, world.key(role).text, *calls)) == expected, role
+
+
+def test_results_have_limits_and_errors_their_code(keyed):
+    """A result of a tool has the limits of its session, and a refusal their code."""
+    world = keyed(conversation={"session_limit": {"turns": 1}})
+    call = ("route", {"question": QUESTION, "session_id": "s"})
+    found = results(world, world.key("app").text, call, call)
+    assert errors(found) == [None, "LIMIT_REACHED"]
+    left = {"of": "session", "unit": "turns", "limit": 1.0, "remaining": 1.0}
+    assert found[0].structured_content["limits"] == [left]

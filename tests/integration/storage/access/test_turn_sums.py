@@ -9,7 +9,6 @@ from sqlalchemy import select
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.access.turn_sums import (
-    LimitReached,
     forget_all_sums,
     session_spender,
     stored_sums,
@@ -22,6 +21,7 @@ from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.sql.counters import counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
+from ragbandit.shared.errors import LimitReached
 from ragbandit.shared.processes.this_process import this_process
 from ragbandit.shared.types import Cost, DecisionId, SpendLimit
 from tests.support.arms.answer_jobs import decision_for

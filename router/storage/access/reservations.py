@@ -124,7 +124,7 @@ class _Sums:
         if limit.period is not None:
             return self._spent[spender].of(limit.period) + self._added[spender]
         more = self._turns[spender] if limit.unit == "turns" else self._added[spender]
-        return self._sums[spender].of(limit) + more
+        return round(self._sums[spender].of(limit) + more, 9)  # as exact as the sum
 
     def add(self, spender: Spender, *, dollars: float) -> None:
         self._added[spender] += dollars

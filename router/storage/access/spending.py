@@ -5,7 +5,8 @@ Calls change the sums by the verbs of reservations.py, and corrections.py change
 `counters`, changed in the transaction that writes the outcome, so the sum is exact at once. The
 row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label. What no outcome
 explains (rewriting, judging, embeddings, runs whose process ended, corrections) is also summed apart, in rows whose
-names end with OTHER, so that `verify` can compare the rest with the outcomes.
+names end with OTHER, so that `verify` can compare the rest with the outcomes. Sessions and tasks have such rows too, so
+that a sum that is counted anew has what killed runs may have cost.
 """
 
 import hashlib
@@ -108,8 +109,8 @@ def count_dollars(
     for spender in spenders:
         if spender.kind in TURN_KINDS:
             moves.change_sum(DOLLARS, amount, label=spender.label)
-            continue
-        moves.add(day, amount, label=spender.label)
+        else:
+            moves.add(day, amount, label=spender.label)
         if not is_outcome:
             moves.add(Day(day + OTHER), amount, label=spender.label)
 

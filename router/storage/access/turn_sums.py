@@ -4,20 +4,30 @@ A sum is two rows of `counters`, DOLLARS and TURNS, with the label of its Spende
 decision adds its turn and its estimate. The end of its run replaces the estimate by the cost, and takes the turn back
 if no model was asked (`is_turn`). Both change a sum that is there, and make none.
 
-The next question under a limit counts a missing sum from the rows of decisions and outcomes, under locks that let no
-change be lost. So a sum may be forgotten at any time: retention and erasure forget the sums of decisions that they
-remove, and `ragbandit migrate` forgets all, because a process of an older release may have stored turns uncounted.
+The next question under a limit counts a missing sum from the rows of decisions and outcomes, and from those of what no
+outcome explains (spending.OTHER), under locks that let no change be lost. So a sum may be forgotten at any time:
+retention and erasure forget the sums of decisions that they remove, and `ragbandit migrate` forgets all, because a
+process of an older release may have stored turns uncounted.
 """
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ragbandit.router.storage.access.spending import DOLLARS, PREFIX, TURN_KINDS, TURNS, UNIT, Spender
+from ragbandit.router.storage.access.spending import (
+    DOLLARS,
+    MOST_DOLLARS,
+    PREFIX,
+    TURN_KINDS,
+    TURNS,
+    UNIT,
+    Spender,
+)
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.sql.counters import Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import counters
@@ -34,20 +44,31 @@ _OF_SESSION: Final = "session = ? AND tenant = ? AND api_key = ?"
 _OF_SESSION_WITHOUT_KEY: Final = "session = ? AND tenant = ? AND api_key IS NULL"
 _IDS: Final = "SELECT id FROM decisions WHERE {} ORDER BY made_at DESC LIMIT ?"
 _LOCK: Final = "SELECT id FROM decisions WHERE id IN ? ORDER BY id FOR NO KEY UPDATE"
+_LOCK_JOBS: Final = (
+    "SELECT decision_id FROM jobs WHERE kind = 'answer' AND decision_id IN ? ORDER BY decision_id FOR NO KEY UPDATE"
+)
 _ENDED: Final = (
-    "SELECT d.id AS id, o.status AS status, o.stop_reason AS stop_reason, o.cost AS cost, o.made_by AS made_by, "
-    "j.reserved AS reserved FROM decisions d LEFT JOIN outcomes o ON o.decision_id = d.id "
+    "SELECT d.made_at AS made_at, o.status AS status, o.stop_reason AS stop_reason, o.cost AS cost, "
+    "o.made_by AS made_by, j.reserved AS reserved FROM decisions d LEFT JOIN outcomes o ON o.decision_id = d.id "
     "LEFT JOIN jobs j ON j.kind = 'answer' AND j.decision_id = d.id WHERE d.id IN ?"
 )
 _SUMS: Final = "SELECT label, name, value FROM counters WHERE label IN ? AND name IN ('dollars', 'turns') AND shard = 0"
+#: dollars that no outcome explains, since a day: the only sums of days that a session or task has (spending.OTHER)
+_OTHER: Final = "SELECT value FROM counters WHERE label = ? AND name >= ? AND name NOT IN ('dollars', 'turns')"
 _LABELS: Final = (
     "SELECT label FROM counters WHERE label > ? AND label < ? AND name = 'turns' AND shard = 0 ORDER BY label LIMIT ?"
+)
+_REACHED: Final = (
+    "SELECT DISTINCT label FROM counters WHERE label > ? AND label < ? AND shard = 0 "
+    "AND (name = 'turns' AND value >= ? OR name = 'dollars' AND value >= ?) LIMIT ?"
 )
 _SPENDERS: Final = "SELECT id, tenant, api_key, session, turn_of FROM decisions WHERE id IN ?"
 #: end of the range of labels of spenders
 _END: Final = PREFIX[:-1] + ";"
 #: sums that are forgotten in one transaction, and most that `verify` compares
 _PAGE: Final = 500
+#: a sum that no limit has
+_NEVER: Final = 2**62
 MOST_AT_ONCE: Final = 1_000_000
 
 
@@ -124,8 +145,9 @@ def kept_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spe
     if not missing:
         return sums
     ids = {key for spender in missing for key in _ids(connection, spender)}
-    if ids:  # an outcome that is being stored has no sum to change: wait for it
+    if ids:  # an outcome that is being stored, or a lost run that is charged, has no sum to change: wait for it
         run_statement(connection, _LOCK, sorted(ids))
+        run_statement(connection, _LOCK_JOBS, sorted(ids))
     rows = []
     for spender in missing:
         sums[spender] = counted = _counted(connection, spender)
@@ -164,13 +186,17 @@ def _ids(connection: Connection, spender: Spender) -> list[str]:
 def _counted(connection: Connection, spender: Spender) -> TurnSum:
     """The sum, counted from the rows of its decisions."""
     ids = _ids(connection, spender)
-    turns, units = 0, 0
-    for row in run_statement(connection, _ENDED, ids) if ids else ():
+    if not ids:
+        return NOTHING
+    turns, units, oldest = 0, 0, math.inf
+    for row in run_statement(connection, _ENDED, ids):
         cost = Cost() if row["cost"] is None else own_cost(row["cost"])
         is_replaced = successor_of(object_or_empty(row["made_by"])) is not None
         ended = {"status": row["status"], "stop_reason": row["stop_reason"]}
         turns += is_turn(cost=cost, is_replaced=is_replaced, **ended)
-        units += round(cost.dollars / UNIT) + (row["reserved"] or 0)
+        units += round(min(max(cost.dollars, 0.0), MOST_DOLLARS) / UNIT) + (row["reserved"] or 0)
+        oldest = min(oldest, row["made_at"])
+    units += sum(row["value"] for row in run_statement(connection, _OTHER, spender.label, day_of(oldest)))
     return TurnSum(turns=turns, units=units)
 
 
@@ -214,16 +240,20 @@ def turn_labels(connection: Connection) -> set[str]:
     return {row["label"] for row in run_statement(connection, _LABELS, PREFIX, _END, MOST_AT_ONCE)}
 
 
+def reached_labels(connection: Connection, *, dollars: float | None, turns: int | None) -> set[str]:
+    """Labels of sums that have reached one of these limits."""
+    most = _NEVER if turns is None else turns, _NEVER if dollars is None else math.ceil(round(dollars / UNIT, 3))
+    return {row["label"] for row in run_statement(connection, _REACHED, PREFIX, _END, *most, MOST_AT_ONCE)}
+
+
 def turn_difference(connection: Connection, spender: Spender) -> str | None:
-    """How a stored sum differs from its decisions; None if it does not. In a transaction that sees one state. Dollars
-    may be more than those of the outcomes: estimates of runs whose process ended were charged.
-    """
+    """How a stored sum differs from its decisions; None if it does not. In a transaction that sees one state."""
     stored = stored_sums(connection, [spender]).get(spender)
     found = _counted(connection, spender)
     if stored is None or found.turns >= MOST_TURNS:
         return None
     if found.turns != stored.turns:
         return f"{stored.turns} turns are counted, its decisions have {found.turns}"
-    if found.units > stored.units:
-        return f"{stored.units * UNIT:.6g} dollars are counted, its answers cost {found.units * UNIT:.6g}"
+    if found.units != stored.units:
+        return f"{stored.units * UNIT:.6g} dollars are counted, its answers and lost runs cost {found.units * UNIT:.6g}"
     return None

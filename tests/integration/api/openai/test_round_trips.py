@@ -1,4 +1,4 @@
-"""What a chat costs in the store: round trips to PostgreSQL, and write transactions of SQLite."""
+"""What a question costs in the store: round trips to PostgreSQL; write transactions, statements and steps of SQLite."""
 
 import re
 
@@ -58,3 +58,69 @@ def test_round_trips_of_a_chat(database_url, most, tmp_path):
             service.close()
     # Routines of the service read the store meanwhile, on a busy machine in most chats, but not in all.
     assert min(counts[WARM_UP:]) == most
+
+
+def listened(service, listen):
+    """Let `listen` see each connection that the service makes from now on."""
+    event.listen(service.router.database.engine, "connect", lambda driver, _: listen(driver))
+    service.router.database.close()  # routines of the service have connections already
+
+
+def test_without_limits_no_statement_is_about_a_limit(tmp_path):
+    """A chat without limits takes the 24 statements that it took before limits were sums, and reads no sum of turns."""
+    seen, chats = [], []
+    with ScriptedServer({"": Reply(text="Paris")}) as server:
+        settings = {
+            "data_dir": str(tmp_path),
+            "encoder": {"model": "hashing", "dimension": 8},
+            "generator": {"name": "openai", "model": "small", "openai": {"base_url": server.url}},
+            "arms": {"small": {"class": "model"}, "large": {"class": "model"}},
+        }
+        service = Service(Settings.model_validate(settings), inline=True)
+        try:
+            listened(service, lambda driver: driver.set_trace_callback(seen.append))
+            for number in range(WARM_UP + COUNTED):
+                seen.clear()
+                chat = {"model": "auto", "messages": [{"role": "user", "content": f"What is {number}?"}]}
+                service.http.post("/v1/chat/completions", json=chat).raise_for_status()
+                chats.append([*seen])
+        finally:
+            service.close()
+    fewest = min(chats[WARM_UP:], key=len)  # the other chats have statements of the service's routines
+    assert len(fewest) == 24, "\n".join(fewest)
+    assert not [statement for statement in fewest if "'turns'" in statement]
+
+
+def test_a_question_of_a_long_session_reads_no_more(tmp_path):
+    """A question in a session of 8,000 turns takes no more steps of SQLite than one in a session of a few."""
+    steps = [0]
+
+    def step():
+        steps[0] += 1
+
+    settings = {
+        "data_dir": str(tmp_path),
+        "encoder": {"model": "hashing", "dimension": 8},
+        "arms": {name: {"run_by": "caller"} for name in ("small", "large")},
+        "conversation": {"session_limit": {"turns": 9_000, "dollars": 1.0}},
+    }
+    service = Service(Settings.model_validate(settings))
+    try:
+        for _ in range(16):
+            items = [{"question": "Who?", "session_id": "long"} for _ in range(500)]
+            replies = service.http.post("/v1/route/batch", json={"items": items}).json()["items"]
+            assert all("arm" in reply for reply in replies)
+        listened(service, lambda driver: driver.set_progress_handler(step, 10))
+
+        def fewest(session):
+            counts = []
+            for _ in range(WARM_UP + COUNTED):
+                steps[0] = 0
+                service.http.post("/v1/route", json={"question": "Who?", "session_id": session}).raise_for_status()
+                counts.append(steps[0])
+            return min(counts[2:])
+
+        short, long = fewest("short"), fewest("long")
+    finally:
+        service.close()
+    assert 0 < long < 1.2 * short + 5

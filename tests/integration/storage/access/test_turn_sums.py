@@ -188,6 +188,31 @@ def test_the_estimate_of_a_process_that_died_is_charged(stores):
     assert summed(stores[0]) == (1, 1.25)
 
 
+def test_a_sum_that_is_counted_anew_has_what_killed_runs_may_have_cost(stores):
+    """After `migrate`, and for a task whose first turn has lost a run, the charged estimates still count."""
+    dead, task = replace(this_process(), pid=2**22 - 1, started="1"), Spender("task", "q0")
+    limits = (limit(unit="dollars", most=3.0), limit(spender=task, unit="dollars", most=3.0))
+    stores[0].add_decisions([question("q0", limits=limits)], claims={DecisionId("q0"): dead.key})
+    assert AnswerQueue(stores[1].database).free_lost(held=[]) == ["q0"]
+    stores[0].add_outcome(outcome("q0", dollars=0.25))
+    stores[0].add_outcome(outcome("q0", dollars=0.5, error="another run"))  # a second run is paid, too
+    forget_all_sums(stores[0].database)
+    (result,) = stores[1].add_decisions([question("t1", turn_of="q0", limits=limits)])
+    assert result.id == "t1"
+    assert summed(stores[0]) == summed(stores[0], task) == (2, 2.75)
+
+
+def test_what_killed_runs_cost_leaves_with_their_decisions(stores):
+    """A session whose decisions were erased begins anew, although the charge of a day is kept."""
+    dead = replace(this_process(), pid=2**22 - 1, started="1")
+    stores[0].add_decisions([question("q0")], claims={DecisionId("q0"): dead.key})
+    AnswerQueue(stores[0].database).free_lost(held=[])
+    erase(stores[0].database, Selection(session="s"), features=False, actor="cli:me", now=9.0)
+    late = replace(question("q1"), made_at=stores[0].database.clock.now() + 2 * 86_400)
+    stores[0].add_decisions([late])
+    assert summed(stores[0]) == (1, 1.0)
+
+
 def test_a_limit_that_moves_is_no_refusal_once_it_is_known(stores):
     """With the cheapest arm, a question whose limit is reached meanwhile is decided again, and then stored."""
     stores[0].add_decisions([question(f"q{number}") for number in range(5)])

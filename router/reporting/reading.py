@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, case, exists, func, select, true
+from sqlalchemy import ColumnElement, RowMapping, and_, case, exists, func, select, true
 
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.rules import RuleBook
-from ragbandit.router.config.sections import RewardSettings
+from ragbandit.router.config.sections import ConversationSettings, RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight, retracted
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers
@@ -39,6 +39,7 @@ from ragbandit.router.reporting.left_out import (
     judged_qualities,
     reason_to_leave_out,
 )
+from ragbandit.router.storage.access.turn_sums import reached_labels, turn_spenders
 from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.conversion import feedback_value
 from ragbandit.router.storage.rows.outcome_rows import Amounts, cost_value, spent_of
@@ -49,6 +50,7 @@ from ragbandit.router.storage.rows.queried_facts import (
     is_imported,
     may_be,
 )
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates
@@ -61,6 +63,7 @@ from ragbandit.shared.types import (
     Feedback,
     LabelRequest,
     Matrix,
+    SpenderKind,
     Vector,
     candidate_note,
 )
@@ -204,6 +207,8 @@ class ReportScope:
     rules: RuleBook | None = None
     #: names of the arms of now; one that no question of the period was offered can be compared by asking it
     configured: frozenset[str] = frozenset()
+    #: limits of tasks and sessions of now, to count those that have reached one; None does not count them
+    conversation: ConversationSettings | None = None
 
     @property
     def condition(self) -> ColumnElement[bool]:
@@ -245,6 +250,8 @@ class ReportRows:
     rules: Mapping[str, int] = field(default_factory=dict)
     #: arm -> number of its tasks that a budget stopped, so that their quality is unknown
     stopped: Mapping[str, int] = field(default_factory=dict)
+    #: (kind, arm) -> numbers of questions whose task or session has reached a limit, and of all that can reach one
+    limited: Mapping[tuple[SpenderKind, str], tuple[int, int]] = field(default_factory=dict)
     #: (arm, unit) -> the part of its costs that came after the decision was closed, so that no reward has it
     late: Mapping[tuple[str, Unit], float] = field(default_factory=dict)
     #: number of questions in the period if only a sample of them was read; None if all were read
@@ -442,6 +449,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     in_scope = and_(scope.condition, in_sample(questions, most=scope.most))
     query = select(
         *decisions.c["id", "made_at", "tenant", "api_key", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
+        *decisions.c["session", "turn_of"],
         *FACT_COLUMNS,
         *outcomes.c["cost", "steps"],
         scope.is_open.label("is_open"),
@@ -455,11 +463,20 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     rows = _Rows(
         retracted=_retracted_ratings(connection, in_scope),
         judged=judged_qualities(connection, and_(in_scope, may_be(decisions.c.arm_by.is_not(None)))),
+        reached=_reached(connection, scope.conversation),
     )
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
         for row in result.mappings():
             rows.add(row, scope=scope)
     return rows
+
+
+def _reached(connection: Connection, settings: ConversationSettings | None) -> dict[SpenderKind, set[str]]:
+    """Kind -> labels of its sums that have reached a limit, for each kind with a limit."""
+    limits = {} if settings is None else {kind: settings.limit_of(kind) for kind in settings.limited}
+    return {
+        kind: reached_labels(connection, dollars=limit.dollars, turns=limit.turns) for kind, limit in limits.items()
+    }
 
 
 def _retracted_ratings(connection: Connection, condition: ColumnElement[bool]) -> dict[str, Feedback]:
@@ -490,6 +507,9 @@ class _Rows:
     judged: Mapping[str, float] = field(default_factory=dict)  #: see `judged_qualities`
     rules: Counter[str] = field(default_factory=Counter)
     stopped: Counter[str] = field(default_factory=Counter)
+    reached: Mapping[SpenderKind, set[str]] = field(default_factory=dict)  #: see `_reached`
+    #: (whether it has reached a limit, kind, arm) -> number of questions
+    limited: Counter[tuple[bool, SpenderKind, str]] = field(default_factory=Counter)
     late: dict[tuple[str, Unit], float] = field(default_factory=dict)
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
@@ -515,6 +535,8 @@ class _Rows:
             self.rules.update(applied.names)
         if row["is_stopped"]:
             self.stopped[row["arm"]] += 1
+        for spender in turn_spenders(row, kinds=self.reached) if self.reached else ():
+            self.limited[spender.label in self.reached[spender.kind], spender.kind, row["arm"]] += 1
         reason, pmf = reason_to_leave_out(row, facts=queried, arms=arms), json.loads(row["pmf"])
         candidate = None
         if reason is None and scope.version is not None:
@@ -635,6 +657,11 @@ class _Rows:
             undrawn=self.undrawn,
             rules=dict(self.rules),
             stopped=dict(self.stopped),
+            limited={
+                (kind, arm): (count, count + self.limited[False, kind, arm])
+                for (is_reached, kind, arm), count in self.limited.items()
+                if is_reached
+            },
             late=self.late,
             whole=whole,
             reward=columns["reward"],

@@ -462,6 +462,7 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         answered = Counter(log.arms[place] for place in log.arm.tolist())
         shares = (f"{arm} {count:,} of {answered[arm]:,}" for arm, count in sorted(log.stopped.items()))
         yield f"tasks that a budget stopped, by arm: {'; '.join(shares)}. Their quality is unknown"
+    yield from _limited(log)
     yield from _late(log, unit=unit)
     if report.sample is not None:
         yield f"comparisons are {words.sample_words(report.sample)}, drawn by their ids; sums are scaled to all of them"
@@ -472,6 +473,13 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"
+
+
+def _limited(log: ReportRows) -> Iterator[str]:
+    for kind, what in (("task", "tasks"), ("session", "questions of sessions")):
+        parts = [f"{arm} {n:,} of {of:,}" for (of_kind, arm), (n, of) in sorted(log.limited.items()) if of_kind == kind]
+        if parts:
+            yield f"{what} that have reached a limit, by arm: {'; '.join(parts)}. They may have ended too early"
 
 
 def _about_total(total: Comparison, report: Report, log: ReportRows) -> Iterator[str]:

@@ -80,6 +80,7 @@ def report(
             reward=settings.reward,
             rules=settings.rule_book,
             configured=frozenset(settings.arms),
+            conversation=settings.conversation,
         )
 
         def made() -> Report:

@@ -195,6 +195,7 @@ async def read_report(
         reward=settings.reward,
         rules=settings.rule_book,
         configured=frozenset(settings.arms),
+        conversation=settings.conversation,
     )
     read = partial(report, router.database, scope, policy=settings.policy, against=against, now=now)
     result = await reports_of(request).run(read)

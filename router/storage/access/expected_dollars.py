@@ -3,11 +3,12 @@
 It is the mean of its newest answered outcomes: of those that the arm's present model made for anybody, since the
 service knows their price, and of a caller's own arms those that the same tenant reported, since callers report what
 they like. Without such outcomes it is the listed price. Failed answers do not count, or an arm that fails would be the
-cheapest.
+cheapest. An arm whose newest outcomes are all failures comes last in the order, also where the breaker is off.
 """
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Final
@@ -18,14 +19,16 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 
 _NEWEST: Final = (
-    "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, o.cost AS cost, o.steps AS steps, "
-    "o.made_by AS made_by FROM outcomes o JOIN decisions d ON d.id = o.decision_id "
-    "WHERE o.status = 'answered' ORDER BY o.made_at DESC LIMIT ?"
+    "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, o.status AS status, o.cost AS cost, "
+    "o.steps AS steps, o.made_by AS made_by FROM outcomes o JOIN decisions d ON d.id = o.decision_id "
+    "WHERE o.status IN ('answered', 'failed') ORDER BY o.made_at DESC LIMIT ?"
 )
 #: number of newest answers that are read, seconds for which they are used again, and number of means that are kept
 _READ: Final = 500
 _FRESH_S: Final = 1.0
 _KEPT: Final = 10_000
+#: number of newest outcomes of an arm that come last in the order if all of them are failures
+_FAILURES: Final = 5
 #: an arm's answers to one tenant; None for those of all tenants
 _Key = tuple[str, str | None]
 
@@ -37,6 +40,7 @@ class ExpectedDollars:
         self._read_at = -math.inf
         #: (mean dollars, mean steps)
         self._means: dict[_Key, tuple[float, float]] = {}
+        self._failing = set[_Key]()
 
     def of(self, arm: str, *, tenant: str) -> float | None:
         """None if the price is unknown."""
@@ -44,10 +48,13 @@ class ExpectedDollars:
         is_known = mean is not None and (mean[0] > 0.0 or arm in self._listed)
         return mean[0] if mean is not None and is_known else self._listed.get(arm)
 
-    def rank(self, arm: str, *, tenant: str) -> tuple[bool, float, float]:
-        """A key that sorts arms, the cheapest first: an unknown price comes last, and fewer steps before more."""
+    def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
+        """A key that sorts arms, the cheapest first, and of equal ones that of fewer steps. Arms of an unknown price
+        come after these, and arms that fail come last.
+        """
         dollars, mean = self.of(arm, tenant=tenant), self._mean(arm, tenant=tenant)
-        return dollars is None, dollars or 0.0, 0.0 if mean is None else mean[1]
+        is_failing = not self._failing.isdisjoint({(arm, None), (arm, tenant)})
+        return is_failing, dollars is None, dollars or 0.0, 0.0 if mean is None else mean[1]
 
     def _mean(self, arm: str, *, tenant: str) -> tuple[float, float] | None:
         return self._means.get((arm, None)) or self._means.get((arm, tenant))
@@ -57,13 +64,17 @@ class ExpectedDollars:
         if time.monotonic() - self._read_at < _FRESH_S:
             return
         values: dict[_Key, list[tuple[float, float]]] = {}
+        are_failures = defaultdict[_Key, list[bool]](list)
         for row in run_statement(connection, _NEWEST, _READ):
             arm, is_ours = row["arm"], row["run_by"] == "worker"
             model = self._models.get(arm)
             if is_ours and model is not None and object_or_empty(row["made_by"]).get("generator") != model:
                 continue  # another model had another price
-            amounts = cost_value(row["cost"]).dollars, row["steps"]
-            values.setdefault((arm, None if is_ours else row["tenant"]), []).append(amounts)
+            key = arm, None if is_ours else row["tenant"]
+            are_failures[key].append(row["status"] == "failed")
+            if row["status"] == "answered":
+                values.setdefault(key, []).append((cost_value(row["cost"]).dollars, row["steps"]))
+        self._failing = {key for key, of_key in are_failures.items() if sum(of_key[:_FAILURES]) == _FAILURES}
         if len(self._means) > _KEPT:
             self._means = {}
         for key, of_key in values.items():

@@ -1,9 +1,13 @@
 """Limits of a task and of a session over HTTP, and the header that names the arm."""
 
+from collections import Counter
+
 import pytest
 
+from ragbandit.router.operation.findings import of_settings
 from ragbandit.router.storage.access import expected_dollars
 from ragbandit.shared.types import MovedTurn, Query
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.integration.api.openai.test_chat_tasks import CALLS, FIRST, RESULT, TOOLS, chats
 from tests.support.servers.http_service import QUESTION, refused, routed
 
@@ -43,6 +47,8 @@ def test_turns_of_a_task(serve, database):
         assert left(reply, "task-turns") == (2.0, 0.0)
     (item, other) = http.post("/v1/route/batch", json={"items": [body, {**body, "session_id": "t"}]}).json()["items"]
     assert (item["error"]["code"], "error" in other) == ("LIMIT_REACHED", False)
+    of_task = {"of": "task", "unit": "turns", "limit": 2.0}
+    assert (item["limits"], other["limits"]) == ([{**of_task, "remaining": 0.0}], [{**of_task, "remaining": 2.0}])
     routed(http)
     service.router.end_session("s")
     assert left(http.post("/v1/route", json=body), "task-turns") == (2.0, 2.0)
@@ -169,3 +175,117 @@ def test_a_header_names_the_arm(serve):
     assert refused(ask("multi_step", arms=["no_retrieval"]), 422, "INVALID_INPUT", field="x-ragbandit-arm")
     assert refused(ask("multi_step", "no_retrieval"), 422, "INVALID_INPUT")
     assert "no_retrieval" in refused(ask("unknown"), 422, "INVALID_INPUT")["remedy"]
+
+
+def paid_models(sent):
+    """Answers of three models; the one that is called broken fails."""
+    if sent["model"] == "broken":
+        return Reply(status=503, text="busy")
+    return Reply(text="Paris", changes={"usage": {"prompt_tokens": 0, "completion_tokens": 1000}})
+
+
+def models(url, *, unpriced=()):
+    """Settings of arms that are named after their models. At its listed price `broken` is the cheapest."""
+
+    def generator(name):
+        prices = {} if name in unpriced else {"token_prices": {"input": 0.0, "output": PRICES[name]}}
+        return {"name": "openai", "model": name, "openai": {"base_url": url, "retries": 0}, **prices}
+
+    return {
+        "generators": {name: generator(name) for name in PRICES},
+        "arms": {name: {"class": "model", "generator": name} for name in PRICES},
+        "policy": {"name": "uniform"},
+        "health": {"failures": 0},
+    }
+
+
+PRICES = {"dear": 9.0, "cheap": 1.0, "broken": 0.1}
+
+
+def test_an_arm_that_only_fails_is_not_the_cheapest(serve, monkeypatch):
+    """Without a breaker, turns beyond a limit are not sent to an arm whose newest answers all failed."""
+    monkeypatch.setattr(expected_dollars, "_FRESH_S", 0.0)
+    limits = {"session_limit": {"turns": 1}, "at_limit": "cheapest", "rewrite": {"by": "off"}}
+    with ScriptedServer(paid_models) as server:
+        service = serve(**models(server.url), conversation=limits, inline=True)
+
+        def ask(model, session):
+            body = {"model": model, "messages": FIRST, "max_tokens": 1000}
+            reply = service.http.post("/v1/chat/completions", json=body, headers={"x-ragbandit-session-id": session})
+            return reply.json().get("ragbandit", {}).get("arm"), server.requests[-1].body["model"]
+
+        assert ask("auto", "s")
+        assert ask("auto", "s") == ("cheap", "cheap")  # before anything is known, broken is asked first
+        assert server.requests[-2].body["model"] == "broken"
+        for number in range(5):
+            ask("arm/broken", f"b{number}")
+        service.router.service.refresh_steps()
+        asked = len(server.requests)
+        assert [ask("auto", "s") for _ in range(6)] == [("cheap", "cheap")] * 6
+        assert len(server.requests) == asked + 6
+
+
+def test_an_arm_of_unknown_price_comes_last(serve):
+    """An arm without prices, which costs $0 by its outcomes, is the cheapest for no turn, and `validate` names it."""
+    limits = {"task_limit": {"turns": 999}, "session_limit": {"turns": 1, "dollars": 9.0}, "at_limit": "cheapest"}
+    with ScriptedServer(paid_models) as server:
+        given = models(server.url, unpriced=("cheap", "broken"))
+        service = serve(**given, conversation={**limits, "rewrite": {"by": "off"}}, inline=True)
+        headers = {"x-ragbandit-session-id": "s"}
+
+        def ask(model):
+            reply = service.http.post("/v1/chat/completions", json={"model": model, "messages": FIRST}, headers=headers)
+            return reply.json()["ragbandit"]["arm"]
+
+        assert ask("arm/cheap") == "cheap"
+        service.router.service.refresh_steps()
+        assert {ask("auto") for _ in range(6)} == {"dear"}
+    found = {one.about: one.what for one in of_settings(service.router.settings)}
+    assert "the price of cheap, broken is not known" in found["conversation.session_limit.dollars"]
+    assert "it is taken for the most expensive arm" in found["conversation.at_limit"]
+    assert "it is never reached: a task ends after" in found["conversation.task_limit.turns"]
+
+
+def test_strangers_do_not_choose_the_arm(serve, monkeypatch):
+    """Outcomes that another tenant reports do not choose the cheapest arm of this tenant; its own outcomes do."""
+    monkeypatch.setattr(expected_dollars, "_FRESH_S", 0.0)
+    arms = {name: {"run_by": "caller"} for name in ("dear", "cheap")}
+    limits = {"session_limit": {"turns": 1}, "at_limit": "cheapest"}
+    service = serve(arms=arms, policy={"name": "uniform"}, conversation=limits)
+    for tenant, dollars in (("ours", (1.0, 0.01)), ("theirs", (0.01, 5.0))):
+        for arm, amount in zip(("dear", "cheap"), dollars, strict=True):
+            spend(service, service.router.route(Query(text="Who?", arms=(arm,), tenant=tenant)).id, amount)
+    service.router.service.refresh_steps()
+    chosen = Counter()
+    for tenant in ("ours", "theirs"):
+        for _ in range(7):
+            chosen[tenant, routed(service.http, session_id="s", tenant=tenant)["arm"]] += 1
+    assert chosen["ours", "cheap"] >= 6
+    assert chosen["theirs", "dear"] >= 6
+
+
+def test_a_report_counts_what_has_reached_a_limit(serve):
+    """The notes of a report count tasks, and questions of sessions, that have reached a limit, by arm."""
+    limits = {"unit": "task", "units": {"route": "task"}, "task_limit": {"turns": 2}, "session_limit": {"dollars": 1.0}}
+    service = serve(arms={"large": {"run_by": "caller"}, "small": {"run_by": "caller"}}, conversation=limits, **DOLLARS)
+    http = service.http
+
+    def ask(session, **more):
+        return http.post("/v1/route", json={"question": QUESTION, "session_id": session, **more})
+
+    reached = Counter()
+    for number in range(6):
+        first = ask(f"s{number}").json()
+        if number < 4:
+            ask(f"s{number}")
+            assert ask(f"s{number}").status_code == 429
+            reached[first["arm"]] += 1
+    dear = ask("dear", unit="turn").json()
+    spend(service, dear["decision_id"], 1.5)
+    assert ask("dear", unit="turn").status_code == 429
+    notes = http.get("/v1/report").json()["notes"]
+    (tasks,) = [note for note in notes if note.startswith("tasks that have reached a limit")]
+    assert sum(reached.values()) == 4
+    assert all(f"{arm} {count} of " in tasks for arm, count in reached.items())
+    (sessions,) = [note for note in notes if note.startswith("questions of sessions that have reached")]
+    assert f"by arm: {dear['arm']} 1 of " in sessions

@@ -3,8 +3,11 @@
 import argparse
 import os
 
+from ragbandit.shared.processes.this_process import cores
+from ragbandit.workers.cli import spin_count
+
 argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__).parse_args()
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the service's own processes
+os.environ.setdefault("GOMP_SPINCOUNT", spin_count(cores=cores()))  # as in the service's own processes
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

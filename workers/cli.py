@@ -14,10 +14,13 @@ from ragbandit.router.cli.lazy_verbs import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.additions import add_fault, offered_beside
 from ragbandit.shared.processes.hung_threads import leave_hung_threads
+from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.version import __version__
 
 _ROUTER: Final = "ragbandit.router.verbs"
 _WORKERS: Final = "ragbandit.workers.verbs"
+#: so few cores leave none for a thread that waits
+_FEW_CORES: Final = 2
 #: verbs of `ragbandit policy` whose functions have the same names
 _POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "resume", "restart", "relearn")
 
@@ -137,12 +140,21 @@ def _root(
     """Per question, the cheapest retrieval strategy that gets it right, learned online."""
 
 
+def spin_count(*, cores: int) -> str:
+    """How often torch's idle threads look for work before they sleep, as GOMP_SPINCOUNT.
+
+    By default they spin for long, which starves other processes on a small machine. With more than two cores, a short
+    spin costs little and saves the time of waking them up. With two, a thread that spins holds the core of the event
+    loop or of a neighbour: sleeping at once costs less processor time, and one question is faster.
+    """
+    return "0" if cores <= _FEW_CORES else "1000"
+
+
 def main() -> None:
-    # torch and numpy read the two variables below when they are imported, which happens later. By default, idle threads
-    # of torch spin for long, which starves other processes on a small machine. Without spinning, each question takes
-    # 2 ms longer. A short spin avoids both costs. Threads of numpy spin for 20 ms after each matrix product, which does
-    # not pay for the small matrices of a router, so numpy gets one thread (docs/machines.md).
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # torch and numpy read the two variables below when they are imported, which happens later. Threads of numpy spin
+    # for 20 ms after each matrix product, which does not pay for the small matrices of a router, so numpy gets one
+    # thread (docs/machines.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", spin_count(cores=cores()))
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if "MALLOC_ARENA_MAX" not in os.environ:
         # Let all threads share two heaps. By default glibc gives each thread a heap, and rarely returns its memory.

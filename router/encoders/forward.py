@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from ragbandit.router.encoders.int8 import Int8Linear, Ranges, rounded_range
 from ragbandit.shared.errors import ConfigError, encodable, missing_package, required_module
+from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.torch_models import device_of, load_encoder, packed_linear, precision_of
 
 if TYPE_CHECKING:
@@ -145,8 +146,7 @@ class Forward(ABC):
         self.precision, self.device = precision, device
         if threads is not None and threads < 1:
             raise ConfigError("must be at least 1", field="encoder.threads")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._threads = default_threads(os.environ, cores=cores) if threads is None else threads
+        self._threads = default_threads(os.environ, cores=cores()) if threads is None else threads
         self._fix_threads()
         self._projection: tuple[Tensor, Tensor] | None = None
         #: linear layers that compute in 8 bits; empty for other precisions
@@ -352,6 +352,9 @@ def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
     By default GNU OpenMP's threads spin while they wait for each other. If other work runs on the same cores, a
     question then takes ten times as long. GOMP_SPINCOUNT, which the `ragbandit` command sets, or OMP_WAIT_POLICY
     shorten the wait. Both are read when torch is loaded. docs/machines.md has measurements.
+
+    The number follows from the machine alone and never from a batch: more threads sum in another order, and a
+    question's features must not depend on its neighbours.
     """
     spins = environment.get("GOMP_SPINCOUNT", "")
     if spins:

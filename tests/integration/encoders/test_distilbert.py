@@ -232,6 +232,20 @@ def test_wrong_settings_name_themselves(tiny, wrong):
 
 
 @pytest.mark.models
+@pytest.mark.parametrize(("cores", "threads", "expected"), [(2, None, 2), (2, 1, 1), (16, None, 4), (16, 1, 1)])
+def test_a_set_number_of_threads_comes_before_the_default(tiny, monkeypatch, cores, threads, expected):
+    """A forward pass has the threads of the setting, or as many as suit the cores, whatever a batch holds."""
+    import torch
+
+    monkeypatch.setenv("GOMP_SPINCOUNT", "0")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(cores), raising=False)
+    encoder = tiny(threads=threads)
+    for texts in (["Who?"], QUESTIONS * 8):
+        encoder.encode(texts)
+        assert encoder._thread.submit(torch.get_num_threads).result() == expected
+
+
+@pytest.mark.models
 def test_missing_parameters_are_a_config_error(tmp_path: Path):
     """A DistilBERT folder whose weights lack a layer is refused by name."""
     from safetensors.numpy import load_file, save_file

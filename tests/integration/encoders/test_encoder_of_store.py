@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sqlalchemy import select, update
 
@@ -93,6 +94,23 @@ def test_another_processor_has_the_same_encoder(store, other_torch):
         verdict, there = other_torch.call(learned_elsewhere, settings)
         assert_compared(verdict, router.verify(deep=True))
         assert (there, verdict.updates) == (hashed, 6)
+
+
+def test_a_store_made_with_two_threads_verifies_with_one(store, other_torch):
+    """A store goes on if a release or a setting changes the number of threads: features differ by rounding at most, the
+    policy is its ledger's, and another processor, which has one thread, verifies it and learns on.
+    """
+    texts = [f"Which boat of {number} came first, and who sailed her?" for number in range(40)]
+    with store(model=tiny_encoder(), threads=2) as router:
+        hashed, features = teach(router), router.encoder.encode(texts)
+    with store(model=tiny_encoder(), threads=1) as router:
+        np.testing.assert_allclose(router.encoder.encode(texts), features, atol=1e-3)  # docs/machines.md
+        assert_compared(router.verify(deep=True))
+        assert goes_on(router, hashed=hashed, learned=6)
+        settings = router.settings.model_copy(update={"data_dir": str(Path("data").absolute())})
+        verdict, there = other_torch.call(learned_elsewhere, settings)
+        assert_compared(verdict, router.verify(deep=True))
+        assert (there, verdict.updates) == (hashed, 7)
 
 
 def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(store, without_torch, caplog):

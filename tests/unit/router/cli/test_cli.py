@@ -17,7 +17,7 @@ from ragbandit.router.cli import progress as progress_module
 from ragbandit.shared.additions import additions
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.workers.cli import app
+from ragbandit.workers.cli import app, spin_count
 from tests.support.additions import needs
 from tests.support.cases import every_case
 
@@ -224,3 +224,9 @@ def test_validate_names_the_missing_package(whole, monkeypatch, text, package, e
     done = whole(text, "validate", bare=text.startswith("encoder"))
     assert done.exit_code == 2
     assert f"the package {package} is missing (pip install '.[{extra}]' in a clone of the repository" in done.output
+
+
+@pytest.mark.parametrize(("cores", "spins"), [(1, "0"), (2, "0"), (3, "1000"), (64, "1000")])
+def test_idle_threads_of_torch_spin_only_where_cores_are_left(cores, spins):
+    """On one or two cores, threads of torch that wait sleep at once; with more, they look for work for a short time."""
+    assert spin_count(cores=cores) == spins

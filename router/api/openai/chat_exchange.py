@@ -35,8 +35,9 @@ from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.tasks import open_turn
 from ragbandit.router.serving.prices import budget_factor
+from ragbandit.router.storage.access.turn_sums import REACHED
 from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, EarlierTurn, earlier_turn
-from ragbandit.shared.errors import Conflict, NotReady, RagBanditError
+from ragbandit.shared.errors import Conflict, LimitReached, NotReady, RagBanditError
 from ragbandit.shared.types import (
     DERIVED,
     MOST_FACTOR,
@@ -140,10 +141,11 @@ class ChatExchange:
             return query, False
         try:
             decision, _ = await decide(self.request, query, run_by="worker")
-        except Conflict as error:
-            if error.field not in (RESULTS, ANSWER):
+        except (Conflict, LimitReached) as error:
+            if error.field not in (RESULTS, ANSWER, REACHED):
                 raise
-            return await self._decide()  # another request has meanwhile brought the results, or continued the answer
+            # Another request has meanwhile brought the results, continued the answer, or reached the limit.
+            return await self._decide()
         return decision, query.id is None or query.request.get(NAMED_ID) is False
 
     async def _whole_query(self) -> Query | Decision:

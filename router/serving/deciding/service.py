@@ -238,7 +238,8 @@ class RouteService:
         for tries_left in reversed(range(_TRIES)):
             again = []
             for place, result in enumerate(results):
-                if isinstance(result, RagBanditError) and result.field in (TAKEN, OUTDATED, REACHED):
+                fields = (TAKEN, OUTDATED) if questions[place].query.forced else (TAKEN, OUTDATED, REACHED)
+                if isinstance(result, RagBanditError) and result.field in fields:
                     again.append(place)
             if not again:
                 break

@@ -184,7 +184,7 @@ def _refusal(decision: Decision, limits: Sequence[SpendLimit], *, sums: _Sums) -
             return limit.refusal
         if not limit.moves:
             return refusal_of(replace(limit, used=used), limits=decision.query.turn_limits)
-        if not (limit.is_reached or decision.query.forced):
+        if not limit.is_reached:
             return refusal_of(replace(limit, used=used), limits=decision.query.turn_limits, field=REACHED)
     return None
 

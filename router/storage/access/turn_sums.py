@@ -37,7 +37,8 @@ from ragbandit.shared.types import DIED, Cost, Decision, DecisionId, SpenderKind
 
 #: maximum number of turns that are counted; of longer sessions the newest count
 MOST_TURNS: Final = 10_000
-#: `field` of the error of a question whose limit was reached while it was decided: the service decides it again
+#: `field` of the error of a question whose limit was reached while it was decided: the service decides it again, and
+#: results of tools are read again, as a turn that may leave its arm
 REACHED: Final = "limit"
 _OF_TASK: Final = "id IN (SELECT id FROM decisions WHERE turn_of = ? UNION ALL SELECT ?)"
 _OF_SESSION: Final = "session = ? AND tenant = ? AND api_key = ?"

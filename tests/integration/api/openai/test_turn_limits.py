@@ -1,6 +1,7 @@
 """Limits of a task and of a session over HTTP, and the header that names the arm."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -128,6 +129,24 @@ def test_a_limit_moves_loops_and_turns(chats, monkeypatch, unit):
     named = world.send("/v1/chat/completions", {"model": "arm/large", "messages": FIRST}, **headers)
     assert named.status_code == 200, named.text  # a named arm is no part of a task
     assert router.verify().ok
+
+
+def test_results_may_leave_their_arm_if_the_limit_is_reached_meanwhile(chats, monkeypatch):
+    """If another gateway reaches the limit before results of tools are stored, the limit chooses their arm."""
+    world = chats(calls=True, unit="turn", at_limit="cheapest", session_limit={"turns": 2})
+    headers = {"x-ragbandit-session-id": "s"}
+    first, store = world.post(FIRST, tools=TOOLS, headers=headers), world.router.store
+    add, others = store.add_decisions, [replace(first, id="other", query=replace(first.query, id="other", limits=()))]
+
+    def add_after_another(group, **more):
+        if others:
+            (stored,) = add([others.pop()])
+            assert stored.id == "other"
+        return add(group, **more)
+
+    monkeypatch.setattr(store, "add_decisions", add_after_another)
+    second = world.post([*FIRST, CALL, RESULT], tools=TOOLS, headers=headers)
+    assert (others, second.turn_of, second.arm_by, second.query.forced) == ([], first.id, "limit", False)
 
 
 def test_a_named_arm_cannot_be_replaced(serve):

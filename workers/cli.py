@@ -19,7 +19,7 @@ from ragbandit.shared.version import __version__
 
 _ROUTER: Final = "ragbandit.router.verbs"
 _WORKERS: Final = "ragbandit.workers.verbs"
-#: so few cores leave none for a thread that waits
+#: up to this number of cores, a thread of torch that waits must not spin
 _FEW_CORES: Final = 2
 #: verbs of `ragbandit policy` whose functions have the same names
 _POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "resume", "restart", "relearn")

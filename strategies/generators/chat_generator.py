@@ -97,6 +97,10 @@ class ChatCall(PromptCall):
             fields, self._ignored, self._fitted = await READING.read(size, self._fields)
         return fields
 
+    def written(self, fields: Mapping[str, Any]) -> bytes:
+        """The body of the request, in which what came from the client is not encoded again."""
+        return self.conversation.encoding.body(fields)
+
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
         """The request without what this error refuses, for another attempt; None if the error is final."""
         fewer = super().without_refused(fields, error=error)

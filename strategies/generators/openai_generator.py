@@ -26,6 +26,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_ur
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.token_usage import CHARACTERS, Tokens, used_tokens
 from ragbandit.shared.reading.thread import UnendedReading
+from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Cost
@@ -124,7 +125,9 @@ class OpenAiGenerator(Generator):
     def pieces(self, fields: Mapping[str, Any], *, call: "PromptCall") -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
         reply = call.reply
-        return reply_pieces(self._connected(), fields, read=reply.read, budget=reply.budget, joins=True)
+        return reply_pieces(
+            self._connected(), fields, read=reply.read, budget=reply.budget, joins=True, write=call.written
+        )
 
     def log_refusal(self, name: str, *, action: str) -> None:
         """Log what the server has refused, as a warning at its first refusal. action: what is done about it."""
@@ -342,6 +345,10 @@ class PromptCall:
     async def fields(self) -> dict[str, Any]:
         """The fields of the request."""
         return self._generator.prompt_fields(self.request, streams=self.is_streamed)
+
+    def written(self, fields: Mapping[str, Any]) -> bytes:
+        """The body of the request."""
+        return json_bytes(fields)
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
         """The request without what this error refuses, for another attempt; None if the error is final."""

@@ -13,7 +13,7 @@ from ragbandit.router.api.dependencies import IdempotencyKey, router_of
 from ragbandit.router.api.door import Door
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
-from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable_value
+from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable_field
 from ragbandit.router.api.openai.requests import LONGEST_USER, ChatQuestion, OpenAIBody, chat_question, configured
 from ragbandit.router.api.reading import read_body
 from ragbandit.router.api.routes import Endpoints
@@ -23,6 +23,7 @@ from ragbandit.router.api.security.rules import CHAT, TEXTS
 from ragbandit.router.serving.abilities import NEEDS, TOKENS
 from ragbandit.router.serving.checks.questions import checked_session, checked_text
 from ragbandit.shared.types import Conversation, Json
+from ragbandit.shared.types.encodings import Encoding
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
 _MESSAGE: Final = message_schema(roles=("user", "assistant"), texts=("text",))
@@ -43,14 +44,17 @@ class MessagesBody(OpenAIBody):
     `document`, `search_result`, `tool_use`, `tool_result`, `thinking`. Other blocks, and tools that Anthropic runs
     itself, need an arm whose generator is `anthropic`."""
 
-    def fields(self) -> dict[str, Any]:
-        """The parameters for a model. Raises InvalidInput for values that JSON cannot express."""
-        return {name: storable_value(value, field=name) for name, value in self.sent_fields.items() if name not in OWN}
+    def fields(self) -> tuple[dict[str, Any], Encoding]:
+        """Returns (the parameters for a model, their JSON). Raises InvalidInput for values that JSON cannot express."""
+        sent = {name: value for name, value in self.sent_fields.items() if name not in OWN}
+        checked = {name: storable_field(value, field=name) for name, value in sent.items()}
+        encoding = Encoding.joined(one for _, one in checked.values())
+        return {name: value for name, (value, _) in checked.items()}, encoding
 
 
 def message_question(request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
     """Read a request for a message. key: header Idempotency-Key. Raises as `chat_question`."""
-    fields, passed = body.fields(), bool(router_of(request).service.passing)
+    (fields, encoding), passed = body.fields(), bool(router_of(request).service.passing)
     sent, foreign = chat_of(fields, joined=True)
     others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
     chat = read_chat(sent, passed=passed, others=others)
@@ -66,7 +70,7 @@ def message_question(request: Request, body: MessagesBody, *, key: str | None) -
         fields.pop(name, None)
         value = question.query.conversation.fields.get(name)
         fields |= {} if value is None else {name: value}
-    conversation = Conversation(fields=fields, dialect=DIALECT, headers=headers)
+    conversation = Conversation(fields=fields, dialect=DIALECT, headers=headers, encoding=encoding)
     return replace(question, query=replace(question.query, conversation=conversation))
 
 
@@ -106,7 +110,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
 )
 async def count_tokens(body: MessagesBody, request: Request) -> Response:
     """Estimate the tokens of a request, as the decision does. No model is asked."""
-    chat = await read_body(request, lambda: read_chat(chat_of(body.fields(), joined=True)[0], passed=True))
+    chat = await read_body(request, lambda: read_chat(chat_of(body.fields()[0], joined=True)[0], passed=True))
     return JsonReply({"input_tokens": chat.facts[TOKENS]})
 
 

@@ -75,7 +75,9 @@ class AnthropicGenerator(ChatGenerator):
             for chunk in chunks.of(value):
                 yield from reply.read(chunk)
 
-        return reply_pieces(self._connected(), fields, read=read, budget=reply.budget, headers=headers)
+        return reply_pieces(
+            self._connected(), fields, read=read, budget=reply.budget, headers=headers, write=call.written
+        )
 
     def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], Fitted]:
         """A chat completion as a request for Messages."""

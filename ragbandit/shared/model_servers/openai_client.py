@@ -197,6 +197,7 @@ async def reply_pieces(
     budget: ReadBudget | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
     joins: bool = False,
+    write: Callable[[Mapping[str, Any]], bytes] = json_bytes,
 ) -> AsyncIterator[list[_Piece]]:
     """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `read` makes of the
     values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
@@ -205,7 +206,7 @@ async def reply_pieces(
     contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
     those of `read`, after the pieces before.
     """
-    reply = await server.post(json_bytes(fields), headers=headers)
+    reply = await server.post(write(fields), headers=headers)
     reader, unturned = EventReader(budget, joins=joins), 0
     try:
         chunks = _chunks(reply)

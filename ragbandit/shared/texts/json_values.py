@@ -50,6 +50,13 @@ def json_bytes(value: object) -> bytes:
     return _ENCODER.encode(value).encode()
 
 
+def sorted_json_bytes(value: object) -> bytes | None:
+    """As `json_bytes`, with sorted names; None for a value that only Python's encoder writes."""
+    with suppress(ValueError, TypeError, RecursionError):
+        return encoder()(_sorted(value))
+    return None
+
+
 @cache
 def encoder() -> Callable[[object], bytes]:
     """Pydantic's encoder; one that refuses every value in a client's environment without pydantic."""
@@ -62,6 +69,20 @@ def encoder() -> Callable[[object], bytes]:
 
 def _refuse(_value: object) -> bytes:
     raise ValueError("pydantic is not installed")
+
+
+def _sorted(value: object) -> object:
+    """The value with sorted names. Raises TypeError if it is not plain."""
+    if type(value) is dict:
+        names = sorted(value)
+        if names and type(names[0]) is not str:  # with a text no value of another type can be sorted
+            raise TypeError
+        return {name: one if type(one := value[name]) in _ALIKE else _sorted(one) for name in names}
+    if type(value) is list:
+        return [one if type(one) in _ALIKE else _sorted(one) for one in value]
+    if not _is_plain(value):
+        raise TypeError
+    return value
 
 
 def _is_plain(value: object) -> bool:

@@ -1,7 +1,8 @@
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
+from ragbandit.shared.types.encodings import Encoding
 from ragbandit.shared.types.names import Json
 
 
@@ -12,18 +13,20 @@ class Conversation:
     fields: messages and parameters as they came, without those of this service
     dialect: form of the fields: a name of DIALECTS (ragbandit/shared/dialects/registry.py)
     headers: headers of the client for servers of the same dialect
+    encoding: the JSON of parts of the fields, as far as it was made
     """
 
     fields: Mapping[str, Json] = field(default_factory=dict)
     dialect: str = "chat"
     headers: Mapping[str, str] = field(default_factory=dict)
+    encoding: Encoding = field(default_factory=Encoding, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.fields)
 
     def having(self, fields: Mapping[str, Json]) -> Self:
         """The same conversation with these fields."""
-        return type(self)(fields=fields, dialect=self.dialect, headers=self.headers)
+        return replace(self, fields=fields)
 
 
 #: the conversation of a question that came without one

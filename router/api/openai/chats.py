@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal
 
@@ -16,9 +17,9 @@ from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
-from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Json, Message
+from ragbandit.shared.types.encodings import Encoding, KnownParts
 
 #: fields that never pass: the service's own, and the handling of streams
 OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", *BOUNDS})
@@ -73,6 +74,8 @@ class Chat:
     sent: Mapping[str, Any]
     #: entries for `Query.request`
     facts: Mapping[str, Json]
+    #: the JSON of `sent`
+    encoding: Encoding
 
 
 def read_chat(
@@ -94,9 +97,9 @@ def read_chat(
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
-    whole = _storable_fields(sent, at=at)
+    whole, encoding = _storable_fields(sent, at=at)
     messages, needs = whole["messages"], _needs(whole)
-    reader = _Reader(needs=needs)
+    reader = _Reader(needs=needs, encoding=encoding)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     if reader.faults and not passed:
         raise reader.faults[0]
@@ -117,28 +120,42 @@ def read_chat(
     if offered and "tools" not in needs:
         facts[OPTIONAL] = ["tools"]
     if passed:
-        fields = [value for name, value in whole.items() if name != "messages"]
-        facts[TOKENS] = reader.tokens + estimated_tokens(json.dumps(fields, ensure_ascii=False))
+        facts[TOKENS] = reader.tokens + _parameter_tokens(whole, encoding=encoding)
         given = {name: value for name, value in whole.items() if value is not None}
         if others is not None:
             facts[CHAT_HASH] = body_hash([messages, others])
         elif len(given) > 1 or needs or results:
             facts[CHAT_HASH] = body_hash(given)  # also differs if only the parameters differ
-    return Chat(turns=tuple(texts), sent=whole, facts=facts)
+    return Chat(turns=tuple(texts), sent=whole, facts=facts, encoding=encoding)
 
 
-def _storable_fields(sent: Mapping[str, Any], *, at: str) -> dict[str, Any]:
-    """The fields for the model. Servers refuse empty lists of stop strings or tools, and a choice without tools."""
-    has_tools, whole = any(map(sent.get, _TOOLS)), dict[str, Any]()
+def _storable_fields(sent: Mapping[str, Any], *, at: str) -> tuple[dict[str, Any], Encoding]:
+    """Returns (the fields for the model, their JSON). Servers refuse empty lists of stop strings or tools, and a choice
+    without tools.
+    """
+    has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
         says_nothing = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)
         if name in OWN or says_nothing or (name in _LISTS and value == []):
             continue
         if name not in TOKEN_LIMITS:
-            whole[_repaired(name)] = storable_value(value, field=at if name == "messages" else name)
+            value, encoding = storable_field(value, field=at if name == "messages" else name)
+            whole[_repaired(name)] = value
+            encodings.append(encoding)
         elif (limit := token_limit(value, field=name)) is not None or value is None:
             whole[name] = limit
-    return whole
+    return whole, Encoding.joined(encodings)
+
+
+def _parameter_tokens(fields: Mapping[str, Any], *, encoding: Encoding) -> int:
+    """Estimated tokens of the fields besides the messages."""
+    values = [value for name, value in fields.items() if name != "messages"]
+    digest = encoding.digest_of(values)
+    tokens = _KNOWN_TOKENS.get(digest)
+    if tokens is None:
+        tokens = estimated_tokens(json.dumps(values, ensure_ascii=False))
+        _KNOWN_TOKENS.put(digest, tokens)
+    return tokens
 
 
 def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
@@ -186,15 +203,25 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
 #: NUL and halves of surrogate pairs, which databases refuse, and NUL in JSON
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 _NUL: Final = b"\\u0000"
+#: digest of a message, or of the other fields of a chat -> its estimated tokens
+_KNOWN_TOKENS: Final = KnownParts[int](most=20_000)
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def storable_value(value: Any, *, field: str) -> Any:
     """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for a value that JSON cannot express."""
+    return storable_field(value, field=field)[0]
+
+
+def storable_field(value: Any, *, field: str) -> tuple[Any, Encoding]:
+    """Returns (the value as `storable_value` makes it, its JSON). Raises InvalidInput as that."""
     try:
-        return _repaired(value) if _NUL in json_bytes(value) else value
-    except UnicodeEncodeError:  # half a surrogate pair
-        return _repaired(value)
+        with suppress(UnicodeEncodeError):  # half a surrogate pair
+            encoding = Encoding.of(value)
+            if not encoding.contains(_NUL):
+                return value, encoding
+        mended = _repaired(value)
+        return mended, Encoding.of(mended)
     except RecursionError:
         raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="nest it less deeply") from None
     except ValueError:
@@ -218,8 +245,8 @@ class _Reader:
     tokens: estimate for texts and calls, without images, audio and files, whose size does not predict their tokens.
     """
 
-    def __init__(self, *, needs: set[str]) -> None:
-        self._needs = needs
+    def __init__(self, *, needs: set[str], encoding: Encoding) -> None:
+        self._needs, self._encoding = needs, encoding
         self.faults: list[InvalidInput] = []
         self.tokens = 0
 
@@ -239,9 +266,17 @@ class _Reader:
         elif content is not None:  # an assistant that called a tool sends null
             fault = f'"{at}.content" must be text or a list of parts'
             self.faults.append(InvalidInput(fault, field=f"{at}.content", remedy="send a string"))
-        calls = message.get("tool_calls")
-        self.tokens += estimated_tokens(text + (_ENCODER.encode(calls) if calls else ""))
+        self.tokens += self._tokens(message, text=text)
         return None if our_role is None else Message(role=our_role, text=text)
+
+    def _tokens(self, message: Mapping[str, Any], *, text: str) -> int:
+        digest, calls = self._encoding.digest(message), message.get("tool_calls")
+        tokens = None if digest is None else _KNOWN_TOKENS.get(digest)
+        if tokens is None:
+            tokens = estimated_tokens(text + (_ENCODER.encode(calls) if calls else ""))
+            if digest is not None:
+                _KNOWN_TOKENS.put(digest, tokens)
+        return tokens
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
         """The part as text. asks: True in a user's message; in others a part without text is "", not a fault."""

@@ -294,7 +294,9 @@ def chat_question(
         sent |= {"metadata": others} if others else {}
     origin = [tenant, caller.key, None if headers.session == session else headers.session]
     begin, start = earlier or (body_hash(origin), 0)
-    conversation, calls, answered = hash_conversation(chat.sent["messages"], begin=begin, start=start)
+    conversation, calls, answered = hash_conversation(
+        chat.sent["messages"], begin=begin, start=start, encoding=chat.encoding
+    )
     more = {"metadata": dict(metadata), RATED_MESSAGE: headers.message, "agent": headers.agent}
     more["asked_model"] = None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE)
     entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})
@@ -313,7 +315,7 @@ def chat_question(
         unit=unit,
         api_key=caller.key,
         request=entries,
-        conversation=Conversation(fields=sent),
+        conversation=Conversation(fields=sent, encoding=chat.encoding),
     )
     return ChatQuestion(query=query, turns=chat.turns, calls=calls, answered=answered, streamed=bool(body.stream))
 

@@ -7,24 +7,31 @@ reminders: system messages that follow other messages, which clients add, move a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from functools import partial
+from itertools import groupby, takewhile
 from typing import Any, Final
 
 from ragbandit.router.storage.decisions.continuing import calls_key
 from ragbandit.router.storage.rows.conversion import body_hash
+from ragbandit.shared.types.encodings import Encoding, KnownParts
 
 _SYSTEM: Final = ("system", "developer")
 #: maximum number of messages of an assistant that are taken for parts of one answer
 _MOST_PARTS: Final = 16
+#: (hash of a conversation, digests of the messages that follow) -> hash with them, and the most of such results
+_KNOWN_HASHES: Final = KnownParts[str](most=10_000)
+_MOST_RESULTS: Final = 16
 
 
 def hash_conversation(
-    messages: Sequence[Any], *, begin: str, start: int = 0
+    messages: Sequence[Any], *, begin: str, encoding: Encoding, start: int = 0
 ) -> tuple[str, tuple[str, ...], str | None]:
-    """Hash a conversation. begin: hash of the messages before the index `start`. Returns (hash, keys of the tool calls
-    that the conversation may continue, see `continued_answers`; the `answer_key` of the last answer, which is the hash
-    up to it, or its `calls_key` if it has calls; None if there is none, or if results of tools end the messages).
+    """Hash a conversation. begin: hash of the messages before the index `start`. encoding: has the messages, so that
+    what was hashed before is looked up. Returns (hash, keys of the tool calls that the conversation may continue, see
+    `continued_answers`; the `answer_key` of the last answer, which is the hash up to it, or its `calls_key` if it has
+    calls; None if there is none, or if results of tools end the messages).
     """
+    folded = partial(_folded, encoding=encoding)
     answers = [(at, calls) for at, calls in continued_answers(messages) if at >= start]
     kept, has_turn = list[Any](), False
     for message in messages:
@@ -33,17 +40,17 @@ def hash_conversation(
         has_turn = has_turn or is_turn
     keys, state, at = list[str | None](), begin, start
     for caller, calls in reversed(answers):
-        state, at = _folded(kept[at:caller], state=state), caller
+        state, at = folded(kept[at:caller], state=state), caller
         keys.append(calls_key(state, calls))
     answered = None
     if not answers:
         places = [place for place, message in enumerate(kept) if message.get("role") == "assistant" and place >= at]
         if places:
-            before = _folded(kept[at : places[-1]], state=state)
+            before = folded(kept[at : places[-1]], state=state)
             at, calls = places[-1] + 1, _call_ids(kept[places[-1]])
-            state = _folded(kept[places[-1] : at], state=before)
+            state = folded(kept[places[-1] : at], state=before)
             answered = calls_key(before, calls) if calls else state
-    return _folded(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
+    return folded(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
 
 
 def continued_answers(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
@@ -87,19 +94,26 @@ def _call_ids(message: Mapping[str, Any]) -> list[str]:
     return [_text(call.get("id")) if isinstance(call, dict) else "" for call in calls]
 
 
-def _folded(messages: Sequence[Mapping[str, Any]], *, state: str) -> str:
+def _folded(messages: Sequence[Mapping[str, Any]], *, state: str, encoding: Encoding) -> str:
     """The hash of a whole conversation. state: hash of its first messages; messages: those that follow, or {}."""
-    rows, results = list[list[str]](), list[list[str]]()
-    for message in filter(None, messages):
-        row = _comparable(message)
-        if row[0] == "tool":
-            results.append(row)
-            continue
-        if results:  # their order does not count
-            rows += sorted(results)
-            results = []
-        rows.append(row)
-    for row in [*rows, *sorted(results)]:
+    for is_result, group in groupby(filter(None, messages), key=_is_result):
+        for step in [list(group)] if is_result else zip(group):
+            digests = [encoding.digest(message) for message in step]
+            key = None if None in digests or len(digests) > _MOST_RESULTS else (state, *digests)
+            known = None if key is None else _KNOWN_HASHES.get(key)
+            state = _followed(step, state=state) if known is None else known
+            if known is None and key is not None:
+                _KNOWN_HASHES.put(key, state)
+    return state
+
+
+def _is_result(message: Mapping[str, Any]) -> bool:
+    return str(message.get("role")) == "tool"
+
+
+def _followed(step: Sequence[Mapping[str, Any]], *, state: str) -> str:
+    """The hash of a conversation with one more message, or with more results, whose order does not count."""
+    for row in sorted(map(_comparable, step)):
         state = body_hash([state, *row]) if any(row[1:]) else state
     return state
 

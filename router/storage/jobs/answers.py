@@ -26,7 +26,7 @@ from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.store_clock import CLOCK
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.processes.this_process import ProcessIdentity
-from ragbandit.shared.types import NO_CONVERSATION, ArmName, Conversation, Decision, DecisionId, Json
+from ragbandit.shared.types import NO_CONVERSATION, ArmName, Conversation, Decision, DecisionId
 
 #: keys of a job's facts: fields, dialect and headers of a conversation
 _FIELDS, _DIALECT, _HEADERS = "chat", "dialect", "headers"
@@ -97,18 +97,19 @@ def enqueue(
                 "claimed_until": row["now"] + CLAIM_S if decision.id in claims else None,
                 "api_key": decision.query.api_key,
                 "reserved": units(reserved.get(decision.id, 0.0)),
-                "facts": canonical(_conversation_facts(decision.query.conversation)),
+                "facts": _conversation_json(decision.query.conversation),
             }
             for turn, decision in enumerate(group, start=first)
         ]
     insert_rows(connection, jobs, rows)
 
 
-def _conversation_facts(conversation: Conversation) -> dict[str, Json]:
-    """The facts of a job."""
+def _conversation_json(conversation: Conversation) -> str:
+    """The facts of a job, as JSON."""
     if not conversation:
-        return {}
-    return {_FIELDS: conversation.fields, _DIALECT: conversation.dialect, _HEADERS: conversation.headers}
+        return "{}"
+    facts = canonical({_DIALECT: conversation.dialect, _HEADERS: conversation.headers})
+    return f'{{"{_FIELDS}":{conversation.encoding.body(conversation.fields).decode()},{facts[1:]}'
 
 
 def _conversation(facts: Mapping[str, Any]) -> Conversation:

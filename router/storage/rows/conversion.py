@@ -21,6 +21,7 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, 
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.texts.formats import number_or_name
+from ragbandit.shared.texts.json_values import sorted_json_bytes
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
@@ -167,8 +168,11 @@ def body_hash(body: object, *, errors: Literal["surrogatepass", "replace"] = "su
 
     errors: what lone surrogates become; "replace" gives question marks, as in stored texts
     """
-    # Lone surrogates from Python callers are accepted here, since later checks raise a better error for them.
-    digest = hashlib.sha256(canonical(body).encode("utf-8", errors)).digest()
+    data = sorted_json_bytes(body)
+    if data is None:
+        # Lone surrogates from Python callers are accepted here, since later checks raise a better error for them.
+        data = canonical(body).encode("utf-8", errors)
+    digest = hashlib.sha256(data).digest()
     return b2a_base64(digest, newline=False).rstrip(b"=").decode()
 
 

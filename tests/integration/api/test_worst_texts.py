@@ -99,12 +99,13 @@ class Work:
 
     def __init__(self, monkeypatch) -> None:
         self.count, self._monkeypatch = 0, monkeypatch
-        encode, parse = json.JSONEncoder.encode, json_values.parser()
+        encode, parse, write = json.JSONEncoder.encode, json_values.parser(), json_values.encoder()
         self._patched = [
             (json, "loads", self._parsing(json.loads)),
             (json.JSONEncoder, "encode", lambda one, value: self._written(encode(one, value))),
             (values, "to_json", lambda *given, to=values.to_json, **more: self._written(to(*given, **more))),
             (json_values, "parser", lambda: self._parsing(parse)),
+            (json_values, "encoder", lambda: lambda value: self._written(write(value))),
         ]
 
     def _written(self, text):

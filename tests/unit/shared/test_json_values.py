@@ -8,7 +8,7 @@ import struct
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.shared.texts.json_values import json_bytes, json_value
+from ragbandit.shared.texts.json_values import json_bytes, json_value, sorted_json_bytes
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["\ud83d", "a\udc00b"]),
@@ -61,6 +61,10 @@ def _nested(levels, *, kind):
     return value
 
 
+def _python_sorted(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False, sort_keys=True).encode()
+
+
 def _written(write, value):
     try:
         return write(value)
@@ -79,12 +83,13 @@ def test_bytes_are_those_of_the_standard_library(value):
 
 
 def test_rare_values_are_written_as_the_standard_library_writes_them():
-    """Numbers of every size, control characters, half characters and values that are no JSON are written or refused
+    """Numbers of every size, control characters, half characters and values of other types are written or refused
     alike, alone and in lists and objects.
     """
     for value in _RARE:
         for one in (value, [1, value], {"a": [value]}):
             assert _written(json_bytes, one) == _written(_python, one)
+            assert sorted_json_bytes(one) in (None, _written(_python_sorted, one))
 
 
 @pytest.mark.parametrize("kind", [list, dict])
@@ -93,3 +98,15 @@ def test_deep_values_are_written_as_the_standard_library_writes_them(levels, kin
     """Values of more levels than the fast encoder writes are written or refused by Python's."""
     value = _nested(levels, kind=kind)
     assert _written(json_bytes, value) == _written(_python, value)
+
+
+@given(_JSON)
+def test_sorted_bytes_are_those_of_the_standard_library(value):
+    """What is written with sorted names is written as Python's encoder writes it."""
+    assert sorted_json_bytes(value) in (None, _written(_python_sorted, value))
+
+
+def test_a_conversation_is_written_with_sorted_names():
+    """Objects in lists and objects get sorted names, as their hashes need it."""
+    value = {"b": [{"d": 1, "c": [0.5, {"f": None, "e": "é"}]}], "a": True}
+    assert sorted_json_bytes(value) == '{"a":true,"b":[{"c":[0.5,{"e":"é","f":null}],"d":1}]}'.encode()

@@ -5,7 +5,9 @@ import copy
 import pytest
 
 from ragbandit.router.api.openai.tool_loops import hash_conversation
+from ragbandit.shared.types.encodings import Encoding
 
+NOT_ENCODED = Encoding()
 CALLS = [{"id": key, "type": "function", "function": {"name": "tide", "arguments": "{}"}} for key in ("c-1", "c-2")]
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -18,8 +20,15 @@ CHAT = [
 ]
 
 
+def hashes(messages, *, begin="a caller", start=0, encoding=NOT_ENCODED):
+    return hash_conversation(messages, begin=begin, start=start, encoding=encoding)
+
+
 def keys(messages, *, begin="a caller"):
-    return hash_conversation(messages, begin=begin)[1]
+    """The keys of the calls, which an encoding does not change, be the messages new or known."""
+    found, encoding = hashes(messages, begin=begin), Encoding.of(messages)
+    assert hashes(messages, begin=begin, encoding=encoding) == hashes(messages, begin=begin, encoding=encoding) == found
+    return found[1]
 
 
 def key(messages, *, begin="a caller"):
@@ -99,9 +108,9 @@ def test_what_cannot_be_told_apart_finds_nothing(name):
 def test_the_caller_counts_and_a_stored_beginning_does():
     """Another caller finds other calls; a hash of stored messages stands for them."""
     assert key(CHAT, begin="another") != key(CHAT)
-    stored, *_ = hash_conversation(CHAT[:5], begin="a caller")
-    whole, (last,), _ = hash_conversation([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5)
-    assert (whole, last) == (hash_conversation(CHAT, begin="a caller")[0], key(CHAT))
+    stored, *_ = hashes(CHAT[:5])
+    whole, (last,), _ = hashes([{"role": "system", "content": "other"}, *CHAT[1:]], begin=stored, start=5)
+    assert (whole, last) == (hashes(CHAT)[0], key(CHAT))
 
 
 PARTS = {

@@ -1,0 +1,116 @@
+"""The JSON of what a client sent for a model, made once where it is read: the check of its characters, hashes, the job
+and the request to a server use it.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Self, TypeVar
+
+from ragbandit.shared.texts.json_values import json_bytes
+
+_Value = TypeVar("_Value")
+
+#: most members of a list that are parts of their own: an entry takes about 300 bytes besides its JSON
+_MOST_PARTS: Final = 4_096
+_UNKNOWN: Final = (object(), b"")
+# With a secret of this process, so that nobody can find out by a digest what another caller has sent.
+_SECRET: Final = hashlib.sha256(os.urandom(32))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The JSON of parts of a conversation: of each object in a list, as a message or a tool, and of other fields whole.
+
+    A part is found by its identity, so a changed copy of it is encoded again. Parts must not be changed in place.
+    """
+
+    #: identity of a part -> (the part, its JSON)
+    _parts: Mapping[int, tuple[Any, bytes]] = field(default_factory=dict)
+    #: identity of a part -> its digest, made when it is asked for
+    _digests: dict[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Encode the parts of a field. Raises as `json_bytes`."""
+        parts = value if _has_parts(value) else [value]
+        return cls({id(part): (part, json_bytes(part)) for part in parts})
+
+    @classmethod
+    def joined(cls, encodings: Iterable[Self]) -> Self:
+        """One encoding with the parts of all."""
+        parts = dict[int, tuple[Any, bytes]]()
+        for one in encodings:
+            parts.update(one._parts)  # noqa: SLF001 - its own class
+        return cls(parts)
+
+    def contains(self, data: bytes) -> bool:
+        """Whether the JSON of a part has these bytes."""
+        return any(data in encoded for _, encoded in self._parts.values())
+
+    def json(self, value: object) -> bytes:
+        """The JSON of a field, whose unknown parts are encoded now. Raises as `json_bytes`."""
+        part, data = self._parts.get(id(value), _UNKNOWN)
+        if part is value:
+            return data
+        if not isinstance(value, list) or not _has_parts(value):
+            return json_bytes(value)
+        return b"[%b]" % b",".join([self._part(one) for one in value])
+
+    def body(self, fields: Mapping[str, Any]) -> bytes:
+        """The JSON of an object with these fields. Raises as `json_bytes`."""
+        return b"{%b}" % b",".join([b"%b:%b" % (json_bytes(name), self.json(value)) for name, value in fields.items()])
+
+    def digest(self, part: object) -> bytes | None:
+        """The digest of a part, by which only this process may look something up; None if the part is not known."""
+        known, data = self._parts.get(id(part), _UNKNOWN)
+        if known is not part:
+            return None
+        if id(part) not in self._digests:
+            self._digests[id(part)] = _digest(data)
+        return self._digests[id(part)]
+
+    def digest_of(self, values: Iterable[object]) -> bytes:
+        """The digest of several fields."""
+        return _digest(b",".join(map(self.json, values)))
+
+    def _part(self, part: object) -> bytes:
+        known, data = self._parts.get(id(part), _UNKNOWN)
+        return data if known is part else json_bytes(part)
+
+
+class KnownParts(Generic[_Value]):
+    """Values by digest: at least the `most` that were put or used last, at most twice as many. Thread-safe.
+
+    Keys and values are of a fixed size, so that a number of entries is a number of bytes.
+    """
+
+    def __init__(self, *, most: int) -> None:
+        self._most = most
+        self._new, self._old = dict[Any, _Value](), dict[Any, _Value]()
+
+    def get(self, key: object) -> _Value | None:
+        """The value; None if it is not known."""
+        value = self._new.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is not None:
+                self.put(key, value)
+        return value
+
+    def put(self, key: object, value: _Value) -> None:
+        """Remember a value."""
+        if len(self._new) >= self._most:
+            self._old, self._new = self._new, {}
+        self._new[key] = value
+
+
+def _has_parts(value: object) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= _MOST_PARTS and {*map(type, value)} == {dict}
+
+
+def _digest(data: bytes) -> bytes:
+    digest = _SECRET.copy()
+    digest.update(data)
+    return digest.digest()

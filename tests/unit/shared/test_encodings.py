@@ -1,0 +1,86 @@
+"""The JSON of a conversation: its parts are encoded once, and what is changed is encoded again."""
+
+import copy
+import pickle
+
+import pytest
+
+from ragbandit.shared.texts.json_values import json_bytes
+from ragbandit.shared.types.encodings import Encoding, KnownParts
+
+FIELDS = {
+    "messages": [{"role": "user", "content": "Hé"}, {"role": "user", "content": "b"}],
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "stop": ["a", "b"],
+    "temperature": 0.5,
+    "metadata": {"a": "b"},
+    "user": None,
+    "empty": [],
+    "mixed": [{"a": 1}, 2],
+}
+
+
+def encoded(fields):
+    return Encoding.joined(map(Encoding.of, fields.values()))
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Numbers of bytes that were encoded."""
+    sizes = []
+
+    def count(value):
+        data = json_bytes(value)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr("ragbandit.shared.types.encodings.json_bytes", count)
+    return sizes
+
+
+def test_a_body_has_the_bytes_of_one_encoding():
+    """A body that is joined of parts has the bytes of the whole, with known and with unknown parts."""
+    assert encoded(FIELDS).body(FIELDS) == Encoding().body(FIELDS) == json_bytes(FIELDS)
+    fitted = {"model": "m", **FIELDS, "messages": [*FIELDS["messages"][:1], {"role": "user", "content": "c"}]}
+    assert encoded(FIELDS).body(fitted) == json_bytes(fitted)
+
+
+def test_known_parts_are_not_encoded_again(counted):
+    """Messages and tools that stay as they are go out as the bytes that were made once."""
+    long = {"messages": [{"role": "user", "content": "x" * 10_000}], "tools": [{"name": "y" * 10_000}]}
+    encoding = encoded(long)
+    assert sum(counted) > 20_000
+    counted.clear()
+    assert len(encoding.body({"model": "m", **long, "messages": [*long["messages"], {"role": "tool"}]})) > 20_000
+    assert sum(counted) < 100
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_copy_of_an_encoding_is_right(copied):
+    """What is copied together with its encoding has other identities, and is encoded again with its new content."""
+    fields, encoding = copied((FIELDS, encoded(FIELDS)))
+    fields["messages"][0]["content"] = "changed"
+    assert encoding.body(fields) == json_bytes(fields)
+    assert encoding.digest(fields["messages"][0]) is None
+
+
+def test_digests_tell_parts_apart():
+    """Parts of the same JSON have the same digest, others have another, and an unknown part has none."""
+    one, same, other = ({"role": "user", "content": text} for text in ("a", "a", "b"))
+    encoding = Encoding.of([one, same, other])
+    assert encoding.digest(one) == encoding.digest(same) != encoding.digest(other)
+    assert encoding.digest({"role": "user", "content": "a"}) is None
+    assert encoding.digest_of([[one], 1]) == Encoding().digest_of([[same], 1]) != encoding.digest_of([[one, 1]])
+
+
+def test_what_is_known_is_bounded():
+    """The latest entries stay, and never more than twice as many."""
+    known = KnownParts[int](most=10)
+    for number in range(1_000):
+        known.put(number, number)
+        assert known.get(0) == 0 or number > 0
+        known.get(0)
+    assert known.get(0) == 0
+    assert known.get(999) == 999
+    assert known.get(500) is None
+    assert len(known._new) + len(known._old) <= 20

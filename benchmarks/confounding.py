@@ -4,8 +4,8 @@
     python -m benchmarks.confounding --seeds 1
 
 Forty sessions of 16 turns are asked at a time, staggered, so that 6 of 16 questions are early. On the first 6 turns the
-cheap arm is right on .9 and the dear one on .7, on later turns both on .1; the dear arm costs five times as much. The
-policy is `mba` with `reward.weight: 0.2`. Modes:
+cheap arm is right on .9 and the expensive one on .7, on later turns both on .1; the expensive arm costs five times as
+much. The policy is `mba` with `reward.weight: 0.2`. Modes:
 
     none     the policy draws every arm
     limit    `session_limit: {turns: 6}` with `at_limit: cheapest`: the cheapest arm answers every late turn
@@ -50,9 +50,9 @@ SESSIONS: Final = 40
 #: turns of a session, and how many of them are early
 TURNS, EARLY = 16, 6
 STEPS: Final = 32
-DOLLARS: Final = {"cheap": 0.01, "dear": 0.05}
+DOLLARS: Final = {"cheap": 0.01, "expensive": 0.05}
 #: chance of each arm to be right on an early turn, and of both on a late one
-RIGHT: Final = {"cheap": 0.9, "dear": 0.7}
+RIGHT: Final = {"cheap": 0.9, "expensive": 0.7}
 RIGHT_LATE: Final = 0.1
 #: budget of the key that asks the late turns, dollars: a quarter of what they cost
 BUDGET: Final = 6.0
@@ -61,7 +61,7 @@ BUDGET: Final = 6.0
 class Shares(NamedTuple):
     mode: Mode
     seed: int
-    #: share of the early turns of the second half that the dear arm answered
+    #: share of the early turns of the second half that the expensive arm answered
     early: float
     #: its mean probability for new questions without a session
     new: float
@@ -85,7 +85,7 @@ def settings_of(mode: Mode, *, folder: Path) -> Settings:
     sections: dict[str, Any] = {
         "data_dir": str(folder),
         "encoder": {"model": "hashing", "dimension": 32},
-        "arms": {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}},
+        "arms": {"cheap": {"run_by": "caller"}, "expensive": {"run_by": "caller"}},
         "policy": {"name": "mba"},
         "learning": {"wait_s": 0.0, "snapshot_interval_s": 0.0},
         "reward": {"cost": {"dollars": 1.0}, "weight": 0.2},
@@ -131,14 +131,14 @@ def _played(http: TestClient, *, plain: str, of_late: str, mode: Mode, seed: int
             for decided in _routed(http, items, key=plain if is_early else of_late):
                 arm, key = decided["arm"], decided["decision_id"]
                 if is_early and 2 * step >= steps:
-                    early.append(arm == "dear")
+                    early.append(arm == "expensive")
                 right = luck[key] < (RIGHT[arm] if is_early else RIGHT_LATE)
                 router.outcome(key, answer="an answer", steps=1.0, cost={"dollars": DOLLARS[arm]})
                 router.feedback(key, rating=right)
         state.budgets._cached.clear()  # noqa: SLF001 # the sums would be read again after 2 s
         router.learn()
     new = [{"question": f"new question {number}", "decision_id": f"n{seed}-{number}"} for number in range(60)]
-    probabilities = [decided["pmf"]["dear"] for decided in _routed(http, new, key=plain)]
+    probabilities = [decided["pmf"]["expensive"] for decided in _routed(http, new, key=plain)]
     return Shares(mode, seed, fmean(early), fmean(probabilities))
 
 
@@ -157,7 +157,8 @@ def lines_of(shares: Sequence[Shares]) -> Iterator[str]:
         early, new = (fmean(getattr(one, name) for one in of_mode) for name in ("early", "new"))
         apart = early - fmean(one.early for one in means["none"])
         by_seed = ", ".join(f"{one.early:.2f}" for one in of_mode)
-        yield f"{mode:7} early turns to dear: {early:.3f} ({by_seed}), {apart:+.3f} from none; new questions: {new:.3f}"
+        change = f"{apart:+.3f} from none"
+        yield f"{mode:7} early turns to expensive: {early:.3f} ({by_seed}), {change}; new questions: {new:.3f}"
 
 
 def main(arguments: Sequence[str]) -> None:

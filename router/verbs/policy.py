@@ -248,7 +248,7 @@ def relearn(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a ledger anew from the whole store, by the rules of this release: for example, without what limits decided.
+    """Learn a ledger again from the whole store, by the rules of this release, as without what limits decided.
 
     Services use the old ledger while the new one is learned. Afterwards set policy.label to the new ledger and restart
     the services, one after the other. Exclusions of feedback stay in force.

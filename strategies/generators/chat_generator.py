@@ -38,7 +38,7 @@ class ChatGenerator(OpenAiGenerator):
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         super().__init__(model, options=options, context_tokens=context_tokens)
-        self.number = next(_NUMBERS)  #: no other generator of this process has it
+        self.number = next(_NUMBERS)  #: unique in this process
 
     @classmethod
     def offered_by(cls, options: OpenAiOptions) -> frozenset[Need]:

@@ -55,5 +55,5 @@ class RefusedFields:
             del self._ends[caller]
 
 
-#: of this process
+#: what servers have refused in this process
 REFUSED: Final = RefusedFields()

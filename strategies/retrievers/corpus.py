@@ -343,8 +343,8 @@ def _declared_encoding(data: bytes) -> str:
 def _tidied(text: str) -> str:
     """The text without data URIs, soft hyphens and line ends within words.
 
-    A hyphen at a line end stays, since it may belong to a compound, unless the text has the whole word elsewhere. Of
-    that, only the first _MOST_PARTS divided words are looked up.
+    A hyphen at a line end stays, since it may belong to a compound, unless the text has the whole word elsewhere.
+    Only the first _MOST_PARTS divided words are looked up.
     """
     text = _SOFT_HYPHEN.sub("", _DATA_URI.sub("", text))
     divided = {part[1] + part[2] for part in islice(_DIVIDED.finditer(text), _MOST_PARTS)}
@@ -434,7 +434,7 @@ def _html(path: Path) -> tuple[str, str]:
     try:
         shown.feed(_DIVIDING.sub("\n", page))
         shown.close()
-    except AssertionError as error:  # a declaration that is none
+    except AssertionError as error:  # a broken declaration
         raise InvalidInput(f"the document cannot be read: {error}") from error
     text = shown.text.getvalue()
     return title or shown.title or path.stem, "\n".join(filter(None, map(str.strip, text.split("\n"))))

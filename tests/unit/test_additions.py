@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ragbandit
+from ragbandit import Router
 from ragbandit.router.config import error_words
 from ragbandit.router.config.error_words import _OF_ADDITIONS
 from ragbandit.router.policies import built_in_policies
@@ -235,6 +236,7 @@ def faulty(tmp_path_factory):
         command = [sys.executable, "-c", COMMAND, folder, *words]
         return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=100, check=False)
 
+    run.folder = folder
     return run
 
 
@@ -254,6 +256,21 @@ def test_validate_names_faulty_additions(faulty):
     assert checked.returncode == 1
     for name, (_, what) in FAULTY.items():
         assert any(f"the addition {name}" in line and what in line for line in checked.stdout.splitlines()), name
+
+
+def test_status_names_faulty_additions(faulty):
+    """`status` of a new store has a problem for each addition that the router cannot use, with its name and what is
+    wrong. Names of the core's arms are checked by `validate` only, since the router imports no arm.
+    """
+    config = f"encoder: {{model: hashing}}\ndata_dir: {faulty.folder / 'data'}"
+    (faulty.folder / "config.yaml").write_text(config)
+    with Router.open(faulty.folder / "config.yaml"):
+        pass
+    shown = " ".join(faulty("status", config=config).stdout.split())
+    for name, (_, what) in FAULTY.items():
+        if name != "clashes":
+            assert f"the addition {name}: it cannot be used" in shown, name
+            assert what in shown, name
 
 
 def test_a_setting_of_a_faulty_addition_names_it(faulty):

@@ -60,7 +60,7 @@ def paths_in(text: str, *, places: Iterable[Sequence[object]] = ()) -> list[tupl
 def without_paths(
     body: Mapping[str, Any], paths: Iterable[tuple[str, ...]]
 ) -> tuple[dict[str, Any], list[Place], list[Place]]:
-    """Returns (the request without the fields at these paths, their places, those of which the path certainly is).
+    """Returns (the request without the fields at these paths, their places, the places whose path is certain).
     Nothing on which an answer depends leaves.
 
     A field leaves all objects of the same kind: of all tools, of all marks of a cache.
@@ -105,9 +105,10 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _place(value: Any, path: Sequence[str], *, is_exact: bool = False) -> tuple[str | None, ...] | None:
-    """The keys along a path, None for each place in a list; None if it leads to no key of an object.
+    """The keys along a path, None for each place in a list; None if it does not lead to a key of an object.
 
-    is_exact: whether objects on the way may have only plain keys, and a part that is no key must name the object's kind
+    is_exact: whether objects on the way may have only plain keys, and a part that is not a key must name the object's
+        kind
     """
     if not path:
         return None

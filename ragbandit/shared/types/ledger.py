@@ -234,7 +234,7 @@ class ArmTotals:
     forced: int = 0
     #: decisions made while the kill switch was on
     killed: int = 0
-    #: further decisions that the policy did not make: those of NOT_BY_POLICY, and of a spent budget
+    #: further decisions that the policy did not make: made by NOT_BY_POLICY or under a spent budget
     undrawn: int = 0
     #: decisions for which the policy's own pmf could not be used
     faults: int = 0

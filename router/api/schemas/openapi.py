@@ -24,6 +24,7 @@ _MODULES: Final = (
     "ragbandit.router.storage.ledgers.ledger",
     "ragbandit.router.comparison",
     "ragbandit.router.comparison.assessment",
+    "ragbandit.router.reporting.left_out",
     "ragbandit.router.reporting.reading",
     "ragbandit.router.rollouts.evidence",
     "ragbandit.router.rollouts.overview",

@@ -47,7 +47,7 @@ class GoneModels:
         #: arm -> the failures since its last success that are a sign
         self._signs: dict[ArmName, dict[Sign, Failure]] = {}
         self._began = float("inf")
-        self._number = 0  #: of the newest entry that was read
+        self._number = 0  #: number of the newest entry that was read
 
     def read(self) -> None:
         """Read the new entries of the audit log: retirements, and changes, which end them. Raises StoreError."""

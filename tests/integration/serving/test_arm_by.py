@@ -139,7 +139,7 @@ def test_a_policy_has_not_decided_what_others_chose(world, is_counted):
 
 
 def probabilities(world, *, secret, others):
-    """The probabilities of 30 questions. others: who chooses the arm of a badly rated question beside each of them."""
+    """The probabilities of 30 questions. others: who chooses the arm of a badly rated question after each of them."""
     world.router.service.secret, made = secret, []
     reach_limit(world)
     for number in range(30):

@@ -140,8 +140,8 @@ def test_a_row_of_schema_1006_keeps_its_columns(world):
 
 
 def test_learned_rows_of_limits_are_counted_once(world, monkeypatch):
-    """`status` names the rows that a former release learned from decisions of a limit, and a ledger learned anew has
-    none of them.
+    """`status` names the rows that a former release learned from decisions of a limit, and `policy relearn`
+    leaves them out.
     """
     monkeypatch.setattr(filling, "BATCH", 4)
     with pytest.raises(KeyboardInterrupt):

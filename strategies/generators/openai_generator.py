@@ -125,9 +125,8 @@ class OpenAiGenerator(Generator):
     def pieces(self, fields: Mapping[str, Any], *, call: "PromptCall") -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
         reply = call.reply
-        return reply_pieces(
-            self._connected(), fields, read=reply.read, budget=reply.budget, joins=True, write=call.written
-        )
+        server, budget, write = self._connected(), reply.budget, call.written
+        return reply_pieces(server, fields, read=reply.read, budget=budget, joins=True, write=write, pace=reply.pace)
 
     def log_refusal(self, name: str, *, action: str) -> None:
         """Log what the server has refused, as a warning at its first refusal. action: what is done about it."""

@@ -1,15 +1,18 @@
 """The reply of a model server to a prompt, while it is read."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.model_servers.openai_client import READ, UNREAD, Pace
 from ragbandit.shared.model_servers.repeated_events import Repeated
 from ragbandit.strategies.answer_stream import first_stop
-from ragbandit.strategies.base import Request
+from ragbandit.strategies.base import Request, seconds_until
 from ragbandit.strategies.failures import AnswerBlocked
 
+#: time before the deadline in which pieces do not wait, seconds: what has come at the deadline is the answer
+_LAST_S: Final = 0.2
 #: a piece of a reply: length of the text up to its end, and its fields except the text
 Piece: TypeAlias = tuple[int, Mapping[str, Any]]
 
@@ -52,6 +55,14 @@ class PartialReply(ModelReply):
             return (piece for event in value.values() for piece in self.read(event))
         has_piece = self._has_reader and (self.delta or len(self.text) != size)
         return ((len(self.text), self.delta),) if has_piece else ()
+
+    def pace(self) -> Pace | None:
+        """How the reply is read from now on; None as it comes: before its first piece, and near its end."""
+        left_s = seconds_until(self.request.deadline)
+        is_near_end = self.finish is not None or (left_s is not None and left_s < _LAST_S)
+        if is_near_end or not (self.text or self.message.has_fields):
+            return None
+        return READ if self._has_reader else UNREAD
 
     def end(self) -> None:
         """Complete the message. Raises BrokenReply for a missing answer, and as `check`."""

@@ -75,9 +75,8 @@ class AnthropicGenerator(ChatGenerator):
             for chunk in chunks.of(value):
                 yield from reply.read(chunk)
 
-        return reply_pieces(
-            self._connected(), fields, read=read, budget=reply.budget, headers=headers, write=call.written
-        )
+        server, budget, write = self._connected(), reply.budget, call.written
+        return reply_pieces(server, fields, read=read, budget=budget, headers=headers, write=write, pace=reply.pace)
 
     def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], Fitted]:
         """A chat completion as a request for Messages."""

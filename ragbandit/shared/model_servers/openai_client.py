@@ -5,13 +5,14 @@ import base64
 import functools
 import io
 import json
+import math
 import os
 import ssl
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge
@@ -47,6 +48,23 @@ _IDLE_S: Final = 4.0
 _HEADER: Final = 65_536
 #: size from which a request body is sent in parts, bytes
 _LARGE: Final = 1_000_000
+#: precision of the event loop's timers, seconds
+_TICK_S: Final = 0.002
+
+
+class Pace(NamedTuple):
+    """How a reply is read while its pieces come faster than `pause_s`.
+
+    pause_s: pause after a piece, seconds. unread_s: time for which pieces that were received may wait to be parsed
+    """
+
+    pause_s: float
+    unread_s: float = 0.0
+
+
+#: paces of a reply that somebody reads while it comes, and of one that nobody does
+READ: Final = Pace(pause_s=0.014)
+UNREAD: Final = Pace(pause_s=0.02, unread_s=0.1)
 
 
 class ModelServer:
@@ -111,9 +129,21 @@ def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
     import aiohttp.client_proto
 
     class Protocol(aiohttp.client_proto.ResponseHandler):
-        """Limits the number of replies 1xx: aiohttp reads them without an end."""
+        """Limits the number of replies 1xx, which aiohttp reads without an end. Lets the pieces of a reply gather."""
 
         interim = 0
+        #: pauses of the reply that gathers; None if no reply does
+        pauses: _Pauses | None = None
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if data and self.pauses is not None:
+                self.pauses.take(data)
+
+        def connection_lost(self, exc: BaseException | None) -> None:
+            super().connection_lost(exc)
+            if self.pauses is not None:
+                self.pauses.wake()
 
         def feed_data(self, data: Any, size: int = 0) -> None:
             self.interim = self.interim + 1 if 100 <= data[0].code < 200 else 0
@@ -198,21 +228,23 @@ async def reply_pieces(
     headers: Mapping[str, str] = MappingProxyType({}),
     joins: bool = False,
     write: Callable[[Mapping[str, Any]], bytes] = json_bytes,
+    pace: Callable[[], Pace | None] = lambda: None,
 ) -> AsyncIterator[list[_Piece]]:
     """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `read` makes of the
     values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
 
-    budget: counts what arrives; None for a new one. joins: see `EventReader`. Close the iterator with
-    contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
-    those of `read`, after the pieces before.
+    budget: counts what arrives; None for a new one. joins: see `EventReader`. pace: returns how the reply is read from
+    now on; None as it comes. Close the iterator with contextlib.aclosing, so that the connection is released. Raises
+    BrokenReply, RefusedRequest, aiohttp's errors, and those of `read`, after the pieces before.
     """
     reply = await server.post(write(fields), headers=headers)
-    reader, unturned = EventReader(budget, joins=joins), 0
+    reader, pauses, unturned = EventReader(budget, joins=joins), _Pauses(reply), 0
     try:
         chunks = _chunks(reply)
         if not 200 <= reply.status < 300:
             raise await _refusal(reply, await _error_body(chunks))
         async for data in chunks:
+            pauses.note_arrival()
             work = reader.work(data)
             arrived = await _read_all(reader.feed(data), read, work=work)
             if arrived.values:
@@ -223,13 +255,88 @@ async def reply_pieces(
                 await _drain(chunks)
                 return
             unturned = unturned + max(work, len(data)) if unturned < LARGE else await _turn()
+            if len(data) < LARGE and (present := pace()) is not None:
+                await pauses.gather(present)
         arrived = await _read_all(reader.end(), read, work=reader.unread)
         if arrived.values:
             yield arrived.pieces
         if arrived.error is not None:
             raise arrived.error
     finally:
+        pauses.end()
         reply.close()
+
+
+class _Pauses:
+    """Pauses the reading of one reply. Pieces that come during a pause wait in the buffers of its connection."""
+
+    def __init__(self, reply: "aiohttp.ClientResponse") -> None:
+        self._loop, self._content, self._pace = asyncio.get_running_loop(), reply.content, READ
+        connection = reply.connection
+        #: see `_protocol`; None if the whole reply has come with its headers
+        self._protocol: Any = None if connection is None else connection.protocol
+        #: when the last bytes came, and the seconds since those before them
+        self._came, self._gap_s = -math.inf, math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        #: bytes that were received since the last call of `gather`
+        self._size = 0
+
+    def note_arrival(self) -> None:
+        """Call this when bytes have come."""
+        now = self._loop.time()
+        self._gap_s, self._came = now - self._came, now
+
+    async def gather(self, pace: Pace) -> None:
+        """Pause, if the last bytes came fast. Waits for `unread_s`, or for much data or the end of the reply."""
+        # At its end, the connection may have another request already.
+        if self._gap_s > pace.pause_s + _TICK_S or self._protocol is None or self._content.is_eof():
+            return
+        self._pace = pace
+        self._pause()
+        if not pace.unread_s:
+            return
+        self._waiting, self._size, self._protocol.pauses = self._loop.create_future(), 0, self
+        timer = self._loop.call_later(pace.unread_s, self.wake)
+        try:
+            await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = self._protocol.pauses = None
+
+    def take(self, data: bytes) -> None:
+        """Take the next bytes of the connection, which the reply has received."""
+        self.note_arrival()
+        self._size += len(data)
+        if self._size >= LARGE or self._content.is_eof() or DONE.encode() in data:
+            self.wake()
+        elif self._gap_s <= self._pace.pause_s + _TICK_S:
+            self._pause()
+
+    def wake(self) -> None:
+        """End `gather`."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def end(self) -> None:
+        """End a pause."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._resume()
+
+    def _pause(self) -> None:
+        transport = self._protocol.transport
+        if transport is None or transport.is_closing():
+            return
+        # The transport, since aiohttp's parser would stop at the next piece. aiohttp may have ended a pause already.
+        transport.pause_reading()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._pace.pause_s, self._resume)
+
+    def _resume(self) -> None:
+        self._timer, transport = None, self._protocol.transport
+        if transport is not None and not transport.is_closing():
+            transport.resume_reading()
 
 
 class _Arrived(Generic[_Piece]):

@@ -15,8 +15,16 @@ import pytest
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error
-from ragbandit.shared.model_servers.openai_client import RefusedRequest, _certificates, connect, reply_pieces
+from ragbandit.shared.model_servers.openai_client import (
+    READ,
+    UNREAD,
+    RefusedRequest,
+    _certificates,
+    connect,
+    reply_pieces,
+)
 
+PACES = pytest.mark.parametrize("pace", [None, READ, UNREAD], ids=["as it comes", "read", "unread"])
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
 
@@ -54,17 +62,19 @@ async def connected(*replies, prefix=""):
         server.close()
 
 
-async def values_of(model, *, pause_s=0.0, values=None):
+async def values_of(model, *, pause_s=0.0, values=None, pace=None):
     values = [] if values is None else values
-    async with aclosing(reply_pieces(model, {"model": "m"}, read=lambda value: [value])) as reply:
+    pieces = reply_pieces(model, {"model": "m"}, read=lambda value: [value], pace=lambda: pace)
+    async with aclosing(pieces) as reply:
         async for pieces in reply:
             values += [value if isinstance(value, str) else value["choices"][0]["delta"]["content"] for value in pieces]
             await asyncio.sleep(pause_s)
     return values
 
 
+@PACES
 @pytest.mark.timeout(30)
-def test_what_arrives_before_a_break_is_read_by_a_slow_reader():
+def test_what_arrives_before_a_break_is_read_by_a_slow_reader(pace):
     """A connection breaks while the reader is busy: all pieces are read before the error is raised."""
 
     async def run():
@@ -72,10 +82,88 @@ def test_what_arrives_before_a_break_is_read_by_a_slow_reader():
         async with connected(parts) as (model, _):
             values = []
             with pytest.raises(aiohttp.ClientPayloadError):
-                await values_of(model, pause_s=0.5, values=values)
+                await values_of(model, pause_s=0.5, values=values, pace=pace)
             assert values == ["a", "b", "c"]
 
     asyncio.run(run())
+
+
+async def timed_groups(model, *, pace):
+    """The groups of values of a reply, each with the seconds since the request."""
+    began = time.monotonic()
+    async with aclosing(reply_pieces(model, {}, read=lambda value: [value], pace=lambda: pace)) as reply:
+        return [(pieces, time.monotonic() - began) async for pieces in reply]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(("pace", "most"), [(READ, 150), (UNREAD, 60)], ids=["read", "unread"])
+@pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b""], ids=["done", "closed"])
+def test_pieces_that_come_fast_are_read_together(pace, most, end):
+    """Of 200 pieces 2 ms apart the first one is read at once, and the others in order and in few groups."""
+    texts = [f"{number} " for number in range(200)]
+    parts = [HEAD + b"\r\n", *(part for text in texts for part in (event(text), 0.002)), end]
+
+    async def run():
+        async with connected(parts) as (model, _):
+            groups = await timed_groups(model, pace=pace)
+        pieces = [value for values, _ in groups for value in values if value != "[DONE]"]
+        assert [value["choices"][0]["delta"]["content"] for value in pieces] == texts
+        assert len(groups[0][0]) < 50
+        assert len(groups) <= most
+
+    asyncio.run(run())
+
+
+@PACES
+@pytest.mark.timeout(30)
+def test_a_connection_is_used_again_after_its_pauses(pace):
+    """Three replies with fast pieces come over one connection, and the next begins at the end of the one before."""
+    body = [b"%x\r\n%b\r\n" % (len(part), part) for part in [event("a")] * 30 + [b"data: [DONE]\n\n"]]
+    parts = [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *(one for part in body for one in (part, 0.001))]
+    reply, connections = [*parts, b"0\r\n\r\n"], set()
+
+    async def run():
+        async with connected(reply, reply, reply, []) as (model, _):
+            for _ in range(3):
+                assert await values_of(model, pace=pace) == ["a"] * 30 + ["[DONE]"]
+                held = [protocol for places in model._session.connector._conns.values() for protocol, _ in places]
+                connections.update(map(id, held))
+                assert [protocol.transport.is_reading() for protocol in held] == [True]
+        assert len(connections) == 1
+
+    asyncio.run(run())
+
+
+@PACES
+@pytest.mark.timeout(30)
+def test_pieces_that_come_slowly_are_read_as_they_come(pace):
+    """Pieces further apart than a pause are read one by one; fast ones before a silence are read while it lasts."""
+    slow = [part for number in range(6) for part in (event(str(number)), 0.08)]
+    fast = [part for number in range(20) for part in (event(str(number)), 0.002)]
+
+    async def run():
+        async with connected([HEAD + b"\r\n", *slow, *fast, 0.6, event("last")]) as (model, _):
+            groups = await timed_groups(model, pace=pace)
+        assert [len(values) for values, _ in groups[:6]] == [1] * 6
+        assert len(groups[-1][0]) == 1
+        assert groups[-1][1] - groups[-2][1] > 0.3
+
+    asyncio.run(run())
+
+
+@PACES
+@pytest.mark.timeout(30)
+def test_much_text_is_not_held_up_by_pauses(pace):
+    """A reply of 24 MB, whose pieces come without a break, takes at most a second longer than without pauses."""
+    part = event("a" * 2000) * 100
+    parts = [HEAD + b"\r\n", event("a"), 0.002, event("a"), 0.002, *[part] * 120]
+
+    async def run():
+        async with connected(parts) as (model, _):
+            (*_, (_, seconds)) = await timed_groups(model, pace=pace)
+        return seconds
+
+    assert asyncio.run(run()) < 6.0
 
 
 @pytest.mark.timeout(30)

@@ -2,14 +2,17 @@
 
 import json
 import random
+import time
 
 import pytest
 
 from ragbandit.shared.model_servers.event_reader import DONE, EventReader
+from ragbandit.shared.model_servers.openai_client import READ, UNREAD
 from ragbandit.strategies import answer_stream
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.failures import AnswerBlocked
 from ragbandit.strategies.generators import partial_reply
+from ragbandit.strategies.generators.chat_generator import ChatReply
 from ragbandit.strategies.generators.partial_reply import PartialReply
 
 PROMPT = Prompt(instructions="", body="q")
@@ -126,3 +129,25 @@ def test_a_call_that_the_limit_cut_off(arguments, changes, expected):
             called(arguments, **options)
         return
     assert called(arguments, **options) == {expected}
+
+
+@pytest.mark.parametrize("kind", [PartialReply, ChatReply])
+def test_pieces_wait_between_the_first_one_and_the_end(kind):
+    """Pieces may wait after the first one with content, longer if nobody reads them, but not after the finish reason
+    and not near the deadline.
+    """
+
+    async def sink(_):
+        return None
+
+    def paces(seconds=None, sink=None):
+        deadline = None if seconds is None else time.monotonic() + seconds
+        reply = kind(Request(prompt=PROMPT, max_tokens=16, sink=sink, deadline=deadline))
+        chunks = [{"delta": {"role": "assistant"}}, {"delta": {"content": "a"}}, {"delta": {}, "finish_reason": "stop"}]
+        for choice in chunks:
+            list(reply.read({"choices": [choice]}))
+            yield reply.pace()
+
+    assert list(paces()) == list(paces(60)) == [None, UNREAD, None]
+    assert list(paces(60, sink)) == [None, READ, None]
+    assert list(paces(0)) == list(paces(0.1, sink)) == [None, None, None]

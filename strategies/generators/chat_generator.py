@@ -18,7 +18,7 @@ from ragbandit.shared.model_servers.efforts import Effort, sent_effort
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error
 from ragbandit.shared.model_servers.field_paths import without_places
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.fitted import Fitted, SameTools
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.thread import LARGE, READING
@@ -39,6 +39,7 @@ class ChatGenerator(OpenAiGenerator):
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         super().__init__(model, options=options, context_tokens=context_tokens)
         self.number = next(_NUMBERS)  #: unique in this process
+        self._known_tools = SameTools().known
 
     @classmethod
     def offered_by(cls, options: OpenAiOptions) -> frozenset[Need]:
@@ -54,7 +55,7 @@ class ChatGenerator(OpenAiGenerator):
         options, fitted = self._options, Fitted()
         body = chat_body(sent, options=options, is_limit_named=request.is_limit_named, effort=request.effort)
         if options.api == "chat":
-            body, fitted = fit_chat(body, takes=self.takes)
+            body, fitted = fit_chat(body, takes=self.takes, same=SameTools(sent.encoding, self._known_tools))
         fields = with_options(body, streams=streams, model=self.name, options=options)
         return fields, _ignored(sent, options=options), fitted
 

@@ -8,7 +8,7 @@ from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.additions.anthropic.repairs import thinking_by_effort
 from ragbandit.additions.anthropic.settings import AnthropicOptions
 from ragbandit.shared.dialects.thoughts import without_thoughts
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.fitted import Fitted, SameTools
 from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
 from ragbandit.shared.model_servers.openai_options import base_url_of
@@ -48,7 +48,7 @@ class AnthropicGenerator(ChatGenerator):
         self, request: Request, *, sent: Conversation, streams: bool
     ) -> tuple[dict[str, Any], list[str], Fitted]:
         """See `ChatGenerator.chat_fields`."""
-        options, fitted = self._options, Fitted()
+        options, fitted = self._options, Fitted(same=SameTools(sent.encoding, self._known_tools))
         ignored = not_passed(sent, options=options)
         if sent.dialect == DIALECT:
             kept = passed_conversation(sent, ignored=ignored, effort=request.effort)

@@ -44,10 +44,17 @@ def json_bytes(value: object) -> bytes:
     """The JSON text of a value, without spaces, in UTF-8: the bytes that Python's encoder writes. Raises its errors:
     ValueError for numbers that are not finite, UnicodeEncodeError for half a surrogate pair, TypeError, RecursionError.
     """
-    if _is_plain(value):
-        with suppress(ValueError):  # half a surrogate pair, and more levels than pydantic writes
-            return encoder()(value)
-    return _ENCODER.encode(value).encode()
+    data = fast_json_bytes(value) if is_plain(value) else None
+    return _ENCODER.encode(value).encode() if data is None else data
+
+
+def fast_json_bytes(value: object) -> bytes | None:
+    """What pydantic's encoder writes, which is what Python's writes if the value `is_plain`; None if it refuses the
+    value: for half a surrogate pair, and for more levels than it writes.
+    """
+    with suppress(ValueError):
+        return encoder()(value)
+    return None
 
 
 def sorted_json_bytes(value: object) -> bytes | None:
@@ -80,12 +87,12 @@ def _sorted(value: object) -> object:
         return {name: one if type(one := value[name]) in _ALIKE else _sorted(one) for name in names}
     if type(value) is list:
         return [one if type(one) in _ALIKE else _sorted(one) for one in value]
-    if not _is_plain(value):
+    if not is_plain(value):
         raise TypeError
     return value
 
 
-def _is_plain(value: object) -> bool:
+def is_plain(value: object) -> bool:
     """Whether both encoders write the same bytes: values as a parser makes them, and numbers without an exponent."""
     waiting = list[Iterable[Any]]([[value]])
     while waiting:

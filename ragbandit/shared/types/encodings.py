@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeVar
 
-from ragbandit.shared.texts.json_values import json_bytes
+from ragbandit.shared.texts.json_values import fast_json_bytes, is_plain, json_bytes
 
 _Value = TypeVar("_Value")
 
 #: most members of a list that are parts of their own: an entry takes about 300 bytes besides its JSON
 _MOST_PARTS: Final = 4_096
-_UNKNOWN: Final = (object(), b"")
+_UNKNOWN: Final = (object(), b"", b"")
 # With a secret of this process, so that nobody can find out by a digest what another caller has sent.
 _SECRET: Final = hashlib.sha256(os.urandom(32))
 
@@ -26,32 +26,30 @@ class Encoding:
     A part is found by its identity, so a changed copy of it is encoded again. Parts must not be changed in place.
     """
 
-    #: identity of a part -> (the part, its JSON)
-    _parts: Mapping[int, tuple[Any, bytes]] = field(default_factory=dict)
-    #: identity of a part -> its digest, made when it is asked for
-    _digests: dict[int, bytes] = field(default_factory=dict)
+    #: identity of a part -> (the part, its JSON, its digest)
+    _parts: Mapping[int, tuple[Any, bytes, bytes]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any) -> Self:
         """Encode the parts of a field. Raises as `json_bytes`."""
         parts = value if _has_parts(value) else [value]
-        return cls({id(part): (part, json_bytes(part)) for part in parts})
+        return cls({id(part): (part, *_encoded(part)) for part in parts})
 
     @classmethod
     def joined(cls, encodings: Iterable[Self]) -> Self:
         """One encoding with the parts of all."""
-        parts = dict[int, tuple[Any, bytes]]()
+        parts = dict[int, tuple[Any, bytes, bytes]]()
         for one in encodings:
             parts.update(one._parts)  # noqa: SLF001 - its own class
         return cls(parts)
 
     def contains(self, data: bytes) -> bool:
         """Whether the JSON of a part has these bytes."""
-        return any(data in encoded for _, encoded in self._parts.values())
+        return any(data in encoded for _, encoded, _ in self._parts.values())
 
     def json(self, value: object) -> bytes:
         """The JSON of a field, whose unknown parts are encoded now. Raises as `json_bytes`."""
-        part, data = self._parts.get(id(value), _UNKNOWN)
+        part, data, _ = self._parts.get(id(value), _UNKNOWN)
         if part is value:
             return data
         if not isinstance(value, list) or not _has_parts(value):
@@ -64,19 +62,15 @@ class Encoding:
 
     def digest(self, part: object) -> bytes | None:
         """The digest of a part, by which only this process may look something up; None if the part is not known."""
-        known, data = self._parts.get(id(part), _UNKNOWN)
-        if known is not part:
-            return None
-        if id(part) not in self._digests:
-            self._digests[id(part)] = _digest(data)
-        return self._digests[id(part)]
+        known, _, digest = self._parts.get(id(part), _UNKNOWN)
+        return digest if known is part else None
 
     def digest_of(self, values: Iterable[object]) -> bytes:
         """The digest of several fields."""
         return _digest(b",".join(map(self.json, values)))
 
     def _part(self, part: object) -> bytes:
-        known, data = self._parts.get(id(part), _UNKNOWN)
+        known, data, _ = self._parts.get(id(part), _UNKNOWN)
         return data if known is part else json_bytes(part)
 
 
@@ -104,6 +98,21 @@ class KnownParts(Generic[_Value]):
         if len(self._new) >= self._most:
             self._old, self._new = self._new, {}
         self._new[key] = value
+
+
+#: digests of what pydantic's encoder writes as Python's does
+_KNOWN_PLAIN: Final = KnownParts[bool](most=20_000)
+
+
+def _encoded(part: object) -> tuple[bytes, bytes]:
+    """Returns (JSON of a part, its digest). Parts of the same JSON are plain alike, so known ones are not looked at."""
+    data = fast_json_bytes(part)
+    digest = b"" if data is None else _digest(data)
+    if data is not None and (_KNOWN_PLAIN.get(digest) or is_plain(part)):
+        _KNOWN_PLAIN.put(digest, True)
+        return data, digest
+    data = json_bytes(part)
+    return data, _digest(data)
 
 
 def _has_parts(value: object) -> bool:

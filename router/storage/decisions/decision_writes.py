@@ -63,11 +63,13 @@ class _Queues:
     turns: Mapping[str, Rows]
 
     @classmethod
-    def of(cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel) -> "_Queues":
-        """Ask; call this after the decisions were inserted."""
+    def of(
+        cls, connection: Connection, group: Iterable[Decision], *, label: PolicyLabel, claims: Collection[str] = ()
+    ) -> "_Queues":
+        """Ask; call this after the decisions were inserted. claims: ids of decisions that a process has claimed."""
         labels = labels_in_use(connection, label=label)
-        tenants = {decision.query.tenant for decision in group if decision.run_by == "worker"}
-        return cls(labels, answers.read_turns(connection, tenants))
+        for_workers = [decision for decision in group if decision.run_by == "worker"]
+        return cls(labels, answers.read_turns(connection, for_workers, claims=claims))
 
 
 class DecisionWrites:
@@ -106,7 +108,9 @@ class DecisionWrites:
                 over = reserve_answers(connection, group, estimates=estimates)
                 rest = [decision for decision in group if decision.id not in over] if over else group
                 rows = list(map(self.row, rest))
-                are_new, queues = _insert(connection, rest, rows=rows, label=label, base=base, revision=revision)
+                are_new, queues = _insert(
+                    connection, rest, rows=rows, label=label, base=base, revision=revision, claims=claims
+                )
                 new = list(compress(rest, are_new))
                 refused = over | _refuse(connection, new)
                 begun = [decision for decision in new if decision.id not in refused]
@@ -178,10 +182,11 @@ def _insert(
     label: PolicyLabel,
     base: PolicyLabel,
     revision: int | None,
+    claims: Collection[str],
 ) -> tuple[list[bool], _Queues]:
     """Returns (whether each decision is new, what `_Queues.of` has asked). Raises _OutdatedError."""
     inserted = send_new(connection, decisions, rows, key="id")
-    queues = _Queues.of(connection, group, label=label)
+    queues = _Queues.of(connection, group, label=label, claims=claims)
     # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
     stored = None if revision is None else send(connection, _REVISION, base)
     if stored is not None and _revision_in(stored()) != revision:

@@ -12,6 +12,7 @@ index.
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count, repeat
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -35,7 +36,8 @@ _MARK: Final = "anthropic_headers"
 _IS_ANSWER: Final = jobs.c.kind == "answer"
 _WAITS: Final = jobs.c.claimed_by.is_(None)
 _HAS_RUN: Final = jobs.c.tries > 0
-#: turn of decisions that were moved to the front; other decisions have turns above it
+#: turn of decisions that a process claimed when they were stored, or that were moved to the front; other decisions have
+#: turns above it
 _FRONT: Final = 0
 #: dialect -> query for the time and two turns. upcoming: lowest turn of a waiting decision, else highest turn of a
 #: claimed one, else 1. last: highest turn of the given tenant's waiting decisions, else 0
@@ -52,11 +54,19 @@ _TURNS: Final = {
 }
 
 
-def read_turns(connection: Connection, tenants: Iterable[str]) -> Mapping[str, Rows]:
-    """Ask, as by `send`, at which turns decisions of these tenants may be inserted by `enqueue`."""
-    turns = dict[str, Rows]()
-    for tenant in {*tenants}:
-        turns[tenant] = send(connection, _TURNS[connection.dialect.name], tenant)
+def read_turns(
+    connection: Connection, decisions: Iterable[Decision], *, claims: Collection[str] = ()
+) -> Mapping[str, Rows]:
+    """Ask, as by `send`, for the time, and at which turns those decisions that no process claims may be inserted by
+    `enqueue`.
+    """
+    waiting = {decision.query.tenant: False for decision in decisions}
+    for decision in decisions:
+        waiting[decision.query.tenant] |= decision.id not in claims
+    turns, now = dict[str, Rows](), f"SELECT {CLOCK[connection.dialect.name]} AS now"
+    for tenant, has_waiting in waiting.items():
+        asked = (_TURNS[connection.dialect.name], tenant) if has_waiting else (now,)
+        turns[tenant] = send(connection, *asked)
     return turns
 
 
@@ -82,14 +92,16 @@ def enqueue(
     rows = []
     for tenant, group in by_tenant.items():
         (row,) = turns[tenant]()
-        first = max(row["upcoming"], row["last"] + 1)
+        # A claimed decision begins now, so it needs no turn; if its process ends, it goes first.
+        waits = "upcoming" in row and not in_front
+        following = count(max(row["upcoming"], row["last"] + 1)) if waits else repeat(_FRONT)
         rows += [
             {
                 "kind": "answer",
                 "decision_id": decision.id,
                 "tenant": tenant,
                 "arm": decision.arm,
-                "turn": _FRONT if in_front else turn,
+                "turn": _FRONT if decision.id in claims else next(following),
                 "made_at": decision.made_at,
                 "due_at": decision.made_at,
                 "tries": int(decision.id in claims),
@@ -99,7 +111,7 @@ def enqueue(
                 "reserved": units(reserved.get(decision.id, 0.0)),
                 "facts": _conversation_json(decision.query.conversation),
             }
-            for turn, decision in enumerate(group, start=first)
+            for decision in group
         ]
     insert_rows(connection, jobs, rows)
 

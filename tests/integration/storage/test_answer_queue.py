@@ -265,6 +265,29 @@ def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decisi
     assert (again.decision_id, again.tries) == ("here", 1)
 
 
+def test_a_claimed_decision_has_no_turn_and_goes_first_if_it_is_given_back(store, queue, make_decision, monkeypatch):
+    """A decision that its process runs asks for no turn; if the process gives it back, it goes before all that wait,
+    and those keep their order.
+    """
+
+    def stored(*keys, claims=()):
+        made = [
+            make_decision(id=DecisionId(key), run_by="worker", query=Query(text="q"), made_at=time.time())
+            for key in keys
+        ]
+        store.add_decisions(made, claims=dict.fromkeys(map(DecisionId, claims), queue.process.key))
+
+    stored("a", "b")
+    sent, send = [], answers.send
+    monkeypatch.setattr(answers, "send", lambda *asked: sent.append(asked[1]) or send(*asked))
+    stored("mine", claims=["mine"])
+    assert len(sent) == 1
+    assert "upcoming" not in sent[0]
+    stored("c", "mine too", "d", claims=["mine too"])
+    queue.give_back(DecisionId("mine too"))
+    assert taken(queue, 5) == ["mine too", "a", "b", "c", "d"]
+
+
 def test_jobs_of_another_kind_are_not_claimed(database, queue):
     """A decision that waits only for the judge is not claimed by workers."""
     row = {"kind": "judge", "decision_id": "d1", "turn": 0, "made_at": 0.0, "due_at": 0.0, "tries": 0, "facts": "{}"}

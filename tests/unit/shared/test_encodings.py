@@ -1,11 +1,13 @@
 """The JSON of a conversation: its parts are encoded once, and what is changed is encoded again."""
 
 import copy
+import json
 import pickle
 
 import pytest
 
 from ragbandit.shared.texts.json_values import json_bytes
+from ragbandit.shared.types import encodings
 from ragbandit.shared.types.encodings import Encoding, KnownParts
 
 FIELDS = {
@@ -29,12 +31,16 @@ def counted(monkeypatch):
     """Numbers of bytes that were encoded."""
     sizes = []
 
-    def count(value):
-        data = json_bytes(value)
-        sizes.append(len(data))
-        return data
+    def counting(encode):
+        def count(value):
+            data = encode(value)
+            sizes.append(len(data))
+            return data
 
-    monkeypatch.setattr("ragbandit.shared.types.encodings.json_bytes", count)
+        return count
+
+    for name in ("json_bytes", "fast_json_bytes"):
+        monkeypatch.setattr(encodings, name, counting(getattr(encodings, name)))
     return sizes
 
 
@@ -53,6 +59,14 @@ def test_known_parts_are_not_encoded_again(counted):
     counted.clear()
     assert len(encoding.body({"model": "m", **long, "messages": [*long["messages"], {"role": "tool"}]})) > 20_000
     assert sum(counted) < 100
+
+
+@pytest.mark.parametrize("rare", [1e-05, 1e16, 10**30, [0.1, 1e-07]])
+def test_rare_numbers_have_the_bytes_of_the_standard_library(rare):
+    """A part with a number that the encoders write differently is written by Python's, also when it is known."""
+    for _ in range(2):
+        value = [{"a": rare}, {"a": 1}]
+        assert Encoding.of(value).json(value) == json.dumps(value, separators=(",", ":")).encode()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])

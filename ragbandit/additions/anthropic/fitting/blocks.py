@@ -1,5 +1,6 @@
 """Ids, names and schemas in the blocks and tools of a request for Messages."""
 
+from functools import partial
 from typing import Any
 
 from ragbandit.shared.model_servers.fitting.fitted import Fitted
@@ -39,17 +40,19 @@ def _block(block: Any, *, ids: CallIds, renamed: Rename) -> Any:
     return renamed_text(block, "tool_use_id", ids.answered) if block.get("type") == "tool_result" else block
 
 
+def _tool(tool: Any, *, takes: Takes) -> Any:
+    """The tool with a schema that this server takes."""
+    is_own = isinstance(tool, dict) and tool.get("type") in (None, "custom") and "input_schema" in tool
+    if not is_own:
+        return tool
+    schema = fitted_schema(tool["input_schema"], takes=takes, is_strict=tool.get("strict") is True)
+    return tool if schema == tool["input_schema"] else {**tool, "input_schema": schema}
+
+
 def fit_block_schemas(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     """Fit the schemas of tools and answer of a request for Messages."""
     if isinstance(body.get("tools"), list):
-        tools = list[Any]()
-        for tool in body["tools"]:
-            is_own = isinstance(tool, dict) and tool.get("type") in (None, "custom") and "input_schema" in tool
-            changed = tool
-            if is_own:
-                schema = fitted_schema(tool["input_schema"], takes=takes, is_strict=tool.get("strict") is True)
-                changed = tool if schema == tool["input_schema"] else {**tool, "input_schema": schema}
-            tools.append(changed)
+        tools = [fitted.same.fitted(tool, partial(_tool, takes=takes)) for tool in body["tools"]]
         if tools != body["tools"]:
             body["tools"] = tools
             fitted.changed.add("tools.input_schema")

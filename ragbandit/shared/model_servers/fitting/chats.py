@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.call_order import fit_order
 from ragbandit.shared.model_servers.fitting.contents import fit_contents
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.fitted import Fitted, SameTools
 from ragbandit.shared.model_servers.fitting.free_text import fit_free_text
 from ragbandit.shared.model_servers.fitting.kinds import Takes
 from ragbandit.shared.model_servers.fitting.naming import fit_names
@@ -25,11 +25,11 @@ _TEXT: Final = 8
 _MOST_VALUES: Final = 8_000
 
 
-def fit_chat(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
+def fit_chat(body: Mapping[str, Any], *, takes: Takes, same: SameTools | None = None) -> tuple[dict[str, Any], Fitted]:
     """Returns (the body of a chat completion as this server takes it, what was changed). The given body stays as it is,
-    and messages that nothing changes are the same objects.
+    and messages that nothing changes are the same objects. same: the tools that this server takes as they are.
     """
-    whole, fitted = dict(body), Fitted()
+    whole, fitted = dict(body), Fitted(same=same or SameTools())
     marks = [
         message.get("tool_calls") or message.get("function_call") or message.get("role") in _OF_TOOLS
         for message in body["messages"]

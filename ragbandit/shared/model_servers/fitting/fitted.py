@@ -1,17 +1,42 @@
 """What was changed in a request, and how its answer is changed back."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ragbandit.shared.reading.fields import arguments_text, object_in, objects_in
+from ragbandit.shared.types.encodings import Encoding, KnownParts
+
+
+@dataclass(frozen=True, slots=True)
+class SameTools:
+    """The tools of a client that a server takes as they are: known ones are not looked at again."""
+
+    #: what the client sent
+    encoding: Encoding = field(default_factory=Encoding)
+    #: digests of tools that this server takes as they are
+    known: KnownParts[bool] = field(default_factory=partial(KnownParts[bool], most=2_000))
+
+    def fitted(self, tool: Any, fit: Callable[[Any], Any]) -> Any:
+        """The tool as `fit`, which returns the same object if nothing changes, makes it."""
+        digest = self.encoding.digest(tool)
+        if digest is not None and self.known.get(digest):
+            return tool
+        changed = fit(tool)
+        if digest is not None and changed is tool:
+            self.known.put(digest, True)
+        return changed
 
 
 @dataclass(kw_only=True, slots=True)
 class Fitted:
     """The changes of one request."""
+
+    #: the tools that need no change
+    same: SameTools = field(default_factory=SameTools)
 
     #: names of what was changed, for `ragbandit.ignored`
     changed: set[str] = field(default_factory=set)

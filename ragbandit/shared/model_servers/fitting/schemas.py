@@ -23,7 +23,8 @@ _DEEPEST: Final = 50
 def fit_schemas(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     """Fit the schemas of a chat completion's tools, and of its answer."""
     if isinstance(body.get("tools"), list):
-        body["tools"] = [_tool(tool, takes=takes, fitted=fitted) for tool in body["tools"]]
+        fit = partial(_tool, takes=takes, fitted=fitted)
+        body["tools"] = [fitted.same.fitted(tool, fit) for tool in body["tools"]]
     if isinstance(body.get("functions"), list):  # the older form of tools
         tools = [_tool({"function": function}, takes=takes, fitted=fitted) for function in body["functions"]]
         body["functions"] = [tool["function"] for tool in tools]

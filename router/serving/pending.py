@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 POLLED = 500
 #: seconds until an unanswered decision is no longer counted: longer than all time limits of arms and recovery
 KEEP_S = 86_400.0
+#: most bytes of conversations without an answer that this process holds, in conversations of `server.max_chat_bytes`
+MOST_CHATS = 256
 #: Retry-After if too many decisions are unanswered, seconds
 RETRY_S = 5.0
 
@@ -53,13 +55,13 @@ class InlineRuns(Protocol):
 class _Place(AbstractContextManager[None]):
     """A place of `PendingAnswers.place`, which the end of its block gives back."""
 
-    __slots__ = ("_answers", "_is_new", "_tenant")
+    __slots__ = ("_answers", "_is_new", "_size", "_tenant")
 
-    def __init__(self, answers: "PendingAnswers", tenant: str, *, is_new: bool) -> None:
-        self._answers, self._tenant, self._is_new = answers, tenant, is_new
+    def __init__(self, answers: "PendingAnswers", tenant: str, *, is_new: bool, size: int) -> None:
+        self._answers, self._tenant, self._is_new, self._size = answers, tenant, is_new, size
 
     def __exit__(self, *_: object) -> None:
-        self._answers.leave(self._tenant, is_new=self._is_new)
+        self._answers.leave(self._tenant, is_new=self._is_new, size=self._size)
 
 
 class PendingAnswers:
@@ -70,9 +72,11 @@ class PendingAnswers:
         self._server = server
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
-        #: decision without an outcome -> (tenant, time.monotonic() when it stops counting); looked up longest ago first
-        self._unanswered: dict[str, tuple[str, float]] = {}
-        self._deciding = 0
+        #: decision without an outcome -> (tenant, time.monotonic() when it stops counting, bytes of its conversation);
+        #: looked up longest ago first
+        self._unanswered: dict[str, tuple[str, float, int]] = {}
+        #: questions that are being decided, and bytes of conversations that are decided or wait for an answer
+        self._deciding, self._bytes = 0, 0
         #: tenant -> number of its decisions in `_unanswered` and of its questions that are being decided
         self._by_tenant = TenantCounts()
         self._refused = {"count": 0, "tenant": 0}
@@ -92,18 +96,21 @@ class PendingAnswers:
         check_type(query, Query, field="question", wanted="a string or a Query")
         tenant = checked_id(query.tenant, field="tenant")
         self._requests.check_admission()
+        size = query.conversation.encoding.size
         with self._lock:
             new = query.id not in self._unanswered
             if new:
-                self._check_place(tenant)
+                self._check_place(tenant, size=size)
             self._deciding += new
+            self._bytes += size
             self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
-        return _Place(self, tenant, is_new=new)
+        return _Place(self, tenant, is_new=new, size=size)
 
-    def leave(self, tenant: str, *, is_new: bool) -> None:
-        """Give a place back."""
+    def leave(self, tenant: str, *, is_new: bool, size: int) -> None:
+        """Give a place back. size: bytes of its conversation."""
         with self._lock:
             self._deciding -= is_new
+            self._bytes -= size
             self._by_tenant.add(tenant, -1)
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
@@ -121,8 +128,9 @@ class PendingAnswers:
             if not self._ending:
                 self._futures.setdefault(decision.id, []).append(future)
             if decision.id not in self._unanswered:
-                tenant = decision.query.tenant
-                self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S)
+                tenant, size = decision.query.tenant, decision.query.conversation.encoding.size
+                self._unanswered[decision.id] = (tenant, time.monotonic() + KEEP_S, size)
+                self._bytes += size
                 self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
         return future
 
@@ -210,6 +218,7 @@ class PendingAnswers:
                 entry = self._unanswered.pop(key, None)
                 if entry is not None:
                     self._by_tenant.add(entry[0], -1)
+                    self._bytes -= entry[2]
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
         futures = [self.expect(decision) for decision in decisions]
@@ -233,13 +242,17 @@ class PendingAnswers:
         with suppress(InvalidStateError):  # it has its outcome
             future.set_exception(TimeoutError("the process is about to end"))
 
-    def _check_place(self, tenant: str) -> None:
+    def _check_place(self, tenant: str, *, size: int) -> None:
         remedy = "try again when some are answered, with the same id"
         total, of_tenant = len(self._unanswered) + self._deciding, self._by_tenant.get(tenant, 0)
         if total >= self._server.max_unanswered:
             self._refused["count"] += 1
             message = f"{total} questions have no answer yet (server.max_unanswered)"
             raise Overloaded(message, remedy=remedy, retry_after_s=RETRY_S)
+        if size and self._bytes + size > MOST_CHATS * self._server.max_chat_bytes:
+            self._refused["count"] += 1
+            message = f"conversations of {self._bytes} bytes have no answer yet ({MOST_CHATS} x server.max_chat_bytes)"
+            raise TooManyRequests(message, remedy=remedy, retry_after_s=RETRY_S)
         if of_tenant >= self._server.tenant_unanswered:
             self._refused["tenant"] += 1
             message = f"{of_tenant} questions of the tenant {tenant!r} have no answer yet (server.tenant_unanswered)"

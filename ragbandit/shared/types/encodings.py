@@ -43,6 +43,11 @@ class Encoding:
             parts.update(one._parts)  # noqa: SLF001 - its own class
         return cls(parts)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the JSON of all parts."""
+        return sum([len(encoded) for _, encoded, _ in self._parts.values()])
+
     def contains(self, data: bytes) -> bool:
         """Whether the JSON of a part has these bytes."""
         return any(data in encoded for _, encoded, _ in self._parts.values())

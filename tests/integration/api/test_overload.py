@@ -10,8 +10,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ragbandit.shared.errors import Overloaded
-from ragbandit.shared.types import Query
+from ragbandit.router.serving import pending
+from ragbandit.shared.errors import Overloaded, TooManyRequests
+from ragbandit.shared.types import Conversation, DecisionId, Query
+from ragbandit.shared.types.encodings import Encoding
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 from tests.support.waiting import until
 
@@ -227,3 +229,27 @@ def test_unanswered_questions_are_bounded(serve, limit):
     assert (
         service.router.process.queues()["answers"].refused["tenant" if limit == "tenant_unanswered" else "count"] >= 2
     )
+
+
+def test_bytes_of_conversations_are_bounded(serve, make_decision, monkeypatch):
+    """Conversations that are decided or wait for an answer take so many bytes of memory at most; a question without a
+    conversation is not refused, and an answer makes room.
+    """
+    monkeypatch.setattr(pending, "MOST_CHATS", 2)
+    answers = serve(server={"max_chat_bytes": 1024}).router.process.answers
+    messages = [{"role": "user", "content": "x" * 900}]
+    long = Query(text=QUESTION, conversation=Conversation(fields={}, encoding=Encoding.of(messages)))
+
+    with answers.place(long), answers.place(long):
+        with pytest.raises(TooManyRequests, match="max_chat_bytes"), answers.place(long):
+            pass
+        with answers.place(Query(text=QUESTION)):
+            pass
+    waiting = [make_decision(id=DecisionId(key), run_by="worker", query=long) for key in ("a", "b")]
+    for decision in waiting:
+        answers.expect(decision)
+    with pytest.raises(TooManyRequests), answers.place(long):
+        pass
+    answers.release(["a"])
+    with answers.place(long):
+        pass

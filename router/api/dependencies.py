@@ -168,19 +168,20 @@ class Waiter:
     """
 
     def __init__(self, request: Request) -> None:
-        self._request, self._loop = request, asyncio.get_running_loop()
+        self._request, self._loop, self._thread = request, asyncio.get_running_loop(), threading.get_ident()
         self._noted = self._is_waking = False
         self._wait: asyncio.Future[None] | None = None
 
     def note(self) -> None:
         """Wake the waiting request; may be called from any thread."""
-        if self._is_waking:
-            return
-        self._is_waking = True
-        try:  # noqa: SIM105 - `suppress` would take longer than the call
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # the event loop is closed already
-            pass
+        if threading.get_ident() == self._thread:
+            self._wake()
+        elif not self._is_waking:  # a pipe wakes the event loop
+            self._is_waking = True
+            try:  # noqa: SIM105 - `suppress` would take longer than the call
+                self._loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:  # the event loop is closed already
+                pass
 
     def _wake(self) -> None:
         self._noted, self._is_waking = True, False

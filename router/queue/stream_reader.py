@@ -167,7 +167,7 @@ class LocalWriter:
 
     async def delta(self, delta: Mapping[str, Json]) -> None:
         self.has_content = True
-        self._put(DeltaPiece(delta=json.loads(storable(json.dumps(delta)) or "{}")))
+        self._put(DeltaPiece(delta=dict(delta)))
 
     def _put(self, event: StreamEvent) -> None:
         self._number += 1

@@ -170,7 +170,7 @@ class ChatReply(PartialReply):
     @property
     def has_begun(self) -> bool:  # type: ignore[override] # a chat's depends on its text
         """Whether a piece of the answer has arrived."""
-        return bool(self.text or self.message.has_fields or self.finish)
+        return bool(self.text_size or self.message.has_fields or self.finish)
 
     def check(self) -> None:
         """A blocked answer is passed on as it came."""

@@ -412,7 +412,7 @@ async def _pass_on(call: PromptCall, pieces: Sequence[Piece]) -> None:
 def _estimates(reply: PartialReply) -> tuple[int, int]:
     """Estimated tokens of the prompt, and of what came."""
     read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
-    beyond_text = math.ceil((reply.size - len(reply.text)) / CHARACTERS)
+    beyond_text = math.ceil((reply.size - reply.text_size) / CHARACTERS)
     return read, max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
 
 

@@ -7,6 +7,7 @@ from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_client import READ, UNREAD, Pace
 from ragbandit.shared.model_servers.repeated_events import Repeated
+from ragbandit.shared.texts.growing_text import GrowingText
 from ragbandit.strategies.answer_stream import first_stop
 from ragbandit.strategies.base import Request, seconds_until
 from ragbandit.strategies.failures import AnswerBlocked
@@ -42,10 +43,10 @@ class PartialReply(ModelReply):
         """Take a value, or a Repeated, unless the answer has its end. Returns its pieces if there is a reader."""
         if self.has_enough:
             return ()
-        size = len(self.text)
+        size = self.text_size
         if not isinstance(value, Repeated):
             self.take(value)
-            if len(self.text) > size:
+            if self.text_size > size:
                 self.parts += 1
                 self._end_early(known=size)
         elif self._has_room(value.texts) and self.take_texts(value):
@@ -53,14 +54,14 @@ class PartialReply(ModelReply):
         else:
             # Not a list: the pieces before an event that cannot be read are sent.
             return (piece for event in value.values() for piece in self.read(event))
-        has_piece = self._has_reader and (self.delta or len(self.text) != size)
-        return ((len(self.text), self.delta),) if has_piece else ()
+        has_piece = self._has_reader and (self.delta or self.text_size != size)
+        return ((self.text_size, self.delta),) if has_piece else ()
 
     def pace(self) -> Pace | None:
         """How the reply is read from now on; None as it comes: before its first piece, and near its end."""
         left_s = seconds_until(self.request.deadline)
         is_near_end = self.finish is not None or (left_s is not None and left_s < _LAST_S)
-        if is_near_end or not (self.text or self.message.has_fields):
+        if is_near_end or not (self.text_size or self.message.has_fields):
             return None
         return READ if self._has_reader else UNREAD
 
@@ -82,7 +83,7 @@ class PartialReply(ModelReply):
 
     def text_without_prefix(self, end: int) -> str:
         """The first `end` characters without the prefix; "" while they may still be the beginning of the prefix."""
-        text = self.text if end == len(self.text) else self.text[:end]
+        text = self.text if end == self.text_size else self.text[:end]
         begin, size = text.lstrip(), len(self.dropped)
         return begin[size:] if size and self.dropped.startswith(begin[:size]) else text
 
@@ -90,7 +91,7 @@ class PartialReply(ModelReply):
         if not self.dropped or not self.text.lstrip().startswith(self.dropped):
             return
         dropped = self.text.index(self.dropped) + len(self.dropped)
-        self.text = self.text[dropped:]
+        self._text = GrowingText(self.text[dropped:])
         while self.tokens and dropped >= len(self.tokens[0][0]):
             dropped -= len(self.tokens.pop(0)[0])
         if self.tokens and dropped:
@@ -102,20 +103,22 @@ class PartialReply(ModelReply):
         same place, however the events arrive.
         """
         stops, new = self.request.stop, "".join(texts)
-        if self.parts + len(texts) > self._most or len(self.text) + len(new) > self._longest:
+        if self.parts + len(texts) > self._most or self.text_size + len(new) > self._longest:
             return False
-        known = min(len(self.text), max(map(len, stops), default=0))
-        return not stops or first_stop(self.text[len(self.text) - known :] + new, stops, known=known) is None
+        before = self._text.tail(max(map(len, stops), default=0))
+        return not stops or first_stop(before + new, stops, known=len(before)) is None
 
     def _end_early(self, *, known: int) -> None:
         """End the text at a stop string, or if it is much too long, because some servers ignore max_tokens.
 
         known: length of the text before its last part
         """
-        end = first_stop(self.text, self.request.stop, known=known) if self.request.stop else None
+        stops = self.request.stop
+        begin = max(0, known + 1 - max(map(len, stops), default=0))
+        end = first_stop(self._text.tail(self.text_size - begin), stops, known=known - begin) if stops else None
         if end is not None:
-            self.text, self.finish = self.text[:end], "stop"
+            self._text, self.finish = GrowingText(self.text[: begin + end]), "stop"
             self.has_enough = True
-        elif self.parts > self._most or len(self.text) > self._longest:
-            self.text, self.finish = self.text[: self._longest], "length"
+        elif self.parts > self._most or self.text_size > self._longest:
+            self._text, self.finish = GrowingText(self.text[: self._longest]), "length"
             self.has_enough = True

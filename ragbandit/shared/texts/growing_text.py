@@ -14,6 +14,16 @@ class GrowingText:
         self._pieces.append(text)
         self.size += len(text)
 
+    def tail(self, size: int) -> str:
+        """The last `size` characters, or the whole text if it has fewer."""
+        parts, missing = list[str](), size
+        for piece in reversed(self._pieces):
+            if missing <= 0:
+                break
+            parts.append(piece[-missing:])
+            missing -= len(piece)
+        return "".join(reversed(parts))
+
     def __str__(self) -> str:
         if len(self._pieces) > 1:
             self._pieces = ["".join(self._pieces)]
@@ -53,6 +63,5 @@ class AnswerText(GrowingText):
         if not whole.startswith(before):
             return None
         new, self._at = whole[len(before) :], len(whole)
-        if new:
-            self.add(new)
+        self._pieces, self.size = [whole], len(whole)  # not added, since the pieces would be joined at the next call
         return new

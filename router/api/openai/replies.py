@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.endpoints.streaming import PING, event_of
 from ragbandit.router.replies.decisions import decision_json
-from ragbandit.router.replies.values import filled
+from ragbandit.router.replies.values import filled, json_of
 from ragbandit.router.serving.checks.questions import COMPLETION_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, MEDIA
 from ragbandit.shared.model_servers.failures import failover_facts
@@ -241,6 +241,9 @@ class ChatStream:
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
         self._head = {**_head(decision), "object": "chat.completion.chunk"}
         self._include_usage = include_usage
+        #: what all pieces of the answer begin and end with
+        self._begin, self._end = b"data: " + json_of(self._head)[:-1] + b',"choices":[{"index":0,"delta":', b"}]"
+        self._end += b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self.decision = decision
         self._base = base
         self._open_webui = open_webui
@@ -293,7 +296,8 @@ class ChatStream:
         return self._event(event=status)
 
     def _chunk(self, delta: Mapping[str, Any], *, logprobs: object = None) -> bytes:
-        return self._event(choices=[{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}])
+        more = b',"finish_reason":null,"logprobs":'
+        return b"".join((self._begin, json_of(delta), more, json_of(logprobs), self._end))
 
     def _event(self, **fields: Any) -> bytes:
         usage = {"usage": None} if self._include_usage else {}

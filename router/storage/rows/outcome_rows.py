@@ -185,7 +185,9 @@ def erased_reason(column: ColumnElement[str]) -> ColumnElement[str]:
 
 def storable(text: str | None) -> str | None:
     """Replace NUL and lone surrogates, which models may write and databases refuse."""
-    return None if text is None else text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    if text is None or (text.isascii() and "\x00" not in text):
+        return text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 _UNCHANGED_NAMES: Final = ("status", "answer", "steps", "stop_reason", "error", "run_by")

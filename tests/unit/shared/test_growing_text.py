@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.texts.growing_text import AnswerText
+from ragbandit.shared.texts.growing_text import AnswerText, GrowingText
 
 
 def answer_of(*pieces):
@@ -41,3 +41,24 @@ def test_the_whole_text_continues_what_was_sent():
     assert answer.continue_to("The ferry leaves") == ""
     assert answer.take(".") == "."
     assert (str(answer), answer.size) == ("The ferry leaves.", 17)
+
+
+@pytest.mark.parametrize(
+    ("size", "tail"), [(0, ""), (1, "y"), (3, "rry"), (5, "ferry"), (6, " ferry"), (99, "The ferry")]
+)
+def test_the_end_of_a_text_is_read_without_its_beginning(size, tail):
+    """The last characters come from the last pieces, which stay apart."""
+    text = GrowingText("The ")
+    for piece in ("fe", "", "rr", "y"):
+        text.add(piece)
+    assert text.tail(size) == tail
+    assert str(text) == "The ferry"
+
+
+def test_a_text_that_grows_by_whole_texts_is_not_joined_again():
+    """An answer whose reader gets each longer text keeps it as it came."""
+    answer, whole = AnswerText(), ""
+    for number in range(50):
+        before, whole = whole, f"{whole} {number}"
+        assert answer.continue_to(whole) == whole[len(before) :]
+    assert str(answer) is whole

@@ -29,6 +29,7 @@ from ragbandit.shared.reading.fields import (
     whole_characters,
     words_of,
 )
+from ragbandit.shared.texts.growing_text import GrowingText
 
 #: longest message, longest text in it, and longest media by default, characters
 MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most
@@ -135,7 +136,7 @@ class ModelReply:
     def __init__(self, *, uses_functions: bool = False, max_media: int = MAX_MEDIA) -> None:
         #: what the reply may still bring; shared with the other readers of the reply
         self.budget = reply_budget(media=max_media)
-        self.text = ""
+        self._text = GrowingText()
         #: OpenAI's finish reason, or ERROR; None before the end
         self.finish: str | None = None
         #: fields of the last chunk except its text, in OpenAI's schema
@@ -176,6 +177,16 @@ class ModelReply:
         self._by_index: dict[int, _Call] = {}
         #: name of a field, or `place` of a call -> first half of a character that the next piece completes
         self._halves: dict[str | int, str] = {}
+
+    @property
+    def text(self) -> str:
+        """The text of the answer so far."""
+        return str(self._text)
+
+    @property
+    def text_size(self) -> int:
+        """The number of characters of `text`."""
+        return self._text.size
 
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
@@ -218,9 +229,10 @@ class ModelReply:
         if self._plain is None or chunk_parts(chunks.pattern.value) != self._plain:
             return False
         text = "".join(chunks.texts)
-        if self.size + len(text) > MAX_MESSAGE or len(self.text) + len(text) > MAX_TEXT:
+        if self.size + len(text) > MAX_MESSAGE or self.text_size + len(text) > MAX_TEXT:
             return False
-        self.values, self.size, self.text = self.values + len(chunks.texts), self.size + len(text), self.text + text
+        self.values, self.size = self.values + len(chunks.texts), self.size + len(text)
+        self._text.add(text)
         return True
 
     def end(self) -> None:
@@ -285,7 +297,7 @@ class ModelReply:
         if logprobs := self._logprobs(choice.get(LOGPROBS) or part.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
         self.budget.check("message", self.size)
-        self.budget.check("text", len(self.text))
+        self.budget.check("text", self.text_size)
         if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip():
             word = reason[:_LONGEST_REASON].lower().replace("-", "_")
             self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
@@ -298,7 +310,8 @@ class ModelReply:
 
     def _add_text(self, thoughts: str, text: str) -> None:
         """Add text of the answer, and thoughts that stood in tags before it."""
-        self.text += text
+        if text:
+            self._text.add(text)
         if thoughts:
             self.delta["reasoning_content"] = self.delta.get("reasoning_content", "") + thoughts
 

@@ -1,6 +1,7 @@
 """Waits of requests, until their callers close the connections."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -32,3 +33,30 @@ def test_a_body_that_was_not_read_is_refused(sent, expected):
         return unread
 
     assert asyncio.run(run()) == []
+
+
+@pytest.mark.parametrize("own_loop", [True, False])
+def test_a_pipe_wakes_only_the_loop_of_another_thread(own_loop, monkeypatch):
+    """A notification ends the wait; one from the event loop of the request itself writes to no pipe."""
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def run():
+        loop, woken = asyncio.get_running_loop(), []
+        wake = loop.call_soon_threadsafe
+        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: woken.append(call) or wake(*call))
+        waiter = Waiter(SimpleNamespace(scope={}, receive=receive))
+        thread = threading.Timer(0.05, waiter.note)
+        if own_loop:
+            loop.call_later(0.05, waiter.note)
+        else:
+            thread.start()
+        assert await waiter.wait(until=loop.time() + 30)
+        waiter.note()
+        waiter.note()
+        assert await waiter.wait(until=loop.time() + 30)
+        assert not await waiter.wait(until=loop.time())
+        return len(woken)
+
+    assert asyncio.run(run()) == (0 if own_loop else 1)

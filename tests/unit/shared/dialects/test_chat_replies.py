@@ -69,8 +69,9 @@ def _state(chunks, *, size, joins):
                         reply.take(event)
             states.append((reply.text, dict(reply.delta)))
         reply.end()
-    shown = {name: value for name, value in vars(reply).items() if name not in ("_plain", "message", "budget")}
-    return states, shown, reply.message.whole, {**reply.budget.spent, "values": 0}
+    left_out = ("_plain", "_text", "message", "budget")
+    shown = {name: value for name, value in vars(reply).items() if name not in left_out}
+    return states, reply.text, shown, reply.message.whole, {**reply.budget.spent, "values": 0}
 
 
 def _with_text(value, text):
@@ -473,9 +474,9 @@ def test_an_answer_is_not_lost_to_a_long_list():
     assert (reply.text, reply.message.whole, reply.omitted) == ("a", {}, {"mine"})
 
 
-@pytest.mark.parametrize("field", ["arguments", "reasoning_content"])
+@pytest.mark.parametrize("field", ["arguments", "reasoning_content", "content"])
 def test_a_text_in_many_pieces_is_joined_once(field, monkeypatch):
-    """The pieces of arguments and of thoughts are not copied again for each of the pieces after them."""
+    """The pieces of arguments, of thoughts and of the text are not copied again for each of the pieces after them."""
     joined = []
     whole_text = GrowingText.__str__
     monkeypatch.setattr(GrowingText, "__str__", lambda self: joined.append(1) or whole_text(self))
@@ -483,7 +484,7 @@ def test_a_text_in_many_pieces_is_joined_once(field, monkeypatch):
     for number in range(500):
         call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "[" if not number else "1,"}}
         reply.take(chunk({"tool_calls": [call]} if field == "arguments" else {field: "1,"}))
-    message = reply.message.whole
+    message = {"content": reply.text, **reply.message.whole}
     text = message["tool_calls"][0]["function"]["arguments"] if field == "arguments" else message[field]
     assert (len(text), len(joined) < 5) == (999 if field == "arguments" else 1000, True)
 

@@ -18,6 +18,7 @@ from sqlalchemy import RowMapping, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.sql.connections import Connection
+from ragbandit.shared.texts.json_values import fast_json_bytes, is_plain
 
 Row = RowMapping | Mapping[str, Any]
 #: returns the rows of a statement that was sent
@@ -103,7 +104,9 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, en
     values = map(itemgetter(*names), rows)  # every row has several columns
     if not connection.is_sqlite:
         objects = list(map(dict, map(zip, repeat(names), values)))
-        return send(connection, statement, json.dumps(objects, ensure_ascii=False, default=_hex))
+        data = fast_json_bytes(objects) if is_plain(objects) else None  # rows without bytes, as jobs with their chats
+        text = json.dumps(objects, ensure_ascii=False, default=_hex) if data is None else data.decode()
+        return send(connection, statement, text)
     if "RETURNING" not in end:
         connection.driver.executemany(statement, values)
         return list

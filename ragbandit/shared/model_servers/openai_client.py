@@ -62,7 +62,7 @@ class Pace(NamedTuple):
     unread_s: float = 0.0
 
 
-#: paces of a reply that somebody reads while it comes, and of one that nobody does
+#: paces of a reply whose pieces are passed on, and of a reply that is only used as a whole
 READ: Final = Pace(pause_s=0.014)
 UNREAD: Final = Pace(pause_s=0.02, unread_s=0.1)
 

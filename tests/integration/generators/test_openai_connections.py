@@ -99,7 +99,7 @@ async def timed_groups(model, *, pace):
 @pytest.mark.parametrize(("pace", "most"), [(READ, 150), (UNREAD, 60)], ids=["read", "unread"])
 @pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b""], ids=["done", "closed"])
 def test_pieces_that_come_fast_are_read_together(pace, most, end):
-    """Of 200 pieces 2 ms apart the first one is read at once, and the others in order and in few groups."""
+    """The first of 200 pieces 2 ms apart is read at once, and the others in order and in few groups."""
     texts = [f"{number} " for number in range(200)]
     parts = [HEAD + b"\r\n", *(part for text in texts for part in (event(text), 0.002)), end]
 
@@ -117,7 +117,7 @@ def test_pieces_that_come_fast_are_read_together(pace, most, end):
 @PACES
 @pytest.mark.timeout(30)
 def test_a_connection_is_used_again_after_its_pauses(pace):
-    """Three replies with fast pieces come over one connection, and the next begins at the end of the one before."""
+    """Three replies with fast pieces come over one connection, which is read again after each of them."""
     body = [b"%x\r\n%b\r\n" % (len(part), part) for part in [event("a")] * 30 + [b"data: [DONE]\n\n"]]
     parts = [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *(one for part in body for one in (part, 0.001))]
     reply, connections = [*parts, b"0\r\n\r\n"], set()

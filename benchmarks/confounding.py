@@ -43,6 +43,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.shared_secrets import DRAWS
 from ragbandit.router.storage.sql.tables import service_secrets
+from ragbandit.shared.texts.formats import decimal
 
 Mode = Literal["none", "limit", "budget"]
 SEEDS: Final = (3, 8, 21, 34, 55)
@@ -157,7 +158,7 @@ def lines_of(shares: Sequence[Shares]) -> Iterator[str]:
         early, new = (fmean(getattr(one, name) for one in of_mode) for name in ("early", "new"))
         apart = early - fmean(one.early for one in means["none"])
         by_seed = ", ".join(f"{one.early:.2f}" for one in of_mode)
-        change = f"{apart:+.3f} from none"
+        change = f"{decimal(apart, sign='+')} from none"
         yield f"{mode:7} early turns to expensive: {early:.3f} ({by_seed}), {change}; new questions: {new:.3f}"
 
 

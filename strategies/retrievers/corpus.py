@@ -299,7 +299,7 @@ _MOST_PARTS: Final = 200_000
 _MOST_ATTRIBUTES: Final = 100_000
 #: a tag up to its end; a value in quotes may have ">"
 _TAG: Final = re.compile(r"<(?:[^=>]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?+)*+")
-_SEPARATOR: Final = re.compile(r"[^\s/\"']++[\s/\"']++")
+_SEPARATOR: Final = re.compile(r"[\s/\"']++")
 #: what begins or ends an HTML comment or inline code of Markdown, in which a comment is text
 _COMMENT_OR_CODE: Final = re.compile("<!--|-->|`+")
 #: flag of a field of a PDF whose value is hidden

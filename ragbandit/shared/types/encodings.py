@@ -19,7 +19,7 @@ _UNKNOWN: Final = (object(), b"", b"")
 _SECRET: Final = hashlib.sha256(os.urandom(32))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
     """The JSON of parts of a conversation: of each object in a list, as a message or a tool, and of other fields whole.
 
@@ -33,7 +33,7 @@ class Encoding:
     def of(cls, value: Any) -> Self:
         """Encode the parts of a field. Raises as `json_bytes`."""
         parts = value if _has_parts(value) else [value]
-        return cls({id(part): (part, *_encoded(part)) for part in parts})
+        return cls(_parts={id(part): (part, *_encoded(part)) for part in parts})
 
     @classmethod
     def joined(cls, encodings: Iterable[Self]) -> Self:
@@ -41,14 +41,14 @@ class Encoding:
         parts = dict[int, tuple[Any, bytes, bytes]]()
         for one in encodings:
             parts.update(one._parts)  # noqa: SLF001 - its own class
-        return cls(parts)
+        return cls(_parts=parts)
 
     @property
     def size(self) -> int:
         """Bytes of the JSON of all parts."""
         return sum([len(encoded) for _, encoded, _ in self._parts.values()])
 
-    def contains(self, data: bytes) -> bool:
+    def has_bytes(self, data: bytes) -> bool:
         """Whether the JSON of a part has these bytes."""
         return any(data in encoded for _, encoded, _ in self._parts.values())
 

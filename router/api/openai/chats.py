@@ -218,7 +218,7 @@ def storable_field(value: Any, *, field: str) -> tuple[Any, Encoding]:
     try:
         with suppress(UnicodeEncodeError):  # half a surrogate pair
             encoding = Encoding.of(value)
-            if not encoding.contains(_NUL):
+            if not encoding.has_bytes(_NUL):
                 return value, encoding
         mended = _repaired(value)
         return mended, Encoding.of(mended)

@@ -54,6 +54,7 @@ from ragbandit.shared.types import (
     SnapshotInfo,
     Update,
 )
+from ragbandit.shared.types.encodings import Encoding
 from ragbandit.shared.types.facts import is_released
 from tests.support import examples
 from tests.support.examples import steady
@@ -69,7 +70,15 @@ OBJECTS = st.dictionaries(TEXTS, JSON_VALUES, max_size=3).map(lambda value: dict
 FEATURES = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20).map(
     lambda bits: np.array(bits, dtype="<u4").view("<f4").astype(np.float32)
 )
-LEAVES = {str: TEXTS, float: REALS, int: COUNTS, bool: st.booleans(), type(None): st.none(), Features: FEATURES}
+LEAVES = {
+    str: TEXTS,
+    float: REALS,
+    int: COUNTS,
+    bool: st.booleans(),
+    type(None): st.none(),
+    Features: FEATURES,
+    Encoding: st.builds(Encoding),
+}
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:

@@ -261,7 +261,7 @@ def relearn(
                 carry_exclusions(connection, label=ledger.label, new_label=new)
             facts: dict[str, Json] = {"label": new, "reason": reason}
             record(connection, actor=actor(), action="ledger.relearn", target=f"ledger:{ledger.label}", facts=facts)
-        errors.say(f"the new ledger is {new}; if this is interrupted: ragbandit policy relearn --to {new}")
+        errors.say(f"the new ledger is {new}; if this is interrupted: `ragbandit policy relearn --to {new}`")
         done = learn_again(
             ledger,
             label=new,

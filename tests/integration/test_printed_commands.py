@@ -62,6 +62,7 @@ FILLED = {
     "{ledger.label}": "main",
     "{champion.label}": "main",
     "{label}": "main",
+    "{new}": "second",
     "{queue}": "learn",
     "{decision.id}": "ticket-4711",
     "{shlex.quote(str(out))}": "questions.jsonl",

@@ -124,7 +124,8 @@ def of_additions(settings: Settings) -> list[Finding]:
 
 
 def _of_settings(settings: Settings) -> list[Finding]:
-    built_in_arms()  # an addition may offer a name of the core's arms
+    if settings.worker_arms:  # an addition may offer a name of the core's arms, which are loaded to be compared
+        built_in_arms()
     findings = [*of_settings(settings)]
     if settings.workers.answer == 0 and settings.redis_url is None and needs_workers(settings):
         what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"

@@ -166,7 +166,7 @@ def reserve_answers(
 
 
 def _limits_of(decision: Decision) -> list[SpendLimit]:
-    """The limits that a decision has to meet. Of a task that it begins nothing is used."""
+    """The limits that a decision has to meet. A task that it begins has used nothing."""
     is_paid_here = decision.run_by == "worker"
     return [
         limit

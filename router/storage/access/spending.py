@@ -6,7 +6,7 @@ Calls change the sums by the verbs of reservations.py, and corrections.py change
 row's name is the day. Its label is a hash, since the name of a tenant may be longer than a label. What no outcome
 explains (rewriting, judging, embeddings, runs whose process ended, corrections) is also summed apart, in rows whose
 names end with OTHER, so that `verify` can compare the rest with the outcomes. Sessions and tasks have such rows too, so
-that a sum that is counted anew has what killed runs may have cost.
+that a sum that is counted again has what killed runs may have cost.
 """
 
 import hashlib

@@ -216,14 +216,14 @@ def add_turns_of(
 
 
 def forget_sums(moves: Moves, rows: Iterable[Row], *, kinds: Collection[SpenderKind] = TURN_KINDS) -> None:
-    """Let the next question of these decisions' sessions and tasks count anew. rows: see `turn_spenders`"""
+    """Let the next question of these decisions' sessions and tasks count again. rows: see `turn_spenders`"""
     for row in rows:
         for spender in turn_spenders(row, kinds=kinds):
             moves.forget_sum(spender.label)
 
 
 def forget_all_sums(database: Database) -> int:
-    """Let the next question of each session and task count anew, in batches. Returns the number of sums."""
+    """Let the next question of each session and task count again, in batches. Returns the number of sums."""
     after, count = PREFIX, 0
     while True:
         with counting(database) as (connection, moves):

@@ -35,7 +35,7 @@ class TurnLimits(Step):
             limits_of(question.query, first=question.turn_of or question.query.id, settings=self._settings)
             for question in batch.questions
         ]
-        begun = {question.query.id for question in batch.questions}  # of a task that begins here nothing is used
+        begun = {question.query.id for question in batch.questions}  # a task that begins here has used nothing
         with self.database.read() as connection:
             limits = with_used(connection, limits, begun=begun)
         ahead = Counter[tuple[str, str]]()  # turns of earlier questions of the batch
@@ -78,7 +78,7 @@ class TurnLimits(Step):
 
 
 def _healthy(question: Question) -> tuple[ArmName, ...]:
-    """The arms that may answer and do not fail; all that may if each of them fails."""
+    """The allowed arms without failing ones; all allowed arms if each fails."""
     unhealthy = question.fact(UnhealthyArms)
     failing = () if unhealthy is None else unhealthy.arms
     return tuple(arm for arm in question.allowed if arm not in failing) or question.allowed

@@ -8,10 +8,7 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar, Final
-
-if TYPE_CHECKING:
-    from ragbandit.shared.types import SpendLimit
+from typing import Any, ClassVar, Final
 
 RESTORE: Final = "stop the service and restore a backup (docs/operations.md)"
 
@@ -96,8 +93,8 @@ class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
 class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
     """The task or session has reached its limit; a later attempt would be refused too."""
 
-    #: in the service: all limits of the question's task and session
-    limits: "Sequence[SpendLimit]" = ()
+    #: in the service: each SpendLimit of the question's task and session. Types import this module, not it them
+    limits: Sequence[Any] = ()
 
 
 class ConfigError(RagBanditError, code="CONFIG_INVALID", repeats=True):

@@ -1,4 +1,4 @@
-"""Services at the limits of a session while they are killed: no limit is passed, and what was asked is counted."""
+"""Services at the limits of a session while they are killed: no limit is passed, and every call is counted."""
 
 import json
 import random
@@ -24,7 +24,7 @@ from .conftest import running_systems, until
 #: dollars of each answer, which is also its estimate: the tokens that a question allows, at the price of a token
 DOLLARS = 0.05
 TOKENS, PRICE = 100, DOLLARS / 100
-#: a session of questions to `free` reaches the limit of turns first, one of questions to `dear` that of dollars
+#: limits of turns and of dollars: questions to `free` reach the first, and questions to `costly` the second
 TURNS, MOST = 12, 8 * DOLLARS
 ROUNDS = 3
 
@@ -39,8 +39,8 @@ def settings(url):
     return {
         "queues": (),
         "generator": model(url, "free", price=1e-9),
-        "generators": {"dear": model(url, "dear", price=PRICE)},
-        "arms": {"free": {"class": "model"}, "dear": {"class": "model", "generator": "dear"}},
+        "generators": {"costly": model(url, "costly", price=PRICE)},
+        "arms": {"free": {"class": "model"}, "costly": {"class": "model", "generator": "costly"}},
         "health": {"failures": 0},
         "conversation": {"session_limit": {"turns": TURNS, "dollars": MOST}, "rewrite": {"by": "off"}},
     }
@@ -84,7 +84,7 @@ def ask_beyond(system, session, *, number, over):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_kill_nine_at_a_limit(tmp_path, request, database):
-    """Of turns exactly the limit is stored, and the answers cost at most the limit and one estimate, whoever dies."""
+    """Exactly the limit of turns is stored, and the answers cost at most the limit and one estimate after kills."""
     chance, more = random.Random(7), {}
     if database == "postgresql":  # two services; SQLite has one
         more = {"apis": 2, "database_url": request.getfixturevalue("postgres_url")}
@@ -95,7 +95,7 @@ def test_kill_nine_at_a_limit(tmp_path, request, database):
             over = threading.Event()
             asking = [
                 pool.submit(ask_beyond, system, f"{arm}-{round_}", number=number, over=over)
-                for arm in ("free", "dear")
+                for arm in ("free", "costly")
                 for number in range(4)
             ]
             for name in chance.choices(names, k=2):
@@ -108,7 +108,7 @@ def test_kill_nine_at_a_limit(tmp_path, request, database):
                 each.result(120)
         system.wait_until(lambda found: found.unanswered == 0)
         asked = Counter(json.dumps(received.body["messages"])[-200:].split('"')[-2] for received in server.requests)
-        lost = [assert_within(system, f"{arm}-{n}", asked=asked) for n in range(ROUNDS) for arm in ("free", "dear")]
+        lost = [assert_within(system, f"{arm}-{n}", asked=asked) for n in range(ROUNDS) for arm in ("free", "costly")]
         assert sum(lost) > 0  # some runs were killed, and their estimates charged
         verdict = json.loads(system.ragbandit("verify", "--deep", "--json").stdout)
         assert verdict["ok"], verdict["notes"]
@@ -133,7 +133,7 @@ def assert_within(system, session, *, asked):
         assert stored.units * UNIT >= MOST - 1e-9
     assert stored.turns <= TURNS
     assert dollars < MOST + DOLLARS - 1e-9
-    price = DOLLARS if session.startswith("dear") else TOKENS * 1e-9
+    price = DOLLARS if session.startswith("costly") else TOKENS * 1e-9
     paid = price * sum(asked[row.text] for row in rows)
     assert stored.units * UNIT >= paid - 1e-9
     return stored.units * UNIT - dollars

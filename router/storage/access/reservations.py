@@ -166,13 +166,11 @@ def reserve_answers(
 
 
 def _limits_of(decision: Decision) -> list[SpendLimit]:
-    """The limits that a decision has to meet. A task that it begins has used nothing."""
-    is_paid_here = decision.run_by == "worker"
-    return [
-        limit
-        for limit in decision.query.limits
-        if (limit.name != decision.id if limit.kind in TURN_KINDS else is_paid_here)
-    ]
+    """The limits that a decision has to meet: budgets only of a worker's answer, and no limit of a new task."""
+    of_turns = [limit for limit in decision.query.limits if limit.kind in TURN_KINDS and limit.name != decision.id]
+    if decision.run_by != "worker":
+        return of_turns
+    return [limit for limit in decision.query.limits if limit.kind not in TURN_KINDS] + of_turns
 
 
 def _refusal(decision: Decision, limits: Sequence[SpendLimit], *, sums: _Sums) -> RagBanditError | None:

@@ -1,13 +1,13 @@
 """Sums of sessions and tasks that have a limit: their turns, and the dollars of their answers.
 
 A sum is two rows of `counters`, DOLLARS and TURNS, with the label of its Spender. The transaction that stores a
-decision adds its turn and its estimate. The end of its run replaces the estimate by the cost, and takes the turn back
-if no model was asked (`is_turn`). Both change a sum that is there, and make none.
+decision adds its turn and its estimate. The transaction that stores the outcome replaces the estimate by the cost, and
+subtracts the turn if no model was asked (`is_turn`). Both transactions change existing sums and create none.
 
-The next question under a limit counts a missing sum from the rows of decisions and outcomes, and from those of what no
-outcome explains (spending.OTHER), under locks that let no change be lost. So a sum may be forgotten at any time:
-retention and erasure forget the sums of decisions that they remove, and `ragbandit migrate` forgets all, because a
-process of an older release may have stored turns uncounted.
+The next question under a limit counts a missing sum from the rows of decisions and outcomes, and from the dollars that
+no outcome explains (spending.OTHER). Locks prevent lost changes. So sums may be deleted at any time: retention and
+erasure delete the sums of removed decisions, and `ragbandit migrate` deletes all sums, because a process of an older
+release may have stored turns without counting.
 """
 
 import json

@@ -266,8 +266,8 @@ def test_a_decision_is_stored_with_its_claim(store, queue, database, make_decisi
 
 
 def test_a_claimed_decision_has_no_turn_and_goes_first_if_it_is_given_back(store, queue, make_decision, monkeypatch):
-    """A decision that its process runs asks for no turn; if the process gives it back, it goes before all that wait,
-    and those keep their order.
+    """A decision that its process runs asks for no turn; a returned decision goes before all waiting ones, whose
+    order stays.
     """
 
     def stored(*keys, claims=()):

@@ -26,8 +26,8 @@ _MOST_VALUES: Final = 8_000
 
 
 def fit_chat(body: Mapping[str, Any], *, takes: Takes, same: SameTools | None = None) -> tuple[dict[str, Any], Fitted]:
-    """Returns (the body of a chat completion as this server takes it, what was changed). The given body stays as it is,
-    and messages that nothing changes are the same objects. same: the tools that this server takes as they are.
+    """Returns (the body of a chat completion as this server takes it, what was changed). The given body is not
+    changed, and unchanged messages are the same objects. same: tools that need no fitting for this server.
     """
     whole, fitted = dict(body), Fitted(same=same or SameTools())
     marks = [

@@ -35,7 +35,7 @@ class TurnLimits(Step):
             limits_of(question.query, first=question.turn_of or question.query.id, settings=self._settings)
             for question in batch.questions
         ]
-        begun = {question.query.id for question in batch.questions}  # a task that begins here has used nothing
+        begun = {question.query.id for question in batch.questions}  # new tasks have used nothing
         with self.database.read() as connection:
             limits = with_used(connection, limits, begun=begun)
         ahead = Counter[tuple[str, str]]()  # turns of earlier questions of the batch

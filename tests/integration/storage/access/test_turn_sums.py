@@ -1,4 +1,4 @@
-"""Sums of sessions and tasks on SQLite and PostgreSQL: what is reserved, settled, forgotten and counted anew."""
+"""Sums of sessions and tasks on SQLite and PostgreSQL: what is reserved, settled, forgotten and counted again."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -152,7 +152,7 @@ def test_an_outcome_that_is_stored_meanwhile_is_in_the_sum(stores):
 
 
 def test_a_sum_is_forgotten_with_its_decisions(stores):
-    """Erasure forgets the sums of what it erases; `migrate` forgets all; the next question counts anew."""
+    """Erasure forgets the sums of what it erases; `migrate` forgets all; the next question counts again."""
     stores[0].add_decisions([question(f"q{number}") for number in range(5)])
     assert forget_all_sums(stores[0].database) == 1
     assert summed(stores[0]) is None
@@ -179,7 +179,7 @@ def test_a_task_has_no_row_before_its_second_turn(stores):
 
 
 def test_the_estimate_of_a_process_that_died_is_charged(stores):
-    """A run whose process ended may have been paid: its estimate counts beside that of the next run."""
+    """A run whose process ended may have been paid: its estimate counts, and so does the estimate of the next run."""
     dead = replace(this_process(), pid=2**22 - 1, started="1")
     stores[0].add_decisions([question("q0")], claims={DecisionId("q0"): dead.key})
     assert AnswerQueue(stores[0].database).free_lost(held=[]) == ["q0"]
@@ -203,7 +203,7 @@ def test_a_sum_that_is_counted_anew_has_what_killed_runs_may_have_cost(stores):
 
 
 def test_what_killed_runs_cost_leaves_with_their_decisions(stores):
-    """A session whose decisions were erased begins anew, although the charge of a day is kept."""
+    """A session whose decisions were erased begins again at 0, although the charge of a day is kept."""
     dead = replace(this_process(), pid=2**22 - 1, started="1")
     stores[0].add_decisions([question("q0")], claims={DecisionId("q0"): dead.key})
     AnswerQueue(stores[0].database).free_lost(held=[])

@@ -9,9 +9,9 @@ from ragbandit.shared.texts.formats import decimal, money, number, percent
 #: verdict -> name of its colour in pages, and of its style on a terminal
 COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "worse": "bad", NOT_KNOWN: "busy"}
 STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
-#: a cost that grows to this many times or more is given in times, up to a most; below in percent
 #: share of judged questions from which on a verdict assumes nothing of the others
 _NEARLY_ALL: Final = 0.9
+#: a cost that grows to this many times or more is given in times, up to a most; below in percent
 _LEAST_TIMES: Final = 10
 _MOST_TIMES: Final = 1_000
 

@@ -1,11 +1,11 @@
 """What decides questions instead of the policy: a safe start, a warm-up, a ledger that is learned again, a budget.
 
-A budget of some askers is judged apart if others ask, too: it must not keep these from a verdict.
-
 While it decides more than half of the draws, it is the first thing that a report says: what was served says little
 about routing then. A safe start decides only where the policy prefers another arm than the incumbent, so its share is
 counted among these draws. Else a policy that gives half of the questions to the incumbent anyway would hide a safe
 start that takes most of the others.
+
+A budget of some askers is judged apart if others ask, too: it must not keep these from a verdict.
 """
 
 import math

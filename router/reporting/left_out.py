@@ -4,16 +4,14 @@ A comparison needs draws: who decides which questions are compared must not be w
 policy did not draw are left out, and a report begins with them if they are many.
 """
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, select
+from sqlalchemy import RowMapping
 
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
-from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.shared.types import ONE_ARM_LEFT, ArmBy
 
 Unit = Literal["dollars", "steps", "seconds"]
@@ -33,7 +31,6 @@ DECIDED_BY: Final[Mapping[ArmBy, str]] = {
 }
 #: least share of a period's questions or costs with which a report begins
 SHOWN_FROM: Final = 0.01
-_PAGE: Final = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,20 +102,3 @@ def budget_of(askers: Sequence[str]) -> str:
     """What decided questions of these askers at a price that a budget raised."""
     whose = " and ".join(sorted(askers)) if len(askers) < 3 else f"{len(askers)} keys and tenants"
     return f"the budget of {whose}, which raised the price"
-
-
-def judged_qualities(connection: Connection, condition: ColumnElement[bool]) -> dict[str, float]:
-    """Decision -> mean of its ratings and events, which are qualities. condition: on `decisions`
-
-    Decisions that are never learned have no quality in a ledger.
-    """
-    query = select(*feedback.c["decision_id", "kind", "value"]).join(
-        decisions, decisions.c.id == feedback.c.decision_id
-    )
-    values: dict[str, list[float]] = {}
-    with connection.execute(query.where(condition).execution_options(yield_per=_PAGE)) as result:
-        for key, kind, text in result:
-            value: Any = json.loads(text)
-            if kind in ("rating", "event") and isinstance(value, int | float):
-                values.setdefault(key, []).append(float(value))
-    return {key: sum(given) / len(given) for key, given in values.items()}

@@ -14,6 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.learning.sources import drawn_weight, retracted
+from ragbandit.router.learning.sources import drawn_weight, retracted, standing
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.reporting.left_out import (
@@ -36,7 +37,6 @@ from ragbandit.router.reporting.left_out import (
     asker_of,
     budget_of,
     decided_by,
-    judged_qualities,
     reason_to_leave_out,
 )
 from ragbandit.router.storage.access.turn_sums import reached_labels, turn_spenders
@@ -462,7 +462,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     query = query.where(in_scope).order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
     rows = _Rows(
         retracted=_retracted_ratings(connection, in_scope),
-        judged=judged_qualities(connection, and_(in_scope, may_be(decisions.c.arm_by.is_not(None)))),
+        judged=_judged_qualities(connection, and_(in_scope, may_be(decisions.c.arm_by.is_not(None)))),
         reached=_reached(connection, scope.conversation),
     )
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
@@ -479,15 +479,33 @@ def _reached(connection: Connection, settings: ConversationSettings | None) -> d
     }
 
 
+def _feedback_of(connection: Connection, *conditions: ColumnElement[bool]) -> dict[str, list[Feedback]]:
+    """Decision -> its feedback, in the order received. conditions: on `decisions` and `feedback`"""
+    query = select(feedback).join(decisions, feedback.c.decision_id == decisions.c.id).where(*conditions)
+    given: dict[str, list[Feedback]] = {}
+    for row in connection.execute(query.order_by(*feedback.c["received_at", "id"])).mappings():
+        given.setdefault(row["decision_id"], []).append(feedback_value(row))
+    return given
+
+
+def _judged_qualities(connection: Connection, condition: ColumnElement[bool]) -> dict[str, float]:
+    """Decision -> mean of its ratings and events, which are qualities. condition: on `decisions`
+
+    Decisions that are never learned have no quality in a ledger.
+    """
+    given = _feedback_of(connection, condition, feedback.c.kind.in_(("rating", "event")))
+    values = {
+        key: [float(item.value) for item in standing(items) if isinstance(item.value, int | float)]
+        for key, items in given.items()
+    }
+    return {key: fmean(of_key) for key, of_key in values.items() if of_key}
+
+
 def _retracted_ratings(connection: Connection, condition: ColumnElement[bool]) -> dict[str, Feedback]:
     """Decision -> its last rating that was retracted."""
     other = feedback.alias()
     is_taken_back = other.c.decision_id == decisions.c.id, other.c.kind == "rating", other.c.value == "null"
-    query = select(feedback).join(decisions, feedback.c.decision_id == decisions.c.id)
-    query = query.where(condition, exists().where(*is_taken_back)).order_by(*feedback.c["received_at", "id"])
-    given: dict[str, list[Feedback]] = {}
-    for row in connection.execute(query).mappings():
-        given.setdefault(row["decision_id"], []).append(feedback_value(row))
+    given = _feedback_of(connection, condition, exists().where(*is_taken_back))
     ratings = {key: [one for one in retracted(items) if one.kind == "rating"] for key, items in given.items()}
     return {key: items[-1] for key, items in ratings.items() if items}
 
@@ -504,7 +522,7 @@ class _Rows:
     left_out: Counter[str] = field(default_factory=Counter)
     left_costs: Counter[Unit] = field(default_factory=Counter)
     undrawn: dict[str, UndrawnSums] = field(default_factory=dict)
-    judged: Mapping[str, float] = field(default_factory=dict)  #: see `judged_qualities`
+    judged: Mapping[str, float] = field(default_factory=dict)  #: see `_judged_qualities`
     rules: Counter[str] = field(default_factory=Counter)
     stopped: Counter[str] = field(default_factory=Counter)
     reached: Mapping[SpenderKind, set[str]] = field(default_factory=dict)  #: see `_reached`

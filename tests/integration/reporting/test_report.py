@@ -134,6 +134,19 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     assert len(read_log(store.database, replace(SCOPE, since=EPOCH - 1.5 * HOUR)).arm) == 2
 
 
+def test_replaced_and_retracted_ratings_are_no_quality_of_undrawn_answers(store):
+    """The quality of answers that the policy did not draw is the mean of the ratings in force."""
+    one = {"arms": ("single_step",), "pmf": (1.0,), "arm": "single_step", "propensity": 1.0, "arm_by": "limit"}
+    replaced, taken_back = store.add(**one).id, store.add(**one).id
+    given = {"settings": Settings.model_validate({}), "rater": "user-17"}
+    ratings = [(replaced, {"rating": False}), (replaced, {"rating": True}), (taken_back, {"rating": False})]
+    for number, (key, judged) in enumerate([*ratings, (taken_back, {"retract": "rating"})]):
+        made = made_feedback(decision_id=key, feedback_id=f"f{number}", now=EPOCH + number, **judged, **given)
+        store.store.add_feedback([made])
+    (undrawn,) = report(store.database, SCOPE, policy=PolicySettings()).undrawn
+    assert (undrawn.questions, undrawn.quality) == (2, 1.0)
+
+
 def test_unrated_answers_of_an_arm_wait_for_labels(store):
     """Answers of the arm that may be rated begin to wait in the order of their draws, as many as are wanted in all."""
     two = {"arms": ("no_retrieval", "single_step"), "pmf": (0.5, 0.5), "propensity": 0.5}

@@ -103,6 +103,7 @@ def test_a_question_of_a_long_session_reads_no_more(tmp_path):
         "encoder": {"model": "hashing", "dimension": 8},
         "arms": {name: {"run_by": "caller"} for name in ("small", "large")},
         "conversation": {"session_limit": {"turns": 9_000, "dollars": 1.0}},
+        "server": {"max_wait_s": 60.0},  # a batch of 500 waits for its turn, also on a busy machine
     }
     service = Service(Settings.model_validate(settings))
     try:

@@ -27,7 +27,6 @@ _POLICY: Final = ("add", "shadow", "promote", "rollback", "retire", "kill", "res
 #: heading in the help -> its verbs, in the order shown; the verbs of additions follow
 _OURS: Final[Mapping[str, Verbs]] = {
     "Start here": {
-        "init": f"{_WORKERS}.init:init",
         "demo": "ragbandit.examples.handbook.demo:demo",
         "up": f"{_WORKERS}.service:up",
         "validate": f"{_WORKERS}.validate:validate",

@@ -13,6 +13,7 @@ import ragbandit
 from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from ragbandit.testing.openai_server import ScriptedServer
+from tests.support.additions import needs
 from tests.support.tar_files import unpack
 
 from .conftest import ROOT, bare, build_wheel, client_of_up, new_environment, running_up
@@ -146,6 +147,7 @@ def test_a_service_beside_names_of_others(installed, project):
     assert (answer["arm"], answer["answer"]) == ("curt", "as curt as can be")
 
 
+@needs("init")
 @pytest.mark.timeout(120)
 @pytest.mark.slow
 def test_a_first_configuration(installed, tmp_path):

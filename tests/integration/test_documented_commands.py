@@ -46,7 +46,7 @@ COMMAND = re.compile(
 #: the beginning of a command -> why it does not run here
 NOT_RUN = {
     "demo": "takes minutes: `make demo` and the acceptance tests run it",
-    "init": "looks for servers and asks: tests/integration/cli/test_init_cli.py",
+    "init": "looks for servers and asks: tests/additions/init/test_init_cli.py",
     "up": "starts processes: tests/acceptance",
     "answer": "asks a service: tests/acceptance",
     "feedback send --session": "asks a service: tests/integration/api/test_coding_agents.py",

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from ragbandit.shared.errors import EXTRA_OF
 from ragbandit.testing.openai_server import ScriptedServer
+from tests.support.additions import needs
 
 from .test_base_install import HIDE, ROOT
 
@@ -106,6 +107,7 @@ def test_the_lines_are_found():
     assert len(LINES) > 10
 
 
+@needs("init")
 def test_readme_init_runs_on_what_readme_installs(tmp_path):
     """With only the packages of README's line, `init` with a model server and documents ends with a valid file."""
     brought = installed_by(README)

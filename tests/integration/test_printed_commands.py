@@ -84,7 +84,7 @@ NOT_RUN = {
     "up": "starts processes: tests/acceptance",
     "serve": "starts a service: tests/integration/cli/test_serve.py",
     "worker": "starts a process: tests/acceptance",
-    "init": "looks for servers: tests/integration/cli/test_init_cli.py",
+    "init": "looks for servers: tests/additions/init/test_init_cli.py",
     "answer": "asks a service: tests/acceptance",
     "route": "asks a service: tests/integration/api/test_command.py",
     "feedback send": "asks a service: tests/integration/api/test_coding_agents.py",

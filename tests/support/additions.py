@@ -25,6 +25,7 @@ COMMANDS = {
     "feedback import": "other_tools",
     "index build --retriever elasticsearch": "elasticsearch",
     "index counts": "popularity",
+    "init": "init",
     "route": "dashboard",
 }
 

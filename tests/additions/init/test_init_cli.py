@@ -8,14 +8,14 @@ import pytest
 import yaml
 from rich.prompt import InvalidResponse
 
+from ragbandit.additions.init import model_lists as servers
+from ragbandit.additions.init.command import _PricePrompt
+from ragbandit.additions.init.draft import pick
+from ragbandit.additions.init.model_lists import ModelCatalog, ModelDescription
 from ragbandit.router.config.loading import load
 from ragbandit.shared.additions import additions
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
-from ragbandit.workers.verbs import model_lists as servers
-from ragbandit.workers.verbs.draft import pick
-from ragbandit.workers.verbs.init import _PricePrompt
-from ragbandit.workers.verbs.model_lists import Model, ModelServer
 from tests.support import command
 from tests.support.additions import needs, task_units
 from tests.support.cases import every_case
@@ -98,7 +98,7 @@ def test_without_a_server_the_local_model_answers(run, tmp_path):
 def test_one_question_on_a_terminal(run, tmp_path):
     """On a terminal one question is asked, and its answer is the price."""
     theirs, ours = os.openpty()
-    code = "from ragbandit.workers.verbs import model_lists; from ragbandit.workers.cli import main; "
+    code = "from ragbandit.additions.init import model_lists; from ragbandit.workers.cli import main; "
     code += "model_lists.USUAL_PORTS = {}; main()"
     command = [sys.executable, "-c", code, "init"]
     with subprocess.Popen(command, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as init:
@@ -280,8 +280,8 @@ def test_which_models_are_taken():
     """By the sizes in their names, else a model and its newest smaller sibling, else two as they come, else nothing."""
 
     def of(*names, wanted=()):
-        models = tuple(Model(name=name, created=number) for number, name in enumerate(names))
-        picked, _ = pick(ModelServer(url="http://x/v1", models=models), wanted=wanted)
+        models = tuple(ModelDescription(name=name, created=number) for number, name in enumerate(names))
+        picked, _ = pick(ModelCatalog(url="http://x/v1", models=models), wanted=wanted)
         return tuple(model.name for model in picked)
 
     with every_case() as case:

@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from ragbandit.workers.verbs import model_abilities
-from ragbandit.workers.verbs.model_abilities import abilities_by_model, supports_of
+from ragbandit.additions.init import model_abilities
+from ragbandit.additions.init.model_abilities import abilities_by_model, supports_of
 
 READS = ("images", "json", "tools")
 TEXT = ("json", "tools")

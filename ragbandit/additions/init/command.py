@@ -10,13 +10,13 @@ import typer
 from rich.markup import escape
 from rich.prompt import Confirm, InvalidResponse, Prompt, PromptBase
 
+from ragbandit.additions.init import draft
 from ragbandit.router.cli.console import console
 from ragbandit.router.cli.options import ConfigOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
-from ragbandit.workers.verbs import draft
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"
@@ -131,7 +131,7 @@ class _PricePrompt(PromptBase[dict[str, float]]):
 
 
 def _worths(*, unit: str) -> str:
-    return ", ".join(f"{name} ({draft.worth(name, unit=unit)})" for name in draft.WEIGHTS)
+    return ", ".join(f"{name} ({draft.right_answer_worth(name, unit=unit)})" for name in draft.WEIGHTS)
 
 
 def _preference(*, unit: str) -> str:

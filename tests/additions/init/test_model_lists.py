@@ -3,9 +3,9 @@
 import httpx
 import pytest
 
+from ragbandit.additions.init import model_lists
+from ragbandit.additions.init.model_lists import find_server
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.verbs import model_lists
-from ragbandit.workers.verbs.model_lists import find_server
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ragbandit.additions.init.model_abilities import abilities_by_model
+from ragbandit.additions.init.model_lists import MOST_NAMED, OPENAI, ModelCatalog, ModelDescription, find_server
 from ragbandit.router.cli.console import errors
 from ragbandit.router.comparison.holdback_size import usual_size
 from ragbandit.router.config.settings import Settings
@@ -24,14 +26,12 @@ from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.workers.setup.generator_kinds import GeneratorKind, kinds
 from ragbandit.workers.setup.retrievers import retriever_kind, with_choice
 from ragbandit.workers.verbs.index import build_index
-from ragbandit.workers.verbs.model_abilities import abilities_by_model
-from ragbandit.workers.verbs.model_lists import MOST_NAMED, OPENAI, Model, ModelServer, find_server
 
 #: billions of parameters in a model's name, such as "qwen2.5:14b" or "Llama-3.2-3B-Instruct"
 _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
-def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
+def pick(server: ModelCatalog, *, wanted: Sequence[str]) -> tuple[tuple[ModelDescription, ...], str]:
     """Choose one or two models of a server. Returns (models, the small one first; reason). Raises ConfigError."""
     models = {model.name: model for model in server.models}
     names = ", ".join(list(models)[:MOST_NAMED]) + (", ..." if len(models) > MOST_NAMED else "")
@@ -57,7 +57,7 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
     raise ConfigError(message, field="--model", remedy=remedy)
 
 
-def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
+def _by_size(models: Sequence[ModelDescription]) -> tuple[ModelDescription, ...]:
     """The smallest and the largest model by the sizes in their names; () if a size is missing, or all are equal."""
     sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
     if not all(sizes) or len(set(sizes)) == 1:
@@ -65,7 +65,7 @@ def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
     return models[sizes.index(min(sizes))], models[sizes.index(max(sizes))]
 
 
-def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
+def _siblings(models: Mapping[str, ModelDescription]) -> tuple[ModelDescription, ...]:
     names = [(f"{large}-{ending}", large) for large in models for ending in ("mini", "small", "lite", "nano")]
     pairs = [(models[small], models[large]) for small, large in names if small in models]
     return max(pairs, key=lambda pair: pair[1].created, default=())
@@ -79,9 +79,9 @@ class Surroundings:
     pipelines: Mapping[str, Params]
     #: why workers cannot run here; "" if they can
     no_workers: str = ""
-    server: ModelServer | None = None
+    server: ModelCatalog | None = None
     #: chosen models of the server, the small one first
-    models: tuple[Model, ...] = ()
+    models: tuple[ModelDescription, ...] = ()
     picked: str = ""
     local: bool = False
     #: (name, description) of the bm25 index to search; None if there is none
@@ -227,7 +227,7 @@ def cost_unit(here: Surroundings, *, prices: Prices) -> str:
     return "dollars" if prices else "steps"
 
 
-def worth(preference: str, *, unit: str) -> str:
+def right_answer_worth(preference: str, *, unit: str) -> str:
     return formats.worth(1.0 / WEIGHTS[preference][unit], unit)
 
 
@@ -285,7 +285,7 @@ def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     return Choice(topic="model", why=why, sections={**chosen, **preset}, note=note + remedy)
 
 
-def _images(models: Sequence[Model]) -> tuple[str, str]:
+def _images(models: Sequence[ModelDescription]) -> tuple[str, str]:
     """Which models read images, and what to do if it is not known. Returns (clause, note for the file)."""
     able = " and ".join(model.name for model in models if "images" in (model.supports or ()))
     unknown = " and ".join(model.name for model in models if model.supports is None)
@@ -299,7 +299,7 @@ def _images(models: Sequence[Model]) -> tuple[str, str]:
     return f"{clause}: the server does not describe {unknown} (generator.supports)", remedy
 
 
-def _embeddings(server: ModelServer, *, key_env: str) -> Choice:
+def _embeddings(server: ModelCatalog, *, key_env: str) -> Choice:
     names = ", ".join(model.name for model in server.embeddings[:MOST_NAMED])
     options: Params = {"base_url": server.url}
     if key_env != OpenAiOptions().api_key_env:
@@ -311,7 +311,7 @@ def _embeddings(server: ModelServer, *, key_env: str) -> Choice:
     return Choice(topic="embed", why=why, sections={"embeddings": options})
 
 
-def _generator(model: Model, *, url: str, key_env: str) -> Params:
+def _generator(model: ModelDescription, *, url: str, key_env: str) -> Params:
     options: Params = {"base_url": url, "bytes_per_token": 3.0}
     if key_env != OpenAiOptions().api_key_env:
         options["api_key_env"] = key_env
@@ -385,7 +385,7 @@ def _agents() -> Choice:
 
 def _reward(preference: str, *, unit: str) -> Choice:
     weights = {name: weight[unit] for name, weight in WEIGHTS.items()}
-    others = ", ".join(f"{name} {worth(name, unit=unit)}" for name in WEIGHTS if name != preference)
+    others = ", ".join(f"{name} {right_answer_worth(name, unit=unit)}" for name in WEIGHTS if name != preference)
     sections = {"reward": {"weight": weights[preference], "cost": {unit: 1.0}}, "cost_weights": weights}
-    why = f"{preference}: a right answer is worth {worth(preference, unit=unit)}"
+    why = f"{preference}: a right answer is worth {right_answer_worth(preference, unit=unit)}"
     return Choice(topic="price", why=why, sections=sections, note=f"A question may name another price: {others}.")

@@ -10,11 +10,11 @@ from typing import Any, Final
 import httpx
 from rich.markup import escape
 
+from ragbandit.additions.init.model_abilities import supports_of
 from ragbandit.router.cli.console import errors
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.shared.texts.redaction import credentials_in, without_secrets
-from ragbandit.workers.verbs.model_abilities import supports_of
 
 #: product -> its default port
 USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
@@ -30,7 +30,7 @@ MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Model:
+class ModelDescription:
     """A model in a server's list. None means that the list does not contain the fact."""
 
     name: str
@@ -45,17 +45,17 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelServer:
+class ModelCatalog:
     url: str
     #: models that answer questions
-    models: tuple[Model, ...]
+    models: tuple[ModelDescription, ...]
     #: models for embeddings
-    embeddings: tuple[Model, ...] = ()
+    embeddings: tuple[ModelDescription, ...] = ()
     #: the API key that it gets
     key: str | None = field(default=None, repr=False)
 
 
-def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
+def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelCatalog | None:
     """The server at `url`, else at OPENAI_BASE_URL, else OpenAI if its key is set, else the first on a usual port.
 
     key_env: name of the variable with the key, which servers on usual ports do not get. Returns None if there is no
@@ -72,7 +72,7 @@ def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) ->
     return None
 
 
-def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
+def _listed(url: str, *, key: str | None, source: str) -> ModelCatalog:
     """The server with its models. source: option or variable with the URL; "" for a usual port. Raises ConfigError."""
     if credentials_in(url, field="url") is not None:
         message = "the address has a user, a password or a key in it, and would stand in the file"
@@ -104,7 +104,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
     if not chats:
         raise ConfigError(f"{shown} lists no model that answers questions", field=source, remedy="load one")
     embeddings = (each for each, row in named.items() if _EMBEDDINGS.search(each) or "embed" in str(row.get("type")))
-    return ModelServer(url=str(base), models=chats, embeddings=tuple(map(models.__getitem__, embeddings)), key=key)
+    return ModelCatalog(url=str(base), models=chats, embeddings=tuple(map(models.__getitem__, embeddings)), key=key)
 
 
 def _rows(tree: Any) -> tuple[list[Mapping[str, Any]], str]:
@@ -132,11 +132,11 @@ _CONTEXTS: Final = (
 _PARTS: Final = ("meta", "metadata", "top_provider", "limits", "capabilities", "model_info", "details")
 
 
-def _model(row: Mapping[str, Any], *, name: str) -> Model:
+def _model(row: Mapping[str, Any], *, name: str) -> ModelDescription:
     parts = [part for part in (row, *map(row.get, _PARTS)) if isinstance(part, Mapping)]
     parts += [part["limits"] for part in parts[1:] if isinstance(part.get("limits"), Mapping)]
     contexts = (_number(part.get(key)) for key in _CONTEXTS for part in parts)
-    return Model(
+    return ModelDescription(
         name=name,
         context_tokens=next((int(tokens) for tokens in contexts if 256 <= tokens <= 1e9), None),  # a plausible one
         created=_number(row.get("created")),

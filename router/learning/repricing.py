@@ -1,4 +1,5 @@
-"""Corrected prices: sums of spending get the right dollars, and a new ledger is learned with them.
+"""Corrected prices: sums of spending get the right dollars, and a new ledger is learned with them. Sums of sessions and
+tasks are deleted, so that their next question counts them with the right dollars.
 
 Services use the old ledger until they are started with the label of the new one.
 """
@@ -14,6 +15,7 @@ from ragbandit.router.storage.access.corrections import (
     check_names,
     corrections_of,
 )
+from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.types import Json
@@ -53,6 +55,7 @@ def reprice(
         stored = add_correction(connection, correction, actor=actor, reason=reason, facts=of_ledger, now=now)
         if label is not None:
             carry_exclusions(connection, label=ledger.label, new_label=label)
+        forget_all_sums(connection)
         changes.moves.write(connection, shard=ledger.database.shard)
     done: dict[str, Json] = {"number": stored.number, **facts, "label": label}
     if label is not None and learn is not None:

@@ -91,7 +91,8 @@ def migrate(
         revision = migrated(database)
         filled = 0 if wait is not None else _filled(database, revision=revision)
         if wait is None:
-            forget_all_sums(database)  # an older process may have stored turns uncounted
+            with database.write() as connection:
+                forget_all_sums(connection)  # an older process may have stored turns uncounted
         url = database.url.render_as_string(hide_password=True)
     if as_json:
         print_json({"database": url, "revision": revision, "filled": filled})

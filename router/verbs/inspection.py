@@ -157,7 +157,7 @@ def verify(
         if recount:
             with ledger.database.write() as connection:
                 wrong = counters.recount(connection)
-            forget_all_sums(ledger.database)
+                forget_all_sums(connection)
             corrected = {name: {"kept": stored, "counted": counted} for name, (stored, counted) in wrong.items()}
             show(corrected if as_json or corrected else {"recounted": "every counter is right"}, as_json=as_json)
             return

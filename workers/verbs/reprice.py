@@ -53,8 +53,9 @@ def reprice(
     """Take back a wrong price: correct budgets, and learn a ledger with the right dollars.
 
     First set the right token_prices. Without --factor and --dollars, the tokens of each outcome are priced by them. The
-    sums of spending change on the days of the outcomes; stored outcomes keep their dollars, and the correction is an
-    entry of the audit log. Services use the old ledger until policy.label names the new one and they are restarted.
+    sums of spending change on the days of the outcomes, and so do those of sessions and tasks; stored outcomes keep
+    their dollars, and the correction is an entry of the audit log. Services use the old ledger until policy.label names
+    the new one and they are restarted.
     """
     if not (arm or generator or decision):
         raise InvalidInput("no outcome is named", remedy="give --arm, --generator or --decision")
@@ -76,7 +77,7 @@ def reprice(
                 arm=arm,
                 generator=generator,
                 since=None if since is None else parse_time(since, now=now, field="since"),
-                until=now if until is None else parse_time(until, now=now, field="until"),
+                until=now if until is None else min(now, parse_time(until, now=now, field="until")),
                 dollars=dollars,
                 factor=factor,
                 prices={} if factor is not None or dollars is not None else prices_by_arm(settings),

@@ -14,6 +14,7 @@ from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.spending import Spender, change_dollars, oldest_day, spenders_of, spent
 from ragbandit.router.storage.rows.conversion import of_known
 from ragbandit.router.storage.rows.outcome_rows import own_cost
+from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves, counting, day_of
 from ragbandit.router.storage.sql.database import Database
@@ -27,6 +28,8 @@ from ragbandit.shared.types import Cost, JoinedDecision
 ACTION: Final = "price.correct"
 CREDIT: Final = "spending.credit"
 _PAGE: Final = 1000
+#: number of an advisory lock of PostgreSQL
+_LOCK: Final = int.from_bytes(b"reprice")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +112,12 @@ class Corrections:
                 dollars = rule.dollars_of(cost, arm=arm, model=made_by.get("generator"))
                 cost = cost if dollars is None else replace(cost, dollars=dollars)
         return cost
+
+
+def hold_corrections(connection: Connection) -> None:
+    """Let no other transaction store a correction until this one ends."""
+    if not connection.is_sqlite:
+        run_statement(connection, f"SELECT pg_advisory_xact_lock_shared({_LOCK})")
 
 
 def corrections_of(connection: Connection) -> Corrections:
@@ -203,7 +212,9 @@ def _rows(database: Database, new: Correction, *, label: str) -> Iterator[RowMap
 def add_correction(
     connection: Connection, new: Correction, *, actor: str, reason: str, facts: Mapping[str, Any], now: float
 ) -> Correction:
-    """Store a correction in the caller's write transaction, with further facts."""
+    """Store a correction in the caller's write transaction, with further facts, when no other transaction counts."""
+    if not connection.is_sqlite:
+        run_statement(connection, f"SELECT pg_advisory_xact_lock({_LOCK})")
     rule = {name: value for name, value in asdict(new).items() if value not in (None, {}) and name != "number"}
     target = next((f"{kind}:{rule[kind]}" for kind in ("decision", "arm", "generator") if kind in rule), "all")
     stored = {**rule, **facts, "reason": reason}

@@ -6,8 +6,8 @@ subtracts the turn if no model was asked (`is_turn`). Both transactions change e
 
 The next question under a limit counts a missing sum from the rows of decisions and outcomes, and from the dollars that
 no outcome explains (spending.OTHER). Locks prevent lost changes. So sums may be deleted at any time: retention and
-erasure delete the sums of removed decisions, and `ragbandit migrate` deletes all sums, because a process of an older
-release may have stored turns without counting.
+erasure delete the sums of removed decisions, a correction of prices deletes all sums, and so does `ragbandit migrate`,
+because a process of an older release may have stored turns without counting.
 """
 
 import json
@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ragbandit.router.storage.access.corrections import corrections_of, hold_corrections
 from ragbandit.router.storage.access.spending import (
     DOLLARS,
     MOST_DOLLARS,
@@ -27,8 +28,7 @@ from ragbandit.router.storage.access.spending import (
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import Row, insert_rows, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting, day_of
-from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.counters import Moves, day_of
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import LimitReached
@@ -49,8 +49,9 @@ _LOCK_JOBS: Final = (
     "SELECT decision_id FROM jobs WHERE kind = 'answer' AND decision_id IN ? ORDER BY decision_id FOR NO KEY UPDATE"
 )
 _ENDED: Final = (
-    "SELECT d.made_at AS made_at, o.status AS status, o.stop_reason AS stop_reason, o.cost AS cost, "
-    "o.made_by AS made_by, j.reserved AS reserved FROM decisions d LEFT JOIN outcomes o ON o.decision_id = d.id "
+    "SELECT d.id AS id, d.arm AS arm, d.made_at AS made_at, o.made_at AS ended_at, o.status AS status, "
+    "o.stop_reason AS stop_reason, o.cost AS cost, o.made_by AS made_by, j.reserved AS reserved "
+    "FROM decisions d LEFT JOIN outcomes o ON o.decision_id = d.id "
     "LEFT JOIN jobs j ON j.kind = 'answer' AND j.decision_id = d.id WHERE d.id IN ?"
 )
 _SUMS: Final = "SELECT label, name, value FROM counters WHERE label IN ? AND name IN ('dollars', 'turns') AND shard = 0"
@@ -66,10 +67,9 @@ _REACHED: Final = (
 _SPENDERS: Final = "SELECT id, tenant, api_key, session, turn_of FROM decisions WHERE id IN ?"
 #: end of the range of labels of spenders
 _END: Final = PREFIX[:-1] + ";"
-#: sums that are forgotten in one transaction, and most that `verify` compares
-_PAGE: Final = 500
 #: a sum that no limit has
 _NEVER: Final = 2**62
+#: number of sums that `verify` compares
 MOST_AT_ONCE: Final = 1_000_000
 
 
@@ -149,6 +149,7 @@ def kept_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spe
     if ids:  # an outcome that is being stored, or a lost run that is charged, has no sum to change: wait for it
         run_statement(connection, _LOCK, sorted(ids))
         run_statement(connection, _LOCK_JOBS, sorted(ids))
+        hold_corrections(connection)
     rows = []
     for spender in missing:
         sums[spender] = counted = _counted(connection, spender)
@@ -190,9 +191,12 @@ def _counted(connection: Connection, spender: Spender) -> TurnSum:
     if not ids:
         return NOTHING
     turns, units, oldest = 0, 0, math.inf
+    corrections = corrections_of(connection)
     for row in run_statement(connection, _ENDED, ids):
-        cost = Cost() if row["cost"] is None else own_cost(row["cost"])
-        is_replaced = successor_of(object_or_empty(row["made_by"])) is not None
+        made_by = object_or_empty(row["made_by"])
+        facts = {"decision_id": row["id"], "arm": row["arm"], "made_by": made_by, "made_at": row["ended_at"]}
+        cost = Cost() if row["cost"] is None else corrections.cost(own_cost(row["cost"]), **facts)
+        is_replaced = successor_of(made_by) is not None
         ended = {"status": row["status"], "stop_reason": row["stop_reason"]}
         turns += is_turn(cost=cost, is_replaced=is_replaced, **ended)
         units += round(min(max(cost.dollars, 0.0), MOST_DOLLARS) / UNIT) + (row["reserved"] or 0)
@@ -222,18 +226,12 @@ def forget_sums(moves: Moves, rows: Iterable[Row], *, kinds: Collection[SpenderK
             moves.forget_sum(spender.label)
 
 
-def forget_all_sums(database: Database) -> int:
-    """Let the next question of each session and task count again, in batches. Returns the number of sums."""
-    after, count = PREFIX, 0
-    while True:
-        with counting(database) as (connection, moves):
-            page = [row["label"] for row in run_statement(connection, _LABELS, after, _END, _PAGE)]
-            for label in page:
-                moves.forget_sum(label)
-        count += len(page)
-        if len(page) < _PAGE:
-            return count
-        after = page[-1]
+def forget_all_sums(connection: Connection) -> None:
+    """Let the next question of each session and task count again. After it a transaction only changes counters."""
+    if not connection.is_sqlite:
+        run_statement(connection, "SET LOCAL statement_timeout = 0")
+        run_statement(connection, "LOCK TABLE counters IN EXCLUSIVE MODE")
+    run_statement(connection, "DELETE FROM counters WHERE name IN ('dollars', 'turns') AND shard = 0")
 
 
 def turn_labels(connection: Connection) -> set[str]:

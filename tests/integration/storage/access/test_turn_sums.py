@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import unrun_outcome
+from ragbandit.router.storage.access.corrections import Correction, add_correction, hold_corrections
 from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.access.turn_sums import (
     forget_all_sums,
@@ -18,6 +20,7 @@ from ragbandit.router.storage.access.turn_sums import (
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.answers import AnswerQueue
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counting
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
@@ -154,7 +157,8 @@ def test_an_outcome_that_is_stored_meanwhile_is_in_the_sum(stores):
 def test_a_sum_is_forgotten_with_its_decisions(stores):
     """Erasure forgets the sums of what it erases; `migrate` forgets all; the next question counts again."""
     stores[0].add_decisions([question(f"q{number}") for number in range(5)])
-    assert forget_all_sums(stores[0].database) == 1
+    with stores[0].database.write() as connection:
+        forget_all_sums(connection)
     assert summed(stores[0]) is None
     assert isinstance(stores[1].add_decisions([question("beyond")])[0], LimitReached)
     assert summed(stores[0]) == (5, 5.0)
@@ -196,7 +200,8 @@ def test_a_sum_that_is_counted_anew_has_what_killed_runs_may_have_cost(stores):
     assert AnswerQueue(stores[1].database).free_lost(held=[]) == ["q0"]
     stores[0].add_outcome(outcome("q0", dollars=0.25))
     stores[0].add_outcome(outcome("q0", dollars=0.5, error="another run"))  # a second run is paid, too
-    forget_all_sums(stores[0].database)
+    with stores[0].database.write() as connection:
+        forget_all_sums(connection)
     (result,) = stores[1].add_decisions([question("t1", turn_of="q0", limits=limits)])
     assert result.id == "t1"
     assert summed(stores[0]) == summed(stores[0], task) == (2, 2.75)
@@ -240,3 +245,39 @@ def test_without_limits_no_row_is_written(make_world, database_url):
     with store.database.read() as connection:
         names = set(connection.execute(select(counters.c.name)).scalars())
     assert not names & {"dollars", "turns"}
+
+
+def test_a_corrected_price_corrects_the_sums(stores):
+    """After `data reprice` a session's limit in dollars counts the right dollars, as its decisions give them."""
+    dollars = (limit(unit="dollars", most=4.0),)
+    store, other = stores
+    store.add_decisions([question(f"q{number}", limits=dollars) for number in range(4)])
+    for number in range(4):
+        store.add_outcome(outcome(f"q{number}", dollars=2.0))
+    (refused,) = store.add_decisions([question("early", limits=dollars)])
+    correction = Correction(arm="single_step", factor=0.25)
+    given = {"learn": None, "dry_run": False, "reason": "", "actor": "me", "now": 1.0}
+    done = reprice(Ledger(store.database, label="main"), correction, **given)
+    assert (done["outcomes"], isinstance(refused, LimitReached), summed(store)) == (4, True, None)
+    (admitted,) = other.add_decisions([question("later", limits=dollars, run_by="caller")])
+    assert (admitted.id, summed(store)) == ("later", (5, 2.0))
+
+
+def test_a_sum_is_not_counted_while_prices_are_corrected(postgres_url):
+    """A transaction that counts sums keeps corrections out until it ends, so none stores a sum of former prices."""
+    databases = [Database(postgres_url) for _ in range(2)]
+    facts = {"actor": "me", "reason": "", "facts": {}, "now": 1.0}
+
+    def correct():
+        with databases[1].write() as connection:
+            return add_correction(connection, Correction(factor=2.0), **facts).number
+
+    with ThreadPoolExecutor(1) as pool:
+        with databases[0].write() as connection:
+            hold_corrections(connection)
+            stored = pool.submit(correct)
+            with pytest.raises(TimeoutError):
+                stored.result(timeout=0.5)
+        assert stored.result(timeout=10.0) > 0
+    for database in databases:
+        database.close()

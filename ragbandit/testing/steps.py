@@ -234,7 +234,7 @@ def _choice(question: Question) -> tuple[object, ...]:
 def _decided(router: Router, queries: Sequence[Query], *, watch: _Watch) -> Iterator[Decision]:
     """The decisions of questions that come alone, with named arms, by the same id again, as previews, and together."""
     some = tuple(router.service.arms[:2])
-    kinds: tuple[dict[str, Any], ...] = ({}, {"arms": some}, {"arms": some[:1], "forced": True})
+    kinds: tuple[dict[str, Any], ...] = ({}, {"arms": some}, {"arms": some[:1], "arm_by": "caller"})
     given = [replace(query, **more) for query in queries for more in (kinds if query.arms is None else kinds[:1])]
     for query in given:
         preview = _settled(router.preview, query, watch=watch)

@@ -317,6 +317,6 @@ def _open_task(query: Query, *, settings: ConversationSettings, database: Databa
     link: Any = query.request.get(TOOL_TURN)
     if isinstance(link, Mapping):
         return DecisionId(str(link["first"]))
-    key = task_key(query) if settings.is_task(query) and not query.forced and "task" in settings.limited else None
+    key = task_key(query) if settings.is_task(query) and query.arm_by is None and "task" in settings.limited else None
     task = newest_tasks(database, {key}).get(key) if key is not None else None
     return DecisionId(task.first) if task is not None and task.turns != ENDED and task.until > now else None

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from ragbandit.shared.additions import add_fault, additions, arm_parts, faults
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.texts.formats import counted, did_you_mean, duration, known_choices, moment, number, percent
-from ragbandit.shared.types import IMPORTED
+from ragbandit.shared.types import CHOOSES_ARM, IMPORTED
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -232,8 +232,8 @@ def _refused_aliases(settings: "Settings", *, spenders: Sequence[str]) -> Iterat
     ]
     if named and spenders:
         what = f"{', '.join(named)}, and {', '.join(spenders)} may not choose an arm under a dollar budget: 403"
-        command = "`ragbandit keys create --name NAME --role app --scope forced=true`"
-        remedy = f"give the key the scope forced=true ({command}), or let the alias be auto"
+        command = f"`ragbandit keys create --name NAME --role app --scope {CHOOSES_ARM}=true`"
+        remedy = f"give the key the scope {CHOOSES_ARM}=true ({command}), or let the alias be auto"
         yield Finding("warning", "server.model_aliases", what, remedy)
 
 
@@ -442,7 +442,7 @@ def _aliased(database: "Database", settings: "Settings", now: float) -> Iterator
     from ragbandit.router.storage.access.api_keys import KeyStore
 
     keys = [key for key in KeyStore(database).listed() if key.state(now) == "active" and _has_budget(key.scopes)]
-    spenders = [f"the key {key.name or key.public_id}" for key in keys if key.scopes.get("forced") is not True]
+    spenders = [f"the key {key.name or key.public_id}" for key in keys if key.scopes.get(CHOOSES_ARM) is not True]
     yield from _refused_aliases(settings, spenders=spenders[:3])
 
 

@@ -105,7 +105,7 @@ def _query_fields(query: Query) -> dict[str, Any]:
         "context": dict(query.context),
         "tenant": query.tenant,
         "budget": budget_caps(query.budget),
-        "forced": query.forced,
+        "forced": query.arm_by is not None,
         "aim": dict(query.aim),
         "request": dict(query.request),
     }

@@ -5,7 +5,7 @@ it, a parameter or a form that it lacks. The policy chose the arm, so at most on
 request that is wrong for every arm, or that names its arm, keeps its error.
 
 One transaction stores the failed outcome and a second decision, which the outcome names in `made_by.successor`. The arm
-of the second decision is forced: it is not drawn, and the policy learns nothing from it. The decision waits in the
+of the second decision is chosen: it is not drawn, and the policy learns nothing from it. The decision waits in the
 answer queue, so a crash loses nothing.
 """
 
@@ -19,7 +19,7 @@ from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.abilities import Ability, as_text, lacks_of
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, capped, new_id
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
-from ragbandit.router.storage.decisions.turns import NAMED, PERMITTED, TOOL_TURN
+from ragbandit.router.storage.decisions.turns import PERMITTED, TOOL_TURN
 from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
 from ragbandit.shared.types import (
     ArmName,
@@ -61,11 +61,10 @@ def other_arms(
             return []
         return [ArmName(arm) for arm in link["left"] if arm in by_rules]
     is_off = attempts == 0 or query.request.get(FAILOVER) is False
-    turn: Any = query.request.get(TOOL_TURN)
-    is_ours = turn is not None and NAMED not in turn  # the loop's arm was drawn, not named by the caller
-    if is_off or (query.forced and not is_ours) or PinnedArm.key in decision.facts:
+    if is_off or query.arm_by == "caller" or PinnedArm.key in decision.facts:
         return []
-    permitted = turn.get(PERMITTED) if is_ours else query.arms
+    turn: Any = query.request.get(TOOL_TURN, {})
+    permitted = turn.get(PERMITTED) if query.arm_by == "calls" else query.arms
     allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in by_rules]
     if query.conversation is not conversation:
         query = replace(query, conversation=conversation)
@@ -127,7 +126,9 @@ def next_decision(
     }
     request: RequestFacts = {**query.request, FAILOVER: link}
     request.pop(TOOL_TURN, None)
-    query = replace(query, id=key, arms=(arm,), forced=True, budget=budget, request=request, conversation=conversation)
+    query = replace(
+        query, id=key, arms=(arm,), arm_by="failover", budget=budget, request=request, conversation=conversation
+    )
     query = query if arm in passing else as_text(query)
     seed = seed_of(key, secret=secret)
     return replace(

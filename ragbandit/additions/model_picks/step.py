@@ -50,13 +50,14 @@ class Picks(Step):
         """
         if not live.candidates and "pick" not in self._served.policy.needs:
             return None
-        is_drawn = len(question.allowed) > 1 and not question.query.forced and TOOL_TURN not in question.query.request
-        if not is_drawn or PICK in question.query.request or live.control.killed == "arm":
+        query = question.query
+        is_drawn = len(question.allowed) > 1 and query.arm_by is None and TOOL_TURN not in query.request
+        if not is_drawn or PICK in query.request or live.control.killed == "arm":
             return None
         shadows = live.candidates if live.asks else ()
         for served in (self._served, *(candidate.served for candidate in shadows)):
             if served is not None and "pick" in served.policy.needs:
-                return served if self._rules.lets_read(question.query, model="pick") else None
+                return served if self._rules.lets_read(query, model="pick") else None
         return None
 
     async def prepare(self, question: Question, *, live: LiveVersions) -> None:

@@ -41,6 +41,8 @@ ArmBy = Literal["caller", "calls", "failover", "limit", "kill switch", "task", "
 NOT_BY_POLICY: Final[tuple[ArmBy, ...]] = ("caller", "calls", "failover", "limit", "kill switch")
 #: values of ArmBy that left one arm on offer
 ONE_ARM_LEFT: Final[tuple[ArmBy, ...]] = ("rule", "needs", "breaker", "only arm")
+#: scope of an API key: whether its caller may choose the arm
+CHOOSES_ARM: Final = "forced"
 #: what one draw decides: one question with its loop of tools, or all turns of a conversation until its task ends
 DecisionUnit = Literal["turn", "task"]
 FeedbackSource = Literal["human", "label", "judge", "code", "event"]

@@ -328,7 +328,7 @@ class Query:
     arms: names of the arms to choose from; None for all configured arms
     budget: limits of the answer
     tenant: the tenant that asks
-    forced: whether the caller chose the arm; `arms` then has one name, and the decision is not learned
+    arm_by: who chose the arm beforehand: "caller", "calls" or "failover"; `arms` then has one name. None: nobody did
     session: id of the conversation, chosen by the caller or by the service (DERIVED); None without a conversation
     unit: what one draw decides: "turn", this question; "task", all turns of the session until it ends. None for the
         settings
@@ -348,7 +348,7 @@ class Query:
     arms: tuple[str, ...] | None = None
     budget: Budget = Budget()
     tenant: str = "default"
-    forced: bool = False
+    arm_by: ArmBy | None = None
     session: str | None = None
     unit: DecisionUnit | None = None
     messages: tuple[Message, ...] = ()

@@ -7,7 +7,7 @@ release may be of another type, so readers that depend on a type check it.
 from collections.abc import Mapping
 from typing import TypedDict, cast
 
-from ragbandit.shared.types.names import ArmBy, Json
+from ragbandit.shared.types.names import Json
 
 
 class RequestFacts(TypedDict, total=False):
@@ -56,7 +56,7 @@ class RequestFacts(TypedDict, total=False):
     conversation_hash: str
     """Hash of the caller and of all messages."""
     tool_turn: Mapping[str, Json]
-    """The loop of tools that this turn continues: `first`, `previous`, `turn`, `named`, `permitted`, `called_by`."""
+    """The loop of tools that this turn continues: `first`, `previous`, `turn`, `permitted`, `called_by`."""
     continues: str
     """The decision whose answer a chat without an id continues; absent if the same chat has continued it before."""
     agent: str
@@ -101,13 +101,3 @@ class RequestFacts(TypedDict, total=False):
 def facts_of(entries: Mapping[str, Json]) -> RequestFacts:
     """The entries that say something: neither null nor empty."""
     return cast(RequestFacts, {name: value for name, value in entries.items() if value not in (None, [], {})})
-
-
-def arm_by_of_request(request: Mapping[str, Json], *, forced: bool) -> ArmBy | None:
-    """Who chose the arm before the question was decided; None if nobody has. forced: `Query.forced`"""
-    failover, turn = request.get("failover"), request.get("tool_turn")
-    if isinstance(failover, Mapping) and failover:
-        return "failover"
-    if not forced:
-        return None
-    return "calls" if isinstance(turn, Mapping) and not turn.get("named") else "caller"

@@ -273,7 +273,7 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         arms=permitted_arms(arms, unit=sent_unit, tenant=tenant, caller=caller, router=router, run_by=run_by),
         budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
         tenant=tenant,
-        forced=headers.arm is not None,
+        arm_by=None if headers.arm is None else "caller",
         session=headers.session if body.session_id is None else body.session_id,
         unit=unit_of(caller, given=sent_unit),
         cost_weight=body.cost_weight,
@@ -427,7 +427,7 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
     if decision.turn_of is None or not decision.query.text:
         return explained
     read_by_rules = facts_of({name: decision.query.request.get(name) for name in ("surface", "agent")})
-    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, forced=False, request=read_by_rules)
+    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, arm_by=None, request=read_by_rules)
     try:
         now = await await_future(request, router.preview(query, run_by=decision.run_by), what="decision_id")
     except RagBanditError:  # no arm would be offered now

@@ -155,9 +155,8 @@ class ChatExchange:
         if earlier is not None and (same := earlier.same) is not None:
             return (await reads_of(request).run(lambda: router.decision(same))).decision
         query = await paced(request, self._continuing(earlier))
-        brings_results = earlier is not None and earlier.arm is not None
         is_spent = budget_factor(query) >= MOST_FACTOR or query.reached_limit is not None
-        if brings_results and is_spent and not asked_for.forced:
+        if query.arm_by == "calls" and is_spent:
             query = open_turn(query, arms=asked_for.arms)
         rewrites = not headers_of(request).is_preview
         made = router.conversations.submit(self.question.turns, query=query, rewrites=rewrites)
@@ -170,7 +169,7 @@ class ChatExchange:
     def _lacks_session(self) -> bool:
         """Whether the chat belongs to a task that no id names, so that an answer in it has to."""
         query, settings = self.question.query, router_of(self.request).settings.conversation
-        return settings.is_task(query) and query.session is None and not query.forced
+        return settings.is_task(query) and query.session is None and query.arm_by is None
 
     async def _earlier_turn(self) -> EarlierTurn | None:
         calls, answered, lacks_session = self.question.calls, self.question.answered, self._lacks_session
@@ -208,7 +207,7 @@ class ChatExchange:
         request: RequestFacts = {**query.request, **earlier.facts}
         session = earlier.session if query.session is None else query.session
         query = replace(query, request=request, session=session)
-        return query if earlier.arm is None else replace(query, arms=(earlier.arm,), forced=True)
+        return query if earlier.arm is None else replace(query, arms=(earlier.arm,), arm_by=query.arm_by or "calls")
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope

@@ -198,7 +198,7 @@ def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         outcome,
         **decision_json(decision),
         policy_version=decision.version,
-        forced=decision.query.forced,
+        forced=decision.query.arm_by is not None,
         abstained=not ((outcome.answer or "").strip() or calls_of(outcome) or message_of(outcome).keys() & MEDIA),
         ignored=_names(decision.query.request, "ignored") + _names(outcome.reply, "ignored"),
         omitted=_names(outcome.reply, "omitted"),

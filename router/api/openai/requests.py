@@ -307,7 +307,7 @@ def chat_question(
         text="",
         context=headers.merged(context, schema=schema) if schema else context,
         arms=arms,
-        forced=named is not None,
+        arm_by=None if named is None else "caller",
         cost_weight=_price(body, model=model),
         aim=body.aim or {},
         tenant=tenant,

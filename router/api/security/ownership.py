@@ -12,7 +12,7 @@ from ragbandit.router.serving.prices import TERMS, price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
-from ragbandit.shared.types import ArmName, Caller, DecisionUnit, Json, RunBy
+from ragbandit.shared.types import CHOOSES_ARM, ArmName, Caller, DecisionUnit, Json, RunBy
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
@@ -60,8 +60,8 @@ def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | Non
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm. Without the scope `forced`, the caller may if no dollar budget applies."""
-    allowed = caller.scopes.get("forced")
+    """Whether the caller may choose the arm. Without the scope CHOOSES_ARM, if no dollar budget applies."""
+    allowed = caller.scopes.get(CHOOSES_ARM)
     if isinstance(allowed, bool):
         return allowed
     if not (tenants or caller.scopes):
@@ -83,14 +83,14 @@ def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: Dec
             "this caller may not choose the arm: the policy chooses",
             field="arms",
             remedy="leave arms out, name all of them, or use the model auto; under a dollar budget "
-            "choosing requires a key with scope forced=true",
+            f"choosing requires a key with scope {CHOOSES_ARM}=true",
         )
     if unit not in (None, configured):
         raise Forbidden(
             f"this caller may not choose the unit {unit}: the service decides what one draw is for",
             field="unit",
             remedy=f"leave unit out, or send {configured} (conversation.unit); under a dollar budget another unit "
-            "requires a key with scope forced=true",
+            f"requires a key with scope {CHOOSES_ARM}=true",
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.shared.texts.formats import worth
+from ragbandit.shared.types import CHOOSES_ARM
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings, Settings
@@ -44,5 +45,5 @@ def budget_warnings(settings: "Settings") -> list[str]:
     if not settings.reward.cost.get("dollars"):
         notes.append("reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises")
     if len(settings.worker_arms) < len(settings.arms):
-        notes.append("a caller that names some of its arms, not all, is refused (403) unless its key has forced=true")
+        notes.append(f"a caller that names some, not all arms is refused (403) unless its key has {CHOOSES_ARM}=true")
     return notes

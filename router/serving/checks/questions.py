@@ -162,8 +162,10 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Collectio
                 raise InvalidInput(message, field="arms", remedy=remedy)
             if arm not in known:
                 raise InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
-    if query.forced and (arms is None or len(arms) != 1):
-        raise InvalidInput("a forced question needs exactly one arm", field="arms", remedy="name one arm in `arms`")
+    if query.arm_by is not None and (arms is None or len(arms) != 1):
+        raise InvalidInput(
+            "a question whose arm is chosen needs exactly one arm", field="arms", remedy="name one arm in `arms`"
+        )
 
 
 def _check_budget(budget: Budget) -> None:

@@ -28,7 +28,7 @@ from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy, arm_by_of_request
+from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 #: maximum number of times that a question is decided again, see `RouteService._decide_and_commit`
@@ -174,9 +174,8 @@ class RouteService:
         )
         if query.id is not None:
             checked = replace(checked, request={NAMED_ID: True, **checked.request})
-        arm_by = arm_by_of_request(checked.request, forced=checked.forced)
         allowed = tuple(map(ArmName, checked.arms or offered))
-        question = Question(query=checked, run_by=run_by, allowed=allowed, arm_by=arm_by)
+        question = Question(query=checked, run_by=run_by, allowed=allowed, arm_by=checked.arm_by)
         for check in self._checks:
             check(question)
         question.checked_facts, question.checked_arm_by = dict(question.facts), question.arm_by
@@ -238,7 +237,7 @@ class RouteService:
         for tries_left in reversed(range(_TRIES)):
             again = []
             for place, result in enumerate(results):
-                fields = (TAKEN, OUTDATED) if questions[place].query.forced else (TAKEN, OUTDATED, REACHED)
+                fields = (TAKEN, OUTDATED) if questions[place].query.arm_by else (TAKEN, OUTDATED, REACHED)
                 if isinstance(result, RagBanditError) and result.field in fields:
                     again.append(place)
             if not again:

@@ -289,7 +289,7 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
 
 def _of_the_caller(decision: Decision, *, known: Collection[str]) -> Iterator[str]:
     allowed = decision.query.arms
-    if allowed is not None and not decision.query.forced and not (known and {*known} <= {*allowed}):
+    if allowed is not None and decision.query.arm_by is None and not (known and {*known} <= {*allowed}):
         yield f"The caller or its key allowed only these arms: {', '.join(allowed)}."
 
 

@@ -24,7 +24,7 @@ from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.text_forms import name_form
-from ragbandit.shared.types import MAX_WEIGHT, RATE_PATTERN, Json, Role
+from ragbandit.shared.types import CHOOSES_ARM, MAX_WEIGHT, RATE_PATTERN, Json, Role
 
 _RATE: Final = re.compile(RATE_PATTERN)
 
@@ -54,7 +54,7 @@ SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     # the only arms that questions of the key may get
     "arms": (_names, "a list of names of arms"),
     # whether the key may choose the arm of a question; default: yes, unless the key or its tenant has a budget
-    "forced": (_flag, "true or false"),
+    CHOOSES_ARM: (_flag, "true or false"),
     # what one draw decides for the key's questions; overrides the setting conversation.unit
     "unit": (lambda value: value in ("turn", "task"), "turn or task"),
     # default cost weight of the key's questions; overrides the tenant's

@@ -27,7 +27,6 @@ from ragbandit.router.storage.decisions.turns import (
     BEGUN_BY,
     CONTINUES,
     CONVERSATION,
-    NAMED,
     PERMITTED,
     TOOL_TURN,
     edge_of,
@@ -178,9 +177,7 @@ def _turn_of_calls(
         link[BEGUN_BY] = calling["id"]
     elif BEGUN_BY in before:
         link[BEGUN_BY] = before[BEGUN_BY]
-    if query.forced:
-        link[NAMED] = True
-    elif query.arms is not None:
+    if query.arm_by is None and query.arms is not None:
         link[PERMITTED] = list[Json](query.arms)
     return EarlierTurn(session=calling["session"], facts=facts_of({TOOL_TURN: link}), arm=arm)
 

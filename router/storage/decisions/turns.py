@@ -43,15 +43,14 @@ from ragbandit.shared.types import (
 )
 
 #: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
-#: calls, "turn": number of this turn, from 2, BEGUN_BY, NAMED, PERMITTED, CALLED_BY}
+#: calls, "turn": number of this turn, from 2, BEGUN_BY, PERMITTED, CALLED_BY}
 TOOL_TURN: Final = "tool_turn"
 #: key in TOOL_TURN: id of the turn of a task that began the loop; missing if the decision began it
 BEGUN_BY: Final = "begun_by"
 #: rule in the trace of a decision for a turn of its task that is not in its loop
 TASK_TURN: Final = "task_turn"
 _TURNS: Final = (TOOL_TURN, TASK_TURN)
-#: key in TOOL_TURN: True if the caller named the arm. Key in TOOL_TURN: the arms that the caller may use, if not all
-NAMED: Final = "named"
+#: key in TOOL_TURN, if the caller has not named the arm: the arms that the caller may use, if not all
 PERMITTED: Final = "permitted"
 #: key in TOOL_TURN, if the turn may go to another arm: the arm that made the calls
 CALLED_BY: Final = "called_by"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import RowMapping, Table
 
-from ragbandit.router.storage.rows.queried_facts import QueriedFacts, arm_by_of
+from ragbandit.router.storage.rows.queried_facts import FORCED, QueriedFacts, arm_by_of, arm_by_of_query
 from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.errors import StoreError
@@ -191,9 +191,9 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
 
 
 def _conversation(query: Query) -> dict[str, Any]:
-    """Values that only queries with a conversation, a forced arm or a price have; {} for a plain question."""
+    """Values that only queries with a conversation, a chosen arm or a price have; {} for a plain question."""
     if not (
-        (query.own_session or query.messages or query.asked is not None or query.forced or query.unit)
+        (query.own_session or query.messages or query.asked is not None or query.arm_by or query.unit)
         or query.aim
         or CHAT_HASH in query.request
         or query.cost_weight is not None
@@ -201,7 +201,7 @@ def _conversation(query: Query) -> dict[str, Any]:
         return {}
     parts = {
         "asked": query.asked,
-        "forced": query.forced or None,
+        FORCED: query.arm_by is not None or None,
         "messages": [[message.role, message.text] for message in query.messages] or None,
         "session": query.own_session,
         "unit": query.unit,
@@ -227,13 +227,16 @@ def _request(query: Query) -> str | None:
         parts.pop(name, None)
     if query.request:
         parts["edge"] = dict(query.request)
+        loop = query.request.get("tool_turn")
+        if isinstance(loop, Mapping) and query.arm_by == "caller":  # as processes without the column `arm_by` read it
+            parts["edge"]["tool_turn"] = {**loop, "named": True}
     return canonical(parts) if parts else None
 
 
 def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
-    """Drop texts of users from the column `request`. The `forced` flag, the aim, FAILOVER and the keys `keep` stay."""
+    """Drop texts of users from the column `request`. FORCED, the aim, FAILOVER and the keys `keep` stay."""
     values = object_or_empty(request)
-    parts = {name: values[name] for name in ("aim", "forced") if values.get(name)}
+    parts = {name: values[name] for name in ("aim", FORCED) if values.get(name)}
     edge = {name: value for name, value in object_at(values, "edge").items() if name in (*keep, FAILOVER)}
     if edge:
         parts["edge"] = edge
@@ -281,7 +284,7 @@ _DECISION: Final = TableRows(
 _QUERY: Final = TableRows(
     decisions,
     Query,
-    without=("id", "arms", "request", "cost_weight"),
+    without=("id", "arms", "arm_by", "request", "cost_weight"),
     context=JSON_OBJECT,
     budget=Form(
         write=lambda budget: canonical(budget_caps(budget)), read=lambda text: of_known(Budget, json_object(text))
@@ -327,20 +330,21 @@ def decision_row(decision: Decision) -> dict[str, Any]:
 
 def decision_value(row: Row) -> Decision:
     """The decision of a row. Raises ValueError, TypeError or KeyError; UnreadableFieldError names the column."""
-    request = json_object(row["request"])
+    request, arm_by = json_object(row["request"]), arm_by_of(row)
+    edge = cast(RequestFacts, object_at(request, "edge"))
     query = _QUERY.value(
         row,
         id=DecisionId(row["id"]),
         arms=None if row["allowed"] is None else tuple(json.loads(row["allowed"])),
-        forced=bool(request.get("forced")),
         unit=request.get("unit"),
         messages=tuple(Message(role=role, text=text) for role, text in request.get("messages", ())),
         asked=request.get("asked"),
-        request=cast(RequestFacts, object_at(request, "edge")),
+        arm_by=arm_by_of_query(arm_by, request=edge),
+        request=edge,
         cost_weight=price_value(row["price"]),
         aim=request.get("aim", {}),
     )
-    return _DECISION.value(row, query=query, arm_by=arm_by_of(row))
+    return _DECISION.value(row, query=query, arm_by=arm_by)
 
 
 def readable(row: Row) -> Decision | StoreError:

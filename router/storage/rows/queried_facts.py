@@ -23,10 +23,11 @@ from ragbandit.shared.types import (
     PinnedArm,
     StickyTurn,
     TaskTurn,
-    arm_by_of_request,
 )
 from ragbandit.shared.types.request_facts import RequestFacts
 
+#: key of the column `request`: whether `Query.arm_by` names somebody; written for processes without that column
+FORCED: Final = "forced"
 #: condition: a former release inserted the row, and nothing has filled its columns
 UNFILLED: Final = decisions.c.arm_by == UNFILLED_ARM_BY
 
@@ -91,7 +92,7 @@ class QueriedFacts(NamedTuple):
         """
         facts, parsed = object_or_empty(row["facts"]), object_or_empty(row["request"])
         request = cast(RequestFacts, object_at(parsed, "edge"))
-        arm_by = _arm_by(row, facts=facts, request=request, forced=parsed.get("forced") is True)
+        arm_by = _arm_by(row, facts=facts, request=request, is_chosen=parsed.get(FORCED) is True)
         if row["is_imported"] is None:
             return cls.of(facts, request=request, arm_by=arm_by)
         return cls._make(map(row.__getitem__, QUERIED_FACTS))._replace(arm_by=arm_by)
@@ -108,17 +109,26 @@ def arm_by_of(row: Row) -> ArmBy | None:
     return QueriedFacts.of_unfilled(row).arm_by if stored == UNFILLED_ARM_BY else cast(ArmBy | None, stored)
 
 
-def _arm_by(row: Row, *, facts: Mapping[str, Any], request: RequestFacts, forced: bool) -> ArmBy | None:
-    """Who chose the arm of a row that a former release has inserted, as far as its JSON has it."""
-    by_request = arm_by_of_request(request, forced=forced)
-    if by_request is not None:
-        return by_request
+def arm_by_of_query(arm_by: ArmBy | None, *, request: RequestFacts) -> ArmBy | None:
+    """`Query.arm_by` of a stored decision. arm_by: `Decision.arm_by`"""
+    loop = request.get("tool_turn")
+    is_open = isinstance(loop, Mapping) and "called_by" in loop  # a step has chosen the arm of these calls
+    return arm_by if arm_by in ("caller", "calls", "failover") and not is_open else None
+
+
+def _arm_by(row: Row, *, facts: Mapping[str, Any], request: RequestFacts, is_chosen: bool) -> ArmBy | None:
+    """Who chose the arm of a row that a former release has inserted, as far as its JSON has it. is_chosen: FORCED"""
+    failover, loop = request.get("failover"), request.get("tool_turn")
+    if isinstance(failover, Mapping) and failover:
+        return "failover"
+    if is_chosen:
+        return "calls" if isinstance(loop, Mapping) and not loop.get("named") else "caller"
     if PinnedArm.key in facts:
         return "kill switch"
     if _is_beyond_limit(request):
         return "limit"
     if row["turn_of"] is not None or StickyTurn.key in facts:
-        return "calls" if isinstance(request.get("tool_turn"), Mapping) else "task"
+        return "calls" if isinstance(loop, Mapping) else "task"
     return "only arm" if len(list_or_empty(row["arms"])) == 1 else None
 
 

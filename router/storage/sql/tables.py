@@ -312,7 +312,7 @@ decisions = _table(
     Column("made_at", Double, nullable=False, comment="seconds since the epoch, like every time in this schema"),
     Column("session", String(128), comment="the conversation"),
     Column("api_key", String(16), comment="public id of the caller's key"),
-    Column("request", Text, comment="JSON object: messages, asked, forced, and facts of the edge; NULL: nothing"),
+    Column("request", Text, comment="JSON object: messages, asked, and facts of the edge; NULL: nothing"),
     Column("cost_weight", Double, comment="weight of cost in use; NULL: that of the setting reward"),
     Column("price", String(64), comment="the caller's weight of cost, a name or a number; NULL: none"),
     Column("turn_of", ID, comment="the decision that this turn belongs to; NULL: a decision", info={"since": "1004"}),

@@ -234,7 +234,7 @@ def test_who_needs_no_pick_is_not_asked_about(make_world):
         world = make_world(**asking(server))
         first = world.route("Who wrote Dracula?", key="d1")
         again = world.route("Who wrote Dracula?", key="d1")
-        forced = world.router.route(Query(text="Who?", arms=("multi_step",), forced=True))
+        forced = world.router.route(Query(text="Who?", arms=("multi_step",), arm_by="caller"))
         alone = world.router.route(Query(text="Who?", arms=("no_retrieval",)))
         given = world.router.route(Query(text="Who?", request={PICK: {"arm": "multi_step"}}))
         assert len(server.requests) == 1

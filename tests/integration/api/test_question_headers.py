@@ -248,7 +248,7 @@ def test_the_arm_of_a_header_at_every_door(world, door):
     """The header names the arm of one question; a rule that forbids the arm, and an unknown name, refuse it."""
     for arm in ("eu", "us"):
         decision = world.decision(world.post(door, [*US, ("x-ragbandit-arm", arm)])[1])
-        assert (decision.arm, decision.query.forced) == (arm, True)
+        assert (decision.arm, decision.query.arm_by) == (arm, "caller")
     before = world.decided
     status, reply = world.post(door, [("X-Region", "eu"), ("x-ragbandit-arm", "us")])
     assert (status in (400, 403), "residency" in json.dumps(reply)) == (True, True)

@@ -258,7 +258,7 @@ def test_both_decisions_of_a_failover(world, named):
     parts = {"arms": others, "unhealthy": others[:1], "conversation": NO_CONVERSATION, "secret": b"s"}
     parts |= {"limits": world.settings.budget, "passing": {}, "worker_arms": worker_arms}
     second = next_decision(first, failed, **parts)
-    assert (second.arm, second.propensity, second.query.forced) == (others[1], 1.0, True)
+    assert (second.arm, second.propensity, second.query.arm_by) == (others[1], 1.0, "failover")
     failed = replace(failed, made_by={**failure, "successor": second.id})
     assert world.store.add_outcome(failed, successor=second)
     assert not world.store.add_outcome(failed, successor=second)

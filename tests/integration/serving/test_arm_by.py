@@ -62,8 +62,8 @@ def made_by_each(world):
     results = {TOOL_TURN: {"first": first.id, "previous": first.id, "turn": 2}}
     made = {
         None: first,
-        "caller": asked(world, arms=("single_step",), forced=True),
-        "calls": asked(world, arms=(first.arm,), forced=True, request=results),
+        "caller": asked(world, arms=("single_step",), arm_by="caller"),
+        "calls": asked(world, arms=(first.arm,), arm_by="calls", request=results),
         "task": asked(world, session="task", unit="task"),
         "limit": asked_beyond_limit(world),
         "rule": asked(world, context={"region": "eu"}),
@@ -161,7 +161,7 @@ def probabilities(world, *, secret, others):
 BY_OTHERS = {
     "limit": {"session": "long"},
     "spent budget": {"request": {"budget_factor": MOST_FACTOR}},
-    "caller": {"arms": ("multi_step",), "forced": True},
+    "caller": {"arms": ("multi_step",), "arm_by": "caller"},
 }
 
 

@@ -129,17 +129,17 @@ LOOP = {"tool_turn": {"first": "first", "previous": "p", "turn": 2}}
         ({}, {}, "the most probable arm"),
         ({"explored": True}, {}, "explored: not the most probable arm"),
         ({"explored": True, "pmf": (0.4, 0.4, 0.2), "propensity": 0.4}, {}, "as probable as any arm"),
-        ({"arm_by": "caller"}, {"forced": True}, "the caller chose it"),
+        ({"arm_by": "caller"}, {"arm_by": "caller"}, "the caller chose it"),
         ({"arm_by": "limit"}, {}, "a limit chose it"),
         (TURN | {"facts": {"task": {"unit": "u", "turn": 6, "until": 1.0}}}, {}, "turn 6 of a task: nothing was drawn"),
         # a turn that brings results of tools has its arm by force, inside a task and without one
         (
             TURN | {"facts": {"task": {"unit": "u", "turn": 6, "until": 1.0}}},
-            {"forced": True, "request": LOOP},
+            {"arm_by": "calls", "request": LOOP},
             "turn 6 of a task: nothing was drawn",
         ),
-        (TURN, {"forced": True, "request": LOOP}, "turn 2 of a loop of tools: nothing was drawn"),
-        (TURN, {"forced": True}, "a later turn of a task: nothing was drawn"),
+        (TURN, {"arm_by": "calls", "request": LOOP}, "turn 2 of a loop of tools: nothing was drawn"),
+        (TURN, {"arm_by": "calls"}, "a later turn of a task: nothing was drawn"),
         ({"arm_by": "kill switch"}, {}, "the kill switch chose it"),
         ({"arm_by": "task"}, {}, "it stayed on the arm of an earlier turn"),
         ({"facts": {"imported": "jsonl"}}, {}, "drawn elsewhere, in an imported log"),
@@ -181,7 +181,7 @@ def test_a_turn_has_the_state_of_its_task(make_world):
 def test_forced_and_later_turns_are_no_draws(make_world):
     """A forced arm and a later turn of a task are explained as such."""
     world = make_world(conversation={"unit": "task"})
-    forced = world.router.submit(Query(text="q", arms=("single_step",), forced=True)).result(30)
+    forced = world.router.submit(Query(text="q", arms=("single_step",), arm_by="caller")).result(30)
     assert told(world, forced).reasons[0].startswith("The caller chose single_step")
     first = world.router.submit(Query(text="q", session="s")).result(30)
     world.now += 1

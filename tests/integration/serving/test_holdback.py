@@ -77,7 +77,7 @@ def test_where_nothing_is_drawn_it_has_no_share(make_world):
     """Rows of forced arms, single arms, later turns, and without the arm have no holdback."""
     world = make_world(policy={"holdback": HELD}, conversation={"unit": "task"})
     asked = [
-        Query(text="q", arms=("single_step",), forced=True),
+        Query(text="q", arms=("single_step",), arm_by="caller"),
         Query(text="q", arms=(ARM,)),
         Query(text="q", arms=("single_step", "no_retrieval")),
         Query(text="q", session="s"),

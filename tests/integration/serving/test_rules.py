@@ -48,7 +48,7 @@ def test_no_request_and_no_failover_leaves_them(make_world):
     """A named arm outside the rules is refused, an arm for failover stays inside, and so do the turns of a task."""
     world = make_world(rules=RULES, context=REGION, conversation={"unit": "task"})
     with pytest.raises(Forbidden, match="the rules eu allow none of these arms: no_retrieval"):
-        asked(world, context={"region": "eu"}, arms=("no_retrieval",), forced=True)
+        asked(world, context={"region": "eu"}, arms=("no_retrieval",), arm_by="caller")
     decision = asked(world, context={"region": "eu"}, session="s")
     later = asked(world, context={"region": "eu"}, session="s")
     for one in (decision, later):

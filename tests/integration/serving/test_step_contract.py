@@ -253,7 +253,7 @@ def pin(router):
 def fail(router):
     """Let the answers of an arm fail."""
     for _ in range(6):
-        decision = router.route(Query(text="Who?", arms=("first",), forced=True))
+        decision = router.route(Query(text="Who?", arms=("first",), arm_by="caller"))
         router.outcome(decision.id, status="failed", error="down")
     router.service.refresh_steps()
 

@@ -49,7 +49,7 @@ def test_a_loop_of_tools_is_learned_whole(make_world, database_url):
     first = turn(world, by_worker=True)
     ended(world, first, 0.01)
     loop = {"first": first.id, "previous": first.id, "turn": 2}
-    second = turn(world, by_worker=True, forced=True, arms=(first.arm,), request={TOOL_TURN: loop})
+    second = turn(world, by_worker=True, arm_by="calls", arms=(first.arm,), request={TOOL_TURN: loop})
     world.feedback(first, rating=1.0)
     assert world.learn() == 0
     ended(world, second, 1.0)

@@ -309,7 +309,7 @@ def test_an_arm_that_answers_in_place_of_another_belongs_to_the_task(make_world,
     first = turn(world)
     other = next(arm for arm in first.arms if arm != first.arm)
     link = {"first": first.id, "attempt": 2, "arm": first.arm, "reason": "timeout", "left": []}
-    query = replace(first.query, id=next(ids), forced=True, arms=(other,), request={FAILOVER: link})
+    query = replace(first.query, id=next(ids), arm_by="failover", arms=(other,), request={FAILOVER: link})
     instead = replace(first, id=query.id, query=query, arm=other, arms=(other,), pmf=(1.0,), propensity=1.0, facts={})
     failed = made_outcome(
         decision_id=first.id, now=world.now, status="failed", stop_reason="error", cost={"dollars": 0.1}

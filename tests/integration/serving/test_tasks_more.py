@@ -88,7 +88,7 @@ def test_results_in_flight_belong_to_the_ended_task(make_world, database_url):
     world.feedback(first, rating=1.0)
     ended_meanwhile(world, first)
     loop = {"first": first.id, "previous": first.id, "turn": 2}
-    results = turn(world, forced=True, arms=(first.arm,), request={TOOL_TURN: loop})
+    results = turn(world, arm_by="calls", arms=(first.arm,), request={TOOL_TURN: loop})
     assert (results.turn_of, place(results)) == (first.id, None)
     with world.database.read() as connection:
         taken = select(outcomes.c.taken_by).where(outcomes.c.decision_id == first.id)
@@ -105,7 +105,7 @@ def test_results_do_not_move_a_task_back(make_world, database_url):
     other = next(arm for arm in first.arms if arm != first.arm)
     assert turn(world, arms=(other,)).arm == other
     loop = {"first": first.id, "previous": first.id, "turn": 2}
-    results = turn(world, forced=True, arms=(first.arm,), request={TOOL_TURN: loop})
+    results = turn(world, arm_by="calls", arms=(first.arm,), request={TOOL_TURN: loop})
     assert (results.arm, results.turn_of) == (first.arm, first.id)
     assert turn(world).arm == other
 

@@ -26,7 +26,7 @@ def decision(key, *, first=None, previous=None, turn=0, tenant="default", said="
     request = {} if first is None else {TOOL_TURN: {"first": first, "previous": previous or first, "turn": turn}}
     request |= {CONVERSATION: said, CHAT_HASH: f"chat {key[:2]}"}
     chat = Conversation(fields={"messages": [{"role": "user", "content": "a secret"}]})
-    query = replace(made.query, tenant=tenant, forced=first is not None, request=request, conversation=chat)
+    query = replace(made.query, tenant=tenant, arm_by=first and "calls", request=request, conversation=chat)
     return replace(made, id=DecisionId(key), query=query, made_at=at + turn, turn_of=first and DecisionId(first))
 
 

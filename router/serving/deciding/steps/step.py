@@ -61,7 +61,8 @@ class Question(Offer):
     @property
     def is_drawn(self) -> bool:
         """Whether the policy draws the arm: neither a step nor the caller nor an earlier turn has chosen it."""
-        return self.certain_arm is None and not (self.query.forced or self.is_preview) and self.turn_of is None
+        is_chosen = self.certain_arm is not None or self.query.arm_by is not None or self.turn_of is not None
+        return not (is_chosen or self.is_preview)
 
     def allow(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
         """Allow only these arms. by: who has left them"""

@@ -53,7 +53,7 @@ class Tasks(Step):
         query = question.query
         if query.unit is not None and query.unit not in ("turn", "task"):
             raise InvalidInput(f'"unit" is {query.unit!r:.40}', field="unit", remedy='send "turn" or "task"')
-        if query.unit == "task" and query.session is None and not query.forced:  # a named arm is no part of a task
+        if query.unit == "task" and query.session is None and query.arm_by is None:  # a named arm is no part of a task
             remedy = "send session_id too: the turns of a task have the same id"
             raise InvalidInput("a task needs the id of its conversation", field="unit", remedy=remedy)
 
@@ -64,7 +64,7 @@ class Tasks(Step):
             link: Any = query.request.get(TOOL_TURN)
             if isinstance(link, Mapping):
                 question.turn_of = DecisionId(str(link["first"]))
-                if CALLED_BY in link and not query.forced:
+                if CALLED_BY in link:
                     _keep(question, arm=ArmName(str(link[CALLED_BY])), by="calls")
             if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
                 keyed.append((question, key))
@@ -76,7 +76,7 @@ class Tasks(Step):
     def _key(self, question: Question) -> str | None:
         """The key of the question's task; None if its unit is one turn."""
         query = question.query
-        is_named = query.forced and TOOL_TURN not in query.request  # the caller has chosen the arm of this turn
+        is_named = query.arm_by is not None and TOOL_TURN not in query.request
         return task_key(query) if self._settings.is_task(query) and not is_named else None
 
     def _life(self, question: Question) -> float:
@@ -137,7 +137,7 @@ def open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
     """A turn with results that may leave the arm of their calls. arms: those that the caller may use; None: all."""
     (arm,) = turn.arms or ("",)
     link: Any = turn.request[TOOL_TURN]
-    return replace(turn, arms=arms, forced=False, request={**turn.request, TOOL_TURN: {**link, CALLED_BY: arm}})
+    return replace(turn, arms=arms, arm_by=None, request={**turn.request, TOOL_TURN: {**link, CALLED_BY: arm}})
 
 
 def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
@@ -146,7 +146,7 @@ def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
         if question.certain_arm != arm:
             question.add(MovedTurn(reason="the kill switch pinned another arm"))
         return
-    if question.query.forced:
+    if question.query.arm_by is not None:
         return
     question.arm_by = by
     reason = _reason_to_move(question, arm=arm)

@@ -8,9 +8,8 @@ decided again.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
@@ -19,7 +18,6 @@ from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.access.turn_sums import NOTHING, read_sums, session_spender
-from ragbandit.router.storage.decisions.turns import NAMED, TOOL_TURN
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.shared.types import ArmName, Decision, MovedTurn, PinnedArm, Query, SpendLimit
 
@@ -53,8 +51,8 @@ class TurnLimits(Step):
                 self._move(question, reached=reached)
 
     def _move(self, question: Question, *, reached: SpendLimit) -> None:
-        """Questions of which the kill switch or the caller has chosen the arm stay as they are."""
-        if PinnedArm in question.facts or question.query.forced:
+        """Questions whose arm the kill switch, the caller or calls have chosen stay as they are."""
+        if PinnedArm in question.facts or question.query.arm_by is not None:
             return
         kept = question.certain_arm or question.kept_arm
         tenant = question.query.tenant
@@ -84,18 +82,12 @@ def _healthy(question: Question) -> tuple[ArmName, ...]:
     return tuple(arm for arm in question.allowed if arm not in failing) or question.allowed
 
 
-def names_arm(query: Query) -> bool:
-    """Whether the caller has named the arm. Results of tools are forced to the arm of their calls, named or not."""
-    link: Any = query.request.get(TOOL_TURN)
-    return query.forced and (bool(link.get(NAMED)) if isinstance(link, Mapping) else True)
-
-
 def limits_of(query: Query, *, first: str | None, settings: ConversationSettings) -> list[SpendLimit]:
     """The limits of a question's task and session, without what they have used.
 
     first: the decision of its task, the question's own id if it begins one; None if neither is known
     """
-    moves, limits = settings.at_limit == "cheapest" and not names_arm(query), list[SpendLimit]()
+    moves, limits = settings.at_limit == "cheapest" and query.arm_by != "caller", list[SpendLimit]()
     for kind in settings.limited:
         if kind == "task":
             name = first

@@ -18,7 +18,7 @@ def test_an_arm_is_forced(http, service, answers, prefix):
     assert reply["model"] == "ragbandit/multi_step"
     assert (reply["ragbandit"]["propensity"], reply["ragbandit"]["forced"]) == (1.0, True)
     decision = service.router.decision(reply["ragbandit"]["decision_id"]).decision
-    assert (decision.arms, decision.pmf, decision.query.forced) == (("multi_step",), (1.0,), True)
+    assert (decision.arms, decision.pmf, decision.query.arm_by) == (("multi_step",), (1.0,), "caller")
     assert http.get(f"/v1/decisions/{decision.id}").json()["forced"] is True
 
 

@@ -71,7 +71,7 @@ def turn(router, key):
     """The first decision of a turn's loop and the turn's number; None if the decision drew its arm."""
     query = router.decision(key).decision.query
     facts = query.request.get("tool_turn")
-    assert query.forced == (facts is not None)
+    assert (query.arm_by is not None) == (facts is not None)
     return None if facts is None else (facts["first"], facts["turn"])
 
 

@@ -113,7 +113,7 @@ def test_a_limit_moves_loops_and_turns(chats, monkeypatch, unit):
         spend(world.service, router.route(Query(text="Who?", arms=(arm,))).id, dollars)
     router.service.refresh_steps()
     named = world.post(FIRST, tools=TOOLS, headers={"x-ragbandit-arm": "large"})
-    assert (named.arm, named.query.forced) == ("large", True)
+    assert (named.arm, named.query.arm_by) == ("large", "caller")
     firsts = (world.post(FIRST, tools=TOOLS, headers={"x-ragbandit-session-id": f"s{count}"}) for count in range(100))
     first = next(decision for decision in firsts if decision.arm == "large")
     headers = {"x-ragbandit-session-id": first.query.session}
@@ -146,7 +146,7 @@ def test_results_may_leave_their_arm_if_the_limit_is_reached_meanwhile(chats, mo
 
     monkeypatch.setattr(store, "add_decisions", add_after_another)
     second = world.post([*FIRST, CALL, RESULT], tools=TOOLS, headers=headers)
-    assert (others, second.turn_of, second.arm_by, second.query.forced) == ([], first.id, "limit", False)
+    assert (others, second.turn_of, second.arm_by, second.query.arm_by) == ([], first.id, "limit", None)
 
 
 def test_a_named_arm_cannot_be_replaced(serve):
@@ -189,7 +189,7 @@ def test_a_header_names_the_arm(serve):
         )
 
     decision = service.router.decision(ask("multi_step").json()["decision_id"]).decision
-    assert (decision.arm, decision.propensity, decision.query.forced) == ("multi_step", 1.0, True)
+    assert (decision.arm, decision.propensity, decision.query.arm_by) == ("multi_step", 1.0, "caller")
     assert ask("multi_step", arms=["multi_step", "no_retrieval"]).json()["arm"] == "multi_step"
     assert refused(ask("multi_step", arms=["no_retrieval"]), 422, "INVALID_INPUT", field="x-ragbandit-arm")
     assert refused(ask("multi_step", "no_retrieval"), 422, "INVALID_INPUT")

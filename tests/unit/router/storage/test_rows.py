@@ -122,7 +122,8 @@ def decisions(draw):
     several = st.lists(REALS, min_size=len(arms), max_size=len(arms)).map(tuple)
     vectors = {"arms": st.just(arms), "pmf": several, "scores": st.none() | several}
     decision = draw(any_of(Decision, id=IDS, query=QUERY_VALUES, seed=st.integers(0, 2**64 - 1), **vectors))
-    return replace(decision, query=replace(decision.query, id=decision.id, conversation=NO_CONVERSATION))
+    by = decision.arm_by if decision.arm_by in ("caller", "calls", "failover") else None
+    return replace(decision, query=replace(decision.query, id=decision.id, arm_by=by, conversation=NO_CONVERSATION))
 
 
 OUTCOMES = any_of(Outcome, decision_id=IDS, stop_reason=st.text("abc", max_size=64))
@@ -256,9 +257,11 @@ def test_large_media_are_not_stored():
 
 
 def test_texts_leave_a_request():
-    """Erasing keeps only the flag `forced` of a request with a conversation; a plain question has no request."""
+    """Erasing keeps of a request only whether its arm was chosen; a plain question has no request."""
     said = (Message(role="user", text="Hello"),)
-    query = replace(QUERY, session="chat-1", messages=said, asked="And who?", request={"ignored": ["x"]}, forced=True)
+    query = replace(
+        QUERY, session="chat-1", messages=said, asked="And who?", request={"ignored": ["x"]}, arm_by="caller"
+    )
     assert without_messages(decision_row(made_decision(query=query))["request"], keep=()) == '{"forced":true}'
     assert decision_row(made_decision())["request"] is None
 
@@ -310,7 +313,7 @@ def test_other_bodies_have_other_hashes(one, other):
         {"session": "chat-1"},
         {"messages": (Message(role="user", text="Hello"),)},
         {"asked": "And who wrote it?"},
-        {"forced": True},
+        {"arm_by": "caller"},
     ],
     ids=str,
 )

@@ -12,7 +12,7 @@ import httpx
 
 from ragbandit.client.replies.decisions import ClientFeedbackReply
 from ragbandit.shared import errors
-from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBanditError
+from ragbandit.shared.errors import InvalidInput, LimitReached, NotReady, Overloaded, RagBanditError
 from ragbandit.shared.model_servers.outbound import retry_after_s, retry_pause
 from ragbandit.shared.texts.plain_values import for_json
 from ragbandit.shared.texts.redaction import without_secrets
@@ -203,6 +203,8 @@ def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
     if message is None:
         message = f"{path} did not reply with JSON (HTTP {received.status})" if body is None else f"{body!r:.300}"
     error = kind(message, field=texts.get("field"), remedy=texts.get("remedy") or _REMEDIES.get(kind))
+    if isinstance(error, LimitReached):
+        error.limits = body["limits"] if isinstance(body, dict) and isinstance(body.get("limits"), list) else ()
     if isinstance(error, Overloaded) and after is not None and after.isdigit():
         error.retry_after_s = float(after)
     return error

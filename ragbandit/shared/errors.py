@@ -93,7 +93,7 @@ class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
 class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
     """The task or session has reached its limit; a later attempt would be refused too."""
 
-    #: in the service: each SpendLimit of the question's task and session. Types import this module, not it them
+    #: of the task and session: each SpendLimit (types import this module, not it them), in the client their JSON
     limits: Sequence[Any] = ()
 
 

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from ragbandit.additions.mcp.errors import MCP_PATH
 from ragbandit.client.exchange import Call, Connection, away
 from ragbandit.client.replies.decisions import PreviewReply
-from ragbandit.router.api.schemas.responses import error_json
-from ragbandit.shared.errors import RagBanditError, root_cause
+from ragbandit.router.api.schemas.responses import error_body
+from ragbandit.shared.errors import LimitReached, RagBanditError, root_cause
 from ragbandit.shared.texts.formats import did_you_mean
 from ragbandit.shared.version import __version__
 
@@ -92,7 +92,10 @@ def make_mcp_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall
         try:
             reply = await call(context, TOOLS[params.name].endpoint, params.arguments or {})
         except RagBanditError as error:
-            return result(str(error), {**error_json(error)}, is_error=True)
+            body = error_body(error.code, error.message, field=error.field, remedy=error.remedy)
+            if isinstance(error, LimitReached):
+                body["limits"] = [*error.limits]  # JSON of the endpoint
+            return result(str(error), {**body}, is_error=True)
         return result(json.dumps(reply, ensure_ascii=False), reply)  # text for older clients
 
     return new_server(on_list_tools=list_tools, on_call_tool=call_tool)

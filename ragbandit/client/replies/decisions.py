@@ -48,7 +48,7 @@ class ErrorReply(TypedDict):
     error: ErrorDetail
     """The error."""
     limits: NotRequired[list[LimitReply]]
-    """In an item of a batch: limits of the session and the task, if one of them was reached."""
+    """Limits of the session and the task, if one of them was reached."""
 
 
 # The validator is built when the OpenAPI document is requested. Building it for all endpoints would delay every start.

@@ -71,17 +71,17 @@ def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping
 
 
 def error_json(error: RagBanditError) -> ErrorReply:
-    return error_body(error.code, error.message, field=error.field, remedy=error.remedy)
+    reply = error_body(error.code, error.message, field=error.field, remedy=error.remedy)
+    if isinstance(error, LimitReached):
+        reply["limits"] = limits_json(error.limits)
+    return reply
 
 
 def error_item(error: BaseException) -> ErrorReply:
     """The error of one item of a batch as JSON. Raises an error that is not a RagBanditError."""
     if not isinstance(error, RagBanditError):
         raise error
-    reply = error_json(error)
-    if isinstance(error, LimitReached):
-        reply["limits"] = limits_json(error.limits)
-    return reply
+    return error_json(error)
 
 
 def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> ErrorReply:

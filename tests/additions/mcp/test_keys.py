@@ -67,10 +67,10 @@ def test_a_role_has_the_tools_of_its_endpoints(keyed):
 
 
 def test_results_have_limits_and_errors_their_code(keyed):
-    """A result of a tool has the limits of its session, and a refusal their code."""
+    """A result of a tool has the limits of its session, and a refusal has them too, with their code."""
     world = keyed(conversation={"session_limit": {"turns": 1}})
     call = ("route", {"question": QUESTION, "session_id": "s"})
     found = results(world, world.key("app").text, call, call)
     assert errors(found) == [None, "LIMIT_REACHED"]
     left = {"of": "session", "unit": "turns", "limit": 1.0, "remaining": 1.0}
-    assert found[0].structured_content["limits"] == [left]
+    assert [one.structured_content["limits"] for one in found] == [[left], [left | {"remaining": 0.0}]]

@@ -35,8 +35,9 @@ def poller_of(world, url, *, name="chat", budget=PollBudget, **options):
     return RatingPoller(name, source, context=context, budget=budget)
 
 
-def asked_in(world, chat, message=None):
-    query = Query(text=f"question of {message}", session=chat, request={"message": message} if message else {})
+def asked_in(world, chat, message=None, tenant="default"):
+    request = {"message": message} if message else {}
+    query = Query(text=f"question of {message}", session=chat, request=request, tenant=tenant)
     return world.router.submit(query, run_by="caller").result(30)
 
 
@@ -61,6 +62,17 @@ def test_a_message_finds_its_decision(world):
         poller_of(world, f"{server.url}/api/v1/evaluations/feedbacks/all").poll()
         assert server.seen[0][1]["Authorization"] == "Basic cGs6c2s="
     assert values(world, first, second, only, *unclear) == [[0.0], [1.0], [0.0], [], []]
+
+
+def test_a_rating_is_of_its_tenant(world):
+    """A rating finds no decision of another tenant, by its chat or by its id, and none in a chat of two tenants."""
+    own, foreign = (asked_in(world, "c1", "m1", tenant=tenant) for tenant in ("acme", "other"))
+    alone = asked_in(world, "c2", "m2", tenant="other")
+    rows = [thumb("m1", 1, key="a", chat="c1"), thumb("m2", 1, key="b", chat="c2"), thumb(alone, -1, key="c")]
+    for tenant, expected in ((None, [[], [], [1.0, 0.0]]), ("acme", [[1.0], [], [1.0, 0.0]])):
+        with ScriptedHttp(json_reply(rows)) as server:
+            poller_of(world, server.url, name=f"of {tenant}", tenant=tenant).poll()
+        assert values(world, own, foreign, alone) == expected, tenant
 
 
 def test_a_rating_is_stored_once_and_a_change_replaces_it(world):

@@ -6,24 +6,25 @@ begin with the newest rating: after a complete read, a process reads up to the f
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, cast
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 
 from ragbandit.additions.other_tools.feedback_rows import FeedbackImporter
 from ragbandit.additions.other_tools.forms import FORMS
 from ragbandit.additions.other_tools.ratings.rating_pages import Place, PollBudget, RatingPages, authorization_of
 from ragbandit.additions.other_tools.ratings.settings import RatingsSettings
 from ragbandit.router.offline.logs.records import cell
+from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, plain_decision_id
 from ragbandit.router.storage.decisions.turns import edge_of
 from ragbandit.router.storage.rows.conversion import RATED_MESSAGE, canonical
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.reading.fields import words_of
 from ragbandit.shared.texts.redaction import shown_variable
@@ -112,14 +113,26 @@ class RatingPoller:
         record = {name: next((value for value in values if value is not None), None) for name, values in sent.items()}
         chat = storable(words_of(cell(row, "meta.chat_id"))) or ""
         message = words_of(record["decision_id"])
-        query = select(*decisions.c["id", "request"]).where(decisions.c.session == chat)
-        with self._context.store.database.read() as connection:
-            rows = connection.execute(query.order_by(decisions.c.made_at).limit(_MOST_TURNS)).all() if chat else []
-        named = {key: edge_of(request).get(RATED_MESSAGE) for key, request in rows}
+        rows = self._turns(decisions.c.session == chat) if chat else []
+        named = {row.id: edge_of(row.request).get(RATED_MESSAGE) for row in rows}
         # Older versions of Open WebUI do not send the id of the message: then only a chat's only decision is certain.
         matches = [key for key, known in named.items() if known == message or [*named.values()] == [None]]
+        if len({row.tenant for row in rows}) > 1:  # callers choose the ids of their chats
+            matches = []
+        plain = plain_decision_id(storable(message) or "")
+        if not (matches or self._turns(decisions.c.id.in_([plain, plain.removeprefix(RESPONSE_PREFIX)]))):
+            remedy = f"set {self._field}.tenant to the tenant that asked"
+            raise InvalidInput("the rating is of no decision", field="decision_id", remedy=remedy)
         # Without an id, equal values at one time would be one rating.
         own = [record["decision_id"], record["rater"]] if row.get("id") is None else []
         identity = canonical([self._field, row.get("id"), record["feedback_id"], record["rating"], *own])
         key = own_feedback_id("rating", digest=sha256(identity.encode("utf-8", "replace")).hexdigest()[:40])
         return {**record, "decision_id": next(iter(matches), message), "feedback_id": key}
+
+    def _turns(self, condition: ColumnElement[bool]) -> Sequence[Any]:
+        """The first decisions of the setting's tenant that meet the condition."""
+        query = select(*decisions.c["id", "tenant", "request"]).where(condition)
+        if self._source.tenant is not None:
+            query = query.where(decisions.c.tenant == self._source.tenant)
+        with self._context.store.database.read() as connection:
+            return connection.execute(query.order_by(decisions.c.made_at).limit(_MOST_TURNS)).all()

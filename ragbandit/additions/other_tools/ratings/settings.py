@@ -17,6 +17,8 @@ class RatingsSettings(Section):
     key_env: Annotated[str, Field(min_length=1)]
     #: WORST-BEST, the worst and the best rating; -1-1 for thumbs
     scale: str = "0-1"
+    #: tenant whose questions these ratings are of; None: every tenant, without chats that several tenants have
+    tenant: str | None = None
     #: seconds between two fetches
     every_s: Annotated[float, Field(ge=1)] = 60.0
 

@@ -1,5 +1,8 @@
 """Parts that RagBandit takes from packages of yours and from the folders of ragbandit/additions, and their shapes.
 
+An addition is a package whose `__init__` defines ADDITION, an `Addition`. It is yours, installed, with an entry point
+of the group `ragbandit.additions`, or a folder of ours in ragbandit/additions. Both may offer all that follows.
+
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`
 - an arm that asks other arms of the configuration: a subclass of `CompositeArm` too. `Addition.arm_parts` names its
@@ -19,11 +22,10 @@
   `ragbandit.testing.steps.check_step`
 - what a policy needs besides question and features, as a model's pick: `NeedSource`, by `Addition.policy_needs`
 - a form of documents: `ReadDocument`, by `Addition.documents`
-- a dialect of conversations, and how each becomes a chat completion: a `Dialect` of
-  ragbandit/shared/dialects/dialect.py, by `Addition.dialects`. Only a generator that sends it needs one: a door may
-  make chat completions of its requests
-- an interface over HTTP, or a page for people: a `Door` of router/api/door.py, by `Addition.doors`; if questions come
-  there, `Addition.surfaces` has the name that rules and `conversation.units` give it. Its contract:
+- a dialect of conversations, and how each becomes a chat completion: a `Dialect`, by `Addition.dialects`. Only a
+  generator that sends it needs one: a door may make chat completions of its requests
+- an interface over HTTP, or a page for people: a `Door`, by `Addition.doors`; if questions come there,
+  `Addition.surfaces` has the name that rules and `conversation.units` give it. Its contract:
   `ragbandit.testing.doors.check_door`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
   code reads them from that section, as by `settings.retriever.of(Class)`
@@ -41,29 +43,53 @@
   names it too, with its type
 - a verb of the command: a function with typer's options, by `Addition.verbs`
 
-Class paths and entry points are for packages of others. An addition is a folder of ours that can be deleted: the core
-finds it by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A class that
-cannot be imported is a ConfigError with its name. docs/extend.md has an arm, a policy, a form of documents, a
-retriever, a chore, an interface and a guard as examples, and docs/logs.md a form of logs; tests run them.
+The core finds additions by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A
+class that cannot be imported is a ConfigError with its name and its package. docs/extend.md has an arm, a policy, a
+form of documents, a retriever, a chore, an interface, a guard, a dialect, a verb and settings as examples, and
+docs/logs.md a form of logs; tests run them. Importing this module imports none of the classes that it names.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from ragbandit.router.config.section import Section
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import Finding
-from ragbandit.router.policies.base import Policy
-from ragbandit.router.policies.needs import NeedSource
-from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.shared.additions import Addition
-from ragbandit.strategies.arm_parts.composite import CompositeArm
-from ragbandit.strategies.base import Generator, Retriever
-from ragbandit.strategies.run import Strategy as Arm
-from ragbandit.workers.chores.chore import Chore
-from ragbandit.workers.setup.generator_kinds import GeneratorKind
-from ragbandit.workers.setup.retrievers import RetrieverKind
+
+if TYPE_CHECKING:
+    from ragbandit.router.api.door import Door
+    from ragbandit.router.config.section import Section
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.operation.findings import Finding
+    from ragbandit.router.policies.base import Policy
+    from ragbandit.router.policies.needs import NeedSource
+    from ragbandit.router.serving.deciding.steps.step import Step
+    from ragbandit.shared.dialects.dialect import Dialect
+    from ragbandit.strategies.arm_parts.composite import CompositeArm
+    from ragbandit.strategies.base import Generator, Retriever
+    from ragbandit.strategies.run import Strategy as Arm
+    from ragbandit.workers.chores.chore import Chore
+    from ragbandit.workers.setup.generator_kinds import GeneratorKind
+    from ragbandit.workers.setup.retrievers import RetrieverKind
+
+#: name -> its place; it is imported when it is asked for
+_PLACES: Final[Mapping[str, str]] = {
+    "Arm": "ragbandit.strategies.run:Strategy",
+    "Chore": "ragbandit.workers.chores.chore:Chore",
+    "CompositeArm": "ragbandit.strategies.arm_parts.composite:CompositeArm",
+    "Dialect": "ragbandit.shared.dialects.dialect:Dialect",
+    "Door": "ragbandit.router.api.door:Door",
+    "Finding": "ragbandit.router.operation.findings:Finding",
+    "Generator": "ragbandit.strategies.base:Generator",
+    "GeneratorKind": "ragbandit.workers.setup.generator_kinds:GeneratorKind",
+    "NeedSource": "ragbandit.router.policies.needs:NeedSource",
+    "Policy": "ragbandit.router.policies.base:Policy",
+    "Retriever": "ragbandit.strategies.base:Retriever",
+    "RetrieverKind": "ragbandit.workers.setup.retrievers:RetrieverKind",
+    "Section": "ragbandit.router.config.section:Section",
+    "Settings": "ragbandit.router.config.settings:Settings",
+    "Step": "ragbandit.router.serving.deciding.steps.step:Step",
+}
 
 __all__ = [
     "Addition",
@@ -71,6 +97,9 @@ __all__ = [
     "CheckSettings",
     "Chore",
     "CompositeArm",
+    "Dialect",
+    "Door",
+    "Finding",
     "Generator",
     "GeneratorKind",
     "LogForm",
@@ -80,9 +109,16 @@ __all__ = [
     "Retriever",
     "RetrieverKind",
     "Section",
+    "Settings",
     "Step",
     "WrapRetriever",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return resolve_name(_PLACES[name])
 
 
 class ReadDocument(Protocol):
@@ -99,7 +135,7 @@ class ReadDocument(Protocol):
 class CheckSettings(Protocol):
     """Looks for settings with which no service can start, and for valid ones that have an unexpected effect."""
 
-    def __call__(self, settings: Settings, /) -> Iterable[Finding]:
+    def __call__(self, settings: "Settings", /) -> Iterable["Finding"]:
         """Returns a finding for each of the latter, about its key. Raises ConfigError for one of the former, with its
         key and a remedy, and no other error.
 
@@ -131,7 +167,7 @@ class LogForm(Protocol):
 class WrapRetriever(Protocol):
     """Puts around a retriever what a setting in its section configures, of any kind of retriever."""
 
-    def __call__(self, kind: RetrieverKind, settings: Settings, /) -> RetrieverKind:
+    def __call__(self, kind: "RetrieverKind", settings: "Settings", /) -> "RetrieverKind":
         """Returns the kind unchanged if the setting is null.
 
         Else `dataclasses.replace(kind, open=...)`, with the other fields that change. Called as often as a kind is

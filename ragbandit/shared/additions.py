@@ -1,4 +1,4 @@
-"""Finds RagBandit's own additions: the folders of ragbandit/additions, each a feature that can be deleted.
+"""Finds additions: the folders of ragbandit/additions, and installed packages of others with an entry point.
 
 The core imports no addition. It asks here for the classes that additions offer, by the name of a hook (the fields of
 `Addition`), and imports a class when it is needed.
@@ -14,18 +14,21 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.plugins import distribution, installed
 
 #: the package whose folders are additions
 PACKAGE: Final = "ragbandit.additions"
+#: group of the entry points by which installed packages add additions: name = "package"
+GROUP: Final = "ragbandit.additions"
 #: name of an addition -> why it, or something that it offers, is left out, so that everything else works
 _FAULTS: Final = dict[str, list[str]]()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Addition:
-    """What a folder of ragbandit/additions adds; its `__init__` defines one, named ADDITION, and imports nothing else.
+    """What an addition offers. The `__init__` of its package defines one, named ADDITION, and imports nothing else.
 
-    Each hook maps the name under which something is offered to its place in the folder, as "module:Class".
+    Each hook maps the name under which something is offered to its place in the package, as "module:Class".
     """
 
     #: name of an arm -> a class that follows `ragbandit.hooks.Arm`
@@ -82,18 +85,42 @@ HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in _NO
 
 @cache
 def additions() -> Mapping[str, Addition]:
-    """Name of each folder of ragbandit/additions -> what it adds, in the order of the names.
+    """Name of each folder of ragbandit/additions, and of each entry point, -> what it adds, in the order of the names.
 
-    One that cannot be read is left out, and is one of `faults`.
+    One that cannot be read, or lacks an addition that it needs, is left out, and is one of `faults`.
     """
-    names = sorted(module.name for module in iter_modules(import_module(PACKAGE).__path__) if module.ispkg)
-    read = {name: _read(name) for name in names}
-    return MappingProxyType({name: what for name, what in read.items() if what is not None})
+    names = sorted({*_folders(), *installed(GROUP)})
+    read = {name: what for name in names if (what := _read(name)) is not None}
+    while lacking := {name: what.needs - read.keys() for name, what in read.items() if what.needs - read.keys()}:
+        for name, needed in lacking.items():
+            add_fault(name, f"it needs the addition {', '.join(sorted(needed))}")
+            del read[name]
+    return MappingProxyType(read)
+
+
+@cache
+def _folders() -> frozenset[str]:
+    return frozenset(module.name for module in iter_modules(import_module(PACKAGE).__path__) if module.ispkg)
+
+
+def package_of(name: str) -> str:
+    """The package of an addition. A folder of ours goes before an entry point of its name."""
+    is_installed = name in installed(GROUP) and name not in _folders()
+    return installed(GROUP)[name][0].value if is_installed else f"{PACKAGE}.{name}"
+
+
+def distributions() -> Mapping[str, str]:
+    """Name of each addition of an installed package -> the package's name and version."""
+    points = {name: points[0] for name, points in installed(GROUP).items() if name not in _folders()}
+    return {name: distribution(point) for name, point in points.items()}
 
 
 def _read(name: str) -> Addition | None:
+    points = installed(GROUP).get(name, ())
+    for point in points if name in _folders() else points[1:]:
+        add_fault(f"{name} of the package {distribution(point)}", "another addition has its name")
     try:
-        what = getattr(import_module(f"{PACKAGE}.{name}"), "ADDITION", None)
+        what = getattr(import_module(package_of(name)), "ADDITION", None)
         fault = "its __init__ defines no ADDITION"
     except Exception as error:  # a module may raise anything when it is imported
         what, fault = None, f"{type(error).__name__}: {error}"
@@ -105,9 +132,20 @@ def _read(name: str) -> Addition | None:
 
 def add_fault(addition: str, what: str) -> None:
     """Remember why an addition, or something that it offers, is left out. addition: its name, or a place in it."""
-    name = addition.removeprefix(f"{PACKAGE}.").partition(".")[0]
+    name = _owner(addition)
+    brought = distributions().get(name)
+    what = f"{what} (package {brought})" if brought else what
     if what not in _FAULTS.setdefault(name, []):
         _FAULTS[name].append(what)
+
+
+def _owner(place: str) -> str:
+    """Name of the addition with this place. A place without a package of an addition is returned unchanged."""
+    for name in distributions():
+        if f"{place.partition(':')[0]}.".startswith(f"{package_of(name)}."):
+            return name
+    inside = place.removeprefix(f"{PACKAGE}.")
+    return place if inside == place else inside.partition(".")[0]
 
 
 def faults() -> Mapping[str, str]:
@@ -134,7 +172,7 @@ def offered(hook: str) -> Mapping[str, str]:
             if words in taken:
                 add_fault(addition, f"{words!r} in {hook} is a name of {taken[words]} too")
                 continue
-            places[name] = taken[words] = f"{PACKAGE}.{addition}.{place}"
+            places[name] = taken[words] = f"{package_of(addition)}.{place}"
     return MappingProxyType(dict(sorted(places.items())))
 
 
@@ -178,7 +216,7 @@ def section_parts(section: str) -> tuple[type[Any], ...]:
     Raises ConfigError with the place of one that cannot be imported.
     """
     places = [(name, what.sections.get(section)) for name, what in additions().items()]
-    return tuple(_imported(name, place=f"{PACKAGE}.{name}.{place}") for name, place in places if place)
+    return tuple(_imported(name, place=f"{package_of(name)}.{place}") for name, place in places if place)
 
 
 def with_additions(ours: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:
@@ -192,5 +230,11 @@ def _imported(name: str, *, place: str) -> Any:
     try:
         return resolve_name(place)
     except Exception as error:  # a module may raise anything when it is imported
-        message = f"{name!r} of RagBandit's additions cannot be imported from {place}: {type(error).__name__}: {error}"
-        raise ConfigError(message, remedy="install RagBandit again, or delete the folder of that addition") from error
+        brought = distributions().get(owner := _owner(place))
+        message = f"{name!r} of the addition {owner} cannot be imported from {place}: {type(error).__name__}: {error}"
+        remedy = (
+            f"update or remove the package {brought}"
+            if brought
+            else "install RagBandit again, or delete the folder of that addition"
+        )
+        raise ConfigError(message, remedy=remedy) from error

@@ -98,6 +98,11 @@ def _package(point: "EntryPoint") -> str:
     return "an unnamed package" if point.dist is None else point.dist.name
 
 
+def distribution(point: "EntryPoint") -> str:
+    """Name and version of the installed package that has an entry point."""
+    return _package(point) if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
 def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Check the names and types of values for the fields of a dataclass. Raises ConfigError.
 

@@ -36,6 +36,7 @@ from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
+from ragbandit.shared.additions import distributions
 from ragbandit.shared.texts.formats import moment, number, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
@@ -55,7 +56,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
     """Print what routing earned, counts, learning lag, the health of each arm, and each problem with its remedy.
 
     Reads the database, and Redis if it is used, so no service has to run. The exit code is 1 if there is a problem.
-    --json prints the ledger's fields of /v1/status, and the findings.
+    --json prints the ledger's fields of /v1/status, the findings, and the additions of installed packages.
     """
     with open_store(config, label=label) as (settings, ledger):
         serving = serving_policy(ledger, settings=settings)
@@ -79,7 +80,9 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         ]
         if as_json:
             reply = json_ready(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
-            print_json(reply | {"findings": [asdict(finding) for finding in findings]})
+            print_json(
+                reply | {"additions": dict(distributions()), "findings": [asdict(finding) for finding in findings]}
+            )
         else:
             first: dict[str, object] = {"routing": month.sentence}
             first["findings"] = [f"{finding.severity} {finding.line}" for finding in findings]
@@ -91,6 +94,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             origin = origin_in(ledger.database, label=ledger.label)
             if origin is not None:
                 sections["encoder"] = _encoder(origin)
+            if distributions():
+                sections["additions"] = [f"{name}: package {brought}" for name, brought in distributions().items()]
             show(first, as_json=False)
             console.print()
             show(sections, as_json=False)

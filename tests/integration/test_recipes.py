@@ -163,7 +163,7 @@ with learning_process({}) as context:
         routine.close()
 """
     lines = run(tree, "-c", program).splitlines()
-    assert lines.count("backlog: the ledger has 0 rows") == 2
+    assert lines.count("ragbandit.backlog: the ledger has 0 rows") == 2
 
 
 def test_an_interface_in_an_addition_is_served(tree):

@@ -111,7 +111,7 @@ def test_its_fault_names_the_package(environment, package, project, tmp_path_fac
 @pytest.mark.timeout(200)
 @pytest.mark.slow
 def test_its_guard_door_chore_and_dialect_work_in_a_service(environment, project):
-    """In a service its guard leaves out the slow arm, the door lists the arms, the chore logs, and `status` names it."""
+    """In a service its guard leaves out the slow arm, the door lists arms, the chore logs, and `status` names it."""
     port = json.loads((project / "config.yaml").read_text())["server"]["port"]
     with (
         running_up(project, command=(environment,), environ=bare()) as up,

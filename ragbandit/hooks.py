@@ -1,7 +1,7 @@
 """Parts that RagBandit takes from packages of yours and from the folders of ragbandit/additions, and their shapes.
 
-An addition is a package whose `__init__` defines ADDITION, an `Addition`. It is yours, installed, with an entry point
-of the group `ragbandit.additions`, or a folder of ours in ragbandit/additions. Both may offer all that follows.
+An addition is a package whose `__init__` defines ADDITION, an `Addition`: an installed package with an entry point of
+the group `ragbandit.additions`, or a folder of ragbandit/additions. Each may offer all kinds of parts in this list.
 
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`

@@ -91,7 +91,7 @@ def additions() -> Mapping[str, Addition]:
     """
     names = sorted({*_folders(), *installed(GROUP)})
     read = {name: what for name in names if (what := _read(name)) is not None}
-    while lacking := {name: what.needs - read.keys() for name, what in read.items() if what.needs - read.keys()}:
+    while lacking := {name: needed for name, what in read.items() if (needed := what.needs - read.keys())}:
         for name, needed in lacking.items():
             add_fault(name, f"it needs the addition {', '.join(sorted(needed))}")
             del read[name]
@@ -233,8 +233,6 @@ def _imported(name: str, *, place: str) -> Any:
         brought = distributions().get(owner := _owner(place))
         message = f"{name!r} of the addition {owner} cannot be imported from {place}: {type(error).__name__}: {error}"
         remedy = (
-            f"update or remove the package {brought}"
-            if brought
-            else "install RagBandit again, or delete the folder of that addition"
+            f"update or remove the package {brought}" if brought else "install RagBandit again, or delete the folder"
         )
         raise ConfigError(message, remedy=remedy) from error

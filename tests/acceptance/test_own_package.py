@@ -1,4 +1,4 @@
-"""A package of a stranger: the examples of docs/extend.md as one pip package, installed beside the wheel."""
+"""A package of others: the examples of docs/extend.md as one pip package, installed with the wheel."""
 
 import json
 import re

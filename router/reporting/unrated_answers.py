@@ -17,7 +17,7 @@ from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, sha
 from ragbandit.router.storage.jobs.scores import queue_for_labels
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import counting
+from ragbandit.router.storage.sql.counters import WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes, waiting
@@ -60,7 +60,7 @@ def queue_unrated(database: Database, scope: ReportScope, *, arm: str, count: in
     Returns how many wait there, with those that waited before. now: seconds since 1970. Raises StoreError.
     """
     secret = shared_secret(database, name=DRAWS, now=now)
-    with counting(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, moves):
         known = unrated_answers(connection, scope, arm=arm)
         queued = sum(known.values())
         others = sorted(

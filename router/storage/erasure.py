@@ -28,7 +28,7 @@ from ragbandit.router.storage.rows.waiting import take_out
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.bulk_insert import insert_new, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
@@ -133,7 +133,7 @@ def _ids(database: Database, query: Select[Any]) -> list[str]:
 
 def _erase_batch(database: Database, ids: Sequence[str], *, features: bool, now: float) -> None:
     """Erase these decisions in one transaction, which locks rows in LOCK_ORDER."""
-    with counting(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, moves):
         overwrite_freed(connection)
         chosen = select(*decisions.c["id", "policy", "run_by", "arms", "facts", "fault", "request"], *FACT_COLUMNS)
         # key_share avoids deadlocks: writers lock a decision's row of `waiting`, then insert rows that refer to it.

@@ -12,7 +12,7 @@ from ragbandit.router.storage.jobs.claims import Claims, ScoreKind, drop_jobs
 from ragbandit.router.storage.jobs.judge_days import move_day
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm, count_judged
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import ALL, Moves, counting, next_day, stored_counts
+from ragbandit.router.storage.sql.counters import ALL, Moves, WriteTransaction, next_day, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -101,7 +101,7 @@ class ScoreQueue:
         is_due = jobs.c.turn == 0, jobs.c.due_at <= now  # a range of the index `jobs_next`
         if not self.claims.wait(*is_due):
             return None
-        with counting(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, moves):
             day = self._count(connection, now=now)  # locks the day's row, since all judges share the day's budget
             row = self.claims.take(connection, *is_due)
             if row is None:
@@ -149,7 +149,7 @@ class ScoreQueue:
         try:
             (reply,) = self.store.add_feedback([feedback], also=end)
         except _NotWaitingError:
-            with counting(self.database) as (connection, _):
+            with WriteTransaction(self.database) as (connection, _):
                 self._count(connection, asdict(spent), now=job.claimed_at)
             return None
         if isinstance(reply, RagBanditError) and not isinstance(reply, Conflict):
@@ -158,7 +158,7 @@ class ScoreQueue:
 
     def fail(self, job: ScoreJob, *, spent: ScoreCost, now: float, pause_s: float) -> Literal["given_up", "later"]:
         """Record a try that failed because of its decision, which is tried again later unless this was the last try."""
-        with counting(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, moves):
             self._count(connection, {"failed": 1, **asdict(spent)}, now=job.claimed_at)
             if job.attempt >= self._attempts:
                 self._drop(connection, job, why="given_up", moves=moves)
@@ -175,7 +175,7 @@ class ScoreQueue:
         counts = {"failed": failures - job.failures, "begun": _began(spent), **asdict(spent)}
         due_at += _pause(pause_s, failures) if pause_s else 0.0
         facts = json.dumps({"share": job.share, "failures": failures})
-        with counting(self.database) as (connection, _):
+        with WriteTransaction(self.database) as (connection, _):
             self._count(connection, counts, now=job.claimed_at)
             self._change(connection, job, tries=job.attempt - 1, facts=facts, due_at=due_at)
 
@@ -184,7 +184,7 @@ class ScoreQueue:
 
         suspicious: the arm of the answer, if a text addresses the judge
         """
-        with counting(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, moves):
             counts = {"begun": -1, "suspicious": int(suspicious is not None)}
             self._count(connection, counts, now=job.claimed_at)
             if suspicious is not None:
@@ -193,7 +193,7 @@ class ScoreQueue:
 
     def new_budget(self, *, now: float) -> None:
         """Let decisions that were put off to the next day be due now, since the budget may have been raised."""
-        with counting(self.database) as (connection, _):
+        with WriteTransaction(self.database) as (connection, _):
             self._count(connection, now=now)
             waits = update(jobs).where(jobs.c.kind == self.kind, jobs.c.due_at == next_day(now))
             connection.execute(waits.values(due_at=now))
@@ -240,7 +240,7 @@ def expire(database: Database, *, kind: ScoreKind, before: float, now: float) ->
         .where(jobs.c.kind == kind, jobs.c.made_at <= before, jobs.c.tenant.is_(None))
         .limit(500)
     )
-    with counting(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, moves):
         if kind == "judge":
             move_day(connection, now=now)  # locks the day's row first, as judges do
         dropped = drop_jobs(connection, connection.execute(old).scalars(), kind=kind, moves=moves)

@@ -19,7 +19,7 @@ from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import tables
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import GONE, Moves, counting
+from ragbandit.router.storage.sql.counters import GONE, Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.storage.sql.leases import Lease
@@ -66,7 +66,7 @@ class Retention:
         before = min(self.clock() - 86_400 * self._days, self._made_before)
         give_up = time.monotonic() + STEP_S
         while time.monotonic() < give_up:
-            with counting(self.database, foreign_keys=False) as (connection, moves):
+            with WriteTransaction(self.database, foreign_keys=False) as (connection, moves):
                 began = time.monotonic()
                 last = self.leave(connection, before, limit=self._batch, moves=moves)
             duration_s = time.monotonic() - began

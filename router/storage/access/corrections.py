@@ -16,7 +16,7 @@ from ragbandit.router.storage.rows.conversion import of_known
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting, day_of
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import audit_log, decisions, outcomes, updates
@@ -236,7 +236,7 @@ def credit(
     Raises InvalidInput if a spender has spent less on that day.
     """
     day, names = day_of(at), {str(spender.kind): spender.name for spender in spenders}
-    with counting(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, moves):
         for spender, sums in spent(connection, spenders, now=at).items():
             if sums.day < dollars:
                 message = f"the {spender.kind} {spender.name!r} has spent {sums.day:g} dollars on {day}"

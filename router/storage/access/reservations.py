@@ -46,7 +46,7 @@ from ragbandit.router.storage.access.turn_sums import (
 )
 from ragbandit.router.storage.sql.bulk_insert import Row, run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers.failures import successor_of
@@ -85,7 +85,7 @@ def reserve(
     note: writes what belongs to the estimate, in the same transaction. Reservations of a spender run one after another,
     in all processes, so together they exceed a budget by at most one.
     """
-    with counting(database) as (connection, moves):
+    with WriteTransaction(database) as (connection, moves):
         lock(connection, spenders)
         check(spent(connection, spenders, now=now))
         count_dollars(moves, spenders, dollars=dollars, now=now)
@@ -102,7 +102,7 @@ def settle(
     """
     dollars = max(0.0, dollars)
     if dollars != reservation.dollars or note is not None:
-        with counting(database) as (connection, moves):
+        with WriteTransaction(database) as (connection, moves):
             before, at = reservation.dollars, reservation.at
             change_dollars(moves, reservation.spenders, before=before, after=dollars, now=at)
             if note is not None:

@@ -4,7 +4,7 @@
 2. insert: rows of `decisions`. Then the revision of the versions is compared with the one that decided.
 3. refuse: `units` and `outcomes`. A turn whose place another request has taken meanwhile is deleted again.
 4. queue: `waiting`, for each ledger, and `jobs`, for workers.
-5. count: `counting` adds to the counters when the block ends.
+5. count: `WriteTransaction` adds to the counters when the block ends.
 
 The tasks of turns that a budget has refused end in a transaction of their own, since it locks other rows of `units`.
 """
@@ -37,7 +37,7 @@ from ragbandit.router.storage.rows.conversion import (
 from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError, TooManyRequests
@@ -103,7 +103,7 @@ class DecisionWrites:
         label: label of the ledger. base: label that versions of the policy refer to.
         """
         try:
-            with counting(self.database) as (connection, moves):
+            with WriteTransaction(self.database) as (connection, moves):
                 estimates = self._estimates(connection, group)
                 over = reserve_answers(connection, group, estimates=estimates)
                 rest = [decision for decision in group if decision.id not in over] if over else group
@@ -170,7 +170,7 @@ class DecisionWrites:
     def _stop_tasks(self, refused: Sequence[Decision]) -> None:
         stopped = {decision.turn_of: decision.made_at for decision in refused if decision.turn_of is not None}
         if stopped:
-            with counting(self.database) as (connection, moves):
+            with WriteTransaction(self.database) as (connection, moves):
                 tasks.stop_tasks(connection, [*stopped], moves=moves, now=min(stopped.values()))
 
 

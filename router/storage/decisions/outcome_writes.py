@@ -5,7 +5,7 @@
 3. add: what a turn adds to the outcome of its decision (`turns.add_turns`).
 4. queue: `jobs` for the judge, the check and people's labels. A successor, which answers instead of a failed decision,
    is stored last.
-5. count: `counting` adds to the counters when the block ends.
+5. count: `WriteTransaction` adds to the counters when the block ends.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ from ragbandit.router.storage.rows.outcome_rows import KNOWN_REASONS, outcome_ro
 from ragbandit.router.storage.rows.waiting import WITH_FIRSTS, flag_waiting, lock_with_firsts
 from ragbandit.router.storage.sql.bulk_insert import insert_rows, send
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, ask_kept, counting
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, ask_kept
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
@@ -96,7 +96,7 @@ class OutcomeWrites:
         rows = list(map(outcome_row, group))
         if self.text != "full":
             rows = [row | _NO_TEXTS for row in rows]
-        with counting(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, moves):
             locked = _lock(connection, rows, label=label, scoring=scoring, successor=successor)
             new = _insert(connection, group, rows=rows, locked=locked, moves=moves, kinds=self._kinds)
             if new:

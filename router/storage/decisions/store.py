@@ -26,7 +26,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_valu
 from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting, is_missing_outcome
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, is_missing_outcome
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
     cancellations,
@@ -234,7 +234,7 @@ class DecisionStore:
         clock = self.database.clock
         if clock.ahead_s():
             group = [replace(item, received_at=clock.corrected(item.received_at)) for item in group]
-        with counting(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, moves):
             replies = feedback_writes.write_feedback(connection, group, moves=moves)
             if also is not None:
                 also(connection, moves)
@@ -273,7 +273,7 @@ class DecisionStore:
         key = task_key(query)
         task = None if key is None else newest_tasks(self.database, {key}).get(key)
         if task is not None and task.until > now:
-            with counting(self.database) as (connection, moves):
+            with WriteTransaction(self.database) as (connection, moves):
                 tasks.stop_tasks(connection, [task.first], moves=moves, now=now)
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:

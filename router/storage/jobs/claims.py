@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, RowMapping, delete, exists, func, select, 
 
 from ragbandit.router.storage.access.reservations import RESERVING, charge_lost
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import CounterName, Moves, counting
+from ragbandit.router.storage.sql.counters import CounterName, Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock, holder_alive
 from ragbandit.router.storage.sql.tables import jobs
@@ -98,7 +98,7 @@ class Claims:
         freed = update(jobs).where(jobs.c.decision_id.in_(chosen), self._is_kind)
         freed = freed.values(claimed_by=None, claimed_until=None)
         columns = jobs.c[RESERVING]
-        with counting(self._database) as (connection, moves):
+        with WriteTransaction(self._database) as (connection, moves):
             rows = connection.execute(freed.returning(*columns)).mappings().all()
             if is_lost:
                 charge_lost(connection, moves, rows, now=self._database.clock.now())

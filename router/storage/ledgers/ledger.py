@@ -35,7 +35,7 @@ from ragbandit.router.storage.rows.queried_facts import IMPORTED_COLUMNS, is_imp
 from ragbandit.router.storage.rows.waiting import with_open_turn
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
-from ragbandit.router.storage.sql.counters import Moves, counting, not_by_policy, stored_counts
+from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, not_by_policy, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.leases import Lease
@@ -166,7 +166,7 @@ class Ledger:
     @contextmanager
     def writing(self, *, holder: str) -> Iterator[tuple[Connection, Moves, int]]:
         """Yields (connection, changes of counters, last seq) in a transaction. Raises Conflict if the lease is lost."""
-        with counting(self.database) as (connection, moves):
+        with WriteTransaction(self.database) as (connection, moves):
             if not self._lease.is_held(connection, holder=holder):
                 raise Conflict("this process does not hold the lease of the ledger any more")
             yield connection, moves, self.last_seq(connection=connection)

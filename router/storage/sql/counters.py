@@ -152,8 +152,8 @@ def next_day(now: float) -> float:
     return (now // DAY_S + 1) * DAY_S
 
 
-class Counting:
-    """The `with` block of `counting`."""
+class WriteTransaction:
+    """A write transaction with an empty Moves, whose changes are written at the end of the `with` block."""
 
     __slots__ = ("_connection", "_moves", "_shard", "_use")
 
@@ -174,11 +174,6 @@ class Counting:
                 self._use.__exit__(type(failed), failed, failed.__traceback__)
                 raise
         self._use.__exit__(kind, error, trace)
-
-
-def counting(database: Database, *, foreign_keys: bool = True) -> Counting:
-    """A write transaction, and an empty Moves whose changes are written at the end of the block."""
-    return Counting(database, foreign_keys=foreign_keys)
 
 
 def stored_counts(connection: Connection, *, label: str, prefix: str = "") -> dict[str, int]:

@@ -13,7 +13,7 @@ from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, register_policy, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import decision_row
-from ragbandit.router.storage.sql.counters import counting, row_counts, stored_counts
+from ragbandit.router.storage.sql.counters import WriteTransaction, row_counts, stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.shared.errors import Conflict, NotReady
@@ -128,7 +128,7 @@ def test_a_decision_begun_before_the_label(postgres_url, make_decision):
     store, _ = DecisionStore(database, label="main"), register(database, "main")
     store.add_decisions([make_decision("d0")])
     second = None
-    with counting(store.database) as (connection, moves):
+    with WriteTransaction(store.database) as (connection, moves):
         connection.execute(insert(decisions), [decision_row(make_decision("d1"))])
         moves.add("decided")
         second = register(database, "second")

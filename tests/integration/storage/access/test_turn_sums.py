@@ -21,7 +21,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.counters import counting
+from ragbandit.router.storage.sql.counters import WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import LimitReached
@@ -144,7 +144,7 @@ def test_an_outcome_that_is_stored_meanwhile_is_in_the_sum(stores):
         return  # it has one writer
     stores[0].add_decisions([replace(question("q0"), query=replace(question("q0").query, limits=()))])
     with ThreadPoolExecutor(1) as pool:
-        with counting(stores[0].database) as (connection, _moves):
+        with WriteTransaction(stores[0].database) as (connection, _moves):
             connection.exec_driver_sql("SELECT id FROM decisions WHERE id = 'q0' FOR NO KEY UPDATE")
             asked = pool.submit(stores[1].add_decisions, [question("new")])
             with pytest.raises(TimeoutError):

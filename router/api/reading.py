@@ -1,7 +1,8 @@
 """Reads the bodies of requests: small ones on the event loop, large ones one at a time in the reading thread."""
 
-from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from fastapi import Request
 
@@ -12,25 +13,31 @@ from ragbandit.shared.texts.json_values import json_value
 
 _Given = ParamSpec("_Given")
 _Value = TypeVar("_Value")
+_Owner = TypeVar("_Owner")
 
 #: ASGI scope key: whether the reading thread has got the body already
 _PARSED: Final = "ragbandit.is_parsed"
 
 
-async def read_body(
-    request: Request, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
-) -> _Value:
-    """Call a function that reads the request's body, or a value made of it. Raises what the function raises."""
-    size = len(await request.body())
-    if size < LARGE:
-        return read(*given, **more)
-    # A body that is parsed takes much memory, so its further readers go before bodies that are not parsed yet.
-    is_parsed = request.scope.setdefault(_PARSED, False)
-    request.scope[_PARSED] = True
-    try:
-        return await READING.read(0 if is_parsed else size, read, *given, **more)
-    except UnendedReading as error:
-        raise NotReady(f"the body was not read: {error}", remedy="send a smaller body") from error
+def reads_body(
+    read: Callable[Concatenate[_Owner, Request, _Given], _Value],
+) -> Callable[Concatenate[_Owner, Request, _Given], Coroutine[Any, Any, _Value]]:
+    """Decorator of a method that reads the body of a request, or a value made of it. It is awaited then."""
+
+    @wraps(read)
+    async def awaited(owner: _Owner, request: Request, /, *given: _Given.args, **more: _Given.kwargs) -> _Value:
+        size = len(await request.body())
+        if size < LARGE:
+            return read(owner, request, *given, **more)
+        # A body that is parsed takes much memory, so its further readers go before bodies that are not parsed yet.
+        is_parsed = request.scope.setdefault(_PARSED, False)
+        request.scope[_PARSED] = True
+        try:
+            return await READING.read(0 if is_parsed else size, read, owner, request, *given, **more)
+        except UnendedReading as error:
+            raise NotReady(f"the body was not read: {error}", remedy="send a smaller body") from error
+
+    return awaited
 
 
 def body_value(body: bytes) -> Any:

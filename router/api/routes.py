@@ -13,7 +13,7 @@ from fastapi.exceptions import HTTPException
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
-from ragbandit.router.api.reading import body_value, read_body
+from ragbandit.router.api.reading import body_value, reads_body
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.rules import AccessRule, is_page
@@ -111,7 +111,7 @@ async def _body_of(request: Request, field: "ModelField") -> Any:
     if not body:
         raise complaint({"type": "missing", "loc": ()})
     check_json(request)
-    return await read_body(request, _parsed, field, body)
+    return await _parsed(field, request, body)
 
 
 def check_json(request: Request) -> None:
@@ -125,7 +125,8 @@ def check_json(request: Request) -> None:
         raise InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
 
 
-def _parsed(field: "ModelField", body: bytes) -> Any:
+@reads_body
+def _parsed(field: "ModelField", _request: Request, body: bytes) -> Any:
     try:
         value = body_value(body)
     except (ValueError, RecursionError) as error:

@@ -23,13 +23,13 @@ from ragbandit.router.serving.checks.questions import check_message, check_type,
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
+from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query, RequestFacts
 
 _GAP: Final = " [...] "
 
 
-def with_chat(query: Query, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
-    """Returns the query with the question and the history of a chat. messages: oldest first.
+def with_chat(query: Query | None, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
+    """Returns the query, or a new one, with the question and the history of a chat. messages: oldest first.
 
     The question is the last message that is neither blank nor a system message. Raises InvalidInput unless a user wrote
     it. `text` is the question, and so is `asked` if a user or an assistant spoke before. `request.history` counts
@@ -48,7 +48,8 @@ def with_chat(query: Query, messages: Sequence[Message], *, settings: Conversati
     system = "\n\n".join([message.text for message in spoken if message.role == "system"])
     history, counts = _trimmed(system, turns, settings=settings)
     asked = question if history and history[-1].role != "system" else None
-    request = {**query.request, "history": counts} if counts else query.request
+    query = query or Query(text=question)
+    request: RequestFacts = {**query.request, "history": counts} if counts else query.request
     return replace(query, text=question, asked=asked, messages=history, request=request)
 
 
@@ -202,22 +203,18 @@ def rewriter_of(rewrite: RewriteSettings, *, generator: GeneratorSettings, store
 
 
 class ConversationQueries:
-    """Turns chats into queries. Safe to use from several threads."""
+    """Makes the questions of chats understandable without their history. Safe to use from several threads."""
 
     def __init__(
         self, settings: ConversationSettings, *, generator: GeneratorSettings, store: DecisionStore, rules: RuleBook
     ) -> None:
-        self.settings, self._rules = settings, rules
+        self._rules = rules
         self.rewriter: Rewriter | None = rewriter_of(settings.rewrite, generator=generator, store=store)
 
-    def submit(self, messages: Sequence[Message], *, query: Query, rewrites: bool = True) -> "Query | Future[Query]":
-        """Make the query of a chat; its Future if the question has to be rewritten. Raises InvalidInput.
-
-        rewrites: False if no model may be asked, as for a preview
-        """
-        query = with_chat(query, messages, settings=self.settings)
+    def rewritten(self, query: Query) -> "Query | Future[Query]":
+        """The query of a chat; its Future if a model rewrites the question."""
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
         is_later = query.asked is not None and TOOL_TURN not in query.request
-        if rewrites and self.rewriter is not None and is_later and self._rules.lets_read(query, model="rewrite"):
+        if self.rewriter is not None and is_later and self._rules.lets_read(query, model="rewrite"):
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewrite(query), event_loop())
         return query

@@ -24,7 +24,7 @@ from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
 from ragbandit.router.serving.checks.questions import check_type, checked_id, checked_number, checked_text, new_id
 from ragbandit.router.serving.checks.reports import check_charged, check_given_id, made_feedback, made_outcome
-from ragbandit.router.serving.conversations import ConversationQueries
+from ragbandit.router.serving.conversations import ConversationQueries, with_chat
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.loading.live import LiveVersions
@@ -180,8 +180,9 @@ class Router(AbstractContextManager["Router"]):
         original, and `request` has the cost of the rewrite. messages: oldest first. query: the fields of the request
         except text and messages. Raises InvalidInput if the chat has no question.
         """
-        submitted = self.conversations.submit(messages, query=query or Query(text=""))
-        return submitted if isinstance(submitted, Query) else reply_of(submitted, timeout_s=SERVE_S)
+        asked = with_chat(query, messages, settings=self.settings.conversation)
+        rewritten = self.conversations.rewritten(asked)
+        return rewritten if isinstance(rewritten, Query) else reply_of(rewritten, timeout_s=SERVE_S)
 
     def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy = "caller") -> "list[Future[Decision]]":
         """`submit` for many queries; the Future of an invalid query raises its error. Raises Overloaded."""

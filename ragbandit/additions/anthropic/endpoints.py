@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import Request
@@ -15,7 +14,7 @@ from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable_field
 from ragbandit.router.api.openai.requests import LONGEST_USER, ChatQuestion, OpenAIBody, chat_question, configured
-from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
@@ -52,26 +51,44 @@ class MessagesBody(OpenAIBody):
         return {name: value for name, (value, _) in checked.items()}, encoding
 
 
-def message_question(request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a message. key: header Idempotency-Key. Raises as `chat_question`."""
-    (fields, encoding), passed = body.fields(), bool(router_of(request).service.passing)
-    sent, foreign = chat_of(fields, joined=True)
-    others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
-    chat = read_chat(sent, passed=passed, others=others)
-    user: Any = body.user or (body.metadata or {}).get("user_id")
-    body.user = checked_text(user, field=_USER_ID, most=LONGEST_USER) if isinstance(user, str) and user else None
-    needs: Any = chat.facts[NEEDS]
-    facts: dict[str, Json] = {"surface": "anthropic", NEEDS: needs + [NEED] * bool(foreign)}
-    chat = replace(chat, sent={**chat.sent, "metadata": fields.get("metadata")})
-    decision_id, session = id_in_header(key), session_of(body.user or "")
-    question = chat_question(request, body, chat=chat, decision_id=decision_id, session=session, facts=facts)
-    headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
-    for name in ("metadata", "max_tokens"):  # without this service's keys; as a whole number
-        fields.pop(name, None)
-        value = question.query.conversation.fields.get(name)
-        fields |= {} if value is None else {name: value}
-    conversation = Conversation(fields=fields, dialect=DIALECT, headers=headers, encoding=encoding)
-    return replace(question, query=replace(question.query, conversation=conversation))
+class Messages:
+    """Anthropic's Messages: how a request is read."""
+
+    @reads_body
+    def read(self, request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
+        """Read a request. key: header Idempotency-Key. Raises as `chat_question`."""
+        (fields, encoding), passed = body.fields(), bool(router_of(request).service.passing)
+        sent, foreign = chat_of(fields, joined=True)
+        others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
+        chat = read_chat(sent, passed=passed, others=others)
+        needs: Any = chat.facts[NEEDS]
+        user = self._user(body)
+        facts: dict[str, Json] = {"surface": "anthropic", "user": body.safety_identifier or user}
+        facts[NEEDS] = needs + [NEED] * bool(foreign)
+        headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
+        read = {"metadata": fields.get("metadata"), "max_tokens": chat.sent.get("max_tokens")}  # a whole number
+        fields = {name: value for name, value in fields.items() if name not in read}
+        fields |= {name: value for name, value in read.items() if value is not None}
+        conversation = Conversation(fields=fields, dialect=DIALECT, headers=headers, encoding=encoding)
+        return chat_question(
+            request,
+            body,
+            chat=chat,
+            conversation=conversation,
+            decision_id=id_in_header(key),
+            session=session_of(user or ""),
+            facts=facts,
+        )
+
+    @reads_body
+    def tokens(self, _request: Request, body: MessagesBody) -> Json:
+        """Estimated tokens of a request. Raises InvalidInput."""
+        return read_chat(chat_of(body.fields()[0], joined=True)[0], passed=True).facts[TOKENS]
+
+    def _user(self, body: MessagesBody) -> str | None:
+        """The user that a request names; None if it names none. Raises InvalidInput."""
+        user: Any = body.user or (body.metadata or {}).get("user_id")
+        return checked_text(user, field=_USER_ID, most=LONGEST_USER) if isinstance(user, str) and user else None
 
 
 def session_of(user: str) -> str | None:
@@ -98,7 +115,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
     Made for clients of Anthropic's Messages (docs/anthropic.md). The reply's `id` is "msg_" and the id of the decision;
     use that id to send feedback.
     """
-    question = await read_body(request, message_question, request, body, key=idempotency_key)
+    question = await Messages().read(request, body, key=idempotency_key)
     return await ChatExchange(request, question, whole=message_reply, stream=MessageStream).reply()
 
 
@@ -110,8 +127,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
 )
 async def count_tokens(body: MessagesBody, request: Request) -> Response:
     """Estimate the tokens of a request, as the decision does. No model is asked."""
-    chat = await read_body(request, lambda: read_chat(chat_of(body.fields()[0], joined=True)[0], passed=True))
-    return JsonReply({"input_tokens": chat.facts[TOKENS]})
+    return JsonReply({"input_tokens": await Messages().tokens(request, body)})
 
 
 DOOR: Final = Door(

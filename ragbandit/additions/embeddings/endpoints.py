@@ -20,7 +20,7 @@ from ragbandit.router.api.openai.chats import storable_value
 from ragbandit.router.api.openai.errors import ERRORS, ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
 from ragbandit.router.api.packed_bodies import Malformed
-from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
@@ -57,6 +57,11 @@ class EmbeddingsBody(BaseModel):
     """A model of the configured server."""
     input: Any
     """Texts or tokens."""
+
+    @reads_body
+    def read(self, _request: Request) -> tuple[dict[str, Any], int]:
+        """Returns (the fields to send, estimated tokens). Raises InvalidInput."""
+        return {name: storable_value(value, field=name) for name, value in self}, input_tokens(self.input)
 
 
 class EmbeddingsServer:
@@ -150,8 +155,8 @@ async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response
         raise Malformed("embeddings have no preview, so nothing was sent", field=PREVIEW, remedy=remedy)
     if server is None:
         raise NotFound("no server of embeddings is configured", remedy="set embeddings.base_url")
-    sent = await read_body(request, lambda: {name: storable_value(value, field=name) for name, value in body})
-    estimate = Tokens(read=await read_body(request, input_tokens, body.input), written=0, estimated=True)
+    sent, tokens = await body.read(request)
+    estimate = Tokens(read=tokens, written=0, estimated=True)
     dollars, tenant = server.price(estimate, model=body.model), caller.tenant or "default"
     await paced(request, _permitted(request, tenant=tenant))
     try:

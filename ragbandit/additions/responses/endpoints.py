@@ -10,7 +10,7 @@ from ragbandit.additions.responses.foreign_form import completion_of_response
 from ragbandit.additions.responses.models import codex_models
 from ragbandit.additions.responses.response_stream import ResponseStream, undecided_failure
 from ragbandit.additions.responses.responses import ResponseBody, ResponseReply, response
-from ragbandit.additions.responses.stored_responses import response_question, response_record, stored_response
+from ragbandit.additions.responses.stored_responses import Responses, response_record, stored_response
 from ragbandit.router.api.dependencies import IdempotencyKey, reads_of, router_of
 from ragbandit.router.api.door import Door
 from ragbandit.router.api.openai import replies
@@ -45,7 +45,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     Made for clients of Open Responses (docs/responses.md). The id of the response is the id of the decision; use it to
     send feedback.
     """
-    question = await response_question(request, body, key=idempotency_key)
+    question = await Responses().read(request, body, key=idempotency_key)
     try:
         exchange = ChatExchange(request, question, whole=response, stream=ResponseStream, events_of=_EVENTS_OF)
         return await exchange.reply()

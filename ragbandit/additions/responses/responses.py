@@ -11,14 +11,12 @@ from ragbandit.additions.responses.items import (
     ITEM,
     SUMMARY,
     asks_for_summary,
-    chat_of_items,
 )
 from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, called_as, sent_tools
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_value
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
-from ragbandit.router.serving.abilities import short_names
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
 from ragbandit.shared.reading.fields import objects_in
@@ -356,16 +354,6 @@ class ResponseBody(OpenAIBody):
             **call_facts(sent_tools(self.sent_fields)),
             COMPACTS: True if asks_for_summary(self.input) else None,
         }
-
-    def sent(
-        self, before: Sequence[dict[str, Any]] = (), *, known: Sequence[Mapping[str, Any]] = ()
-    ) -> tuple[dict[str, Any], list[Json]]:
-        """Convert the body to a chat completion. before: messages that come before the input. known: tools of items
-        before it. Returns (messages and parameters of that chat completion, names of ignored tools, items and
-        parameters). Raises InvalidInput.
-        """
-        sent, ignored = chat_of_items(self.sent_fields, before=before, known=known)
-        return sent, short_names(ignored)
 
 
 #: parameter that must be null or false -> (why, remedy)

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from fastapi import Request
 
-from ragbandit.additions.responses.items import is_reference
+from ragbandit.additions.responses.items import chat_of_items, is_reference
 from ragbandit.additions.responses.responses import (
     ResponseBody,
     check_response,
@@ -21,9 +21,10 @@ from ragbandit.router.api.openai.chats import Chat, read_chat, storable_value
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
-from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.serving.abilities import short_names
 from ragbandit.router.serving.checks.questions import ID_PATTERN, RESPONSE_PREFIX, new_id
 from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
@@ -31,8 +32,10 @@ from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.model_servers.failures import successor_of
-from ragbandit.shared.types import MAX_TEXT, NAMED_ID, Branch, Decision, DecisionId, Json, Outcome
+from ragbandit.shared.types import MAX_TEXT, NAMED_ID, Branch, Conversation, Decision, DecisionId, Json, Outcome
 
+#: what `ResponseBody.input` is
+Input = str | list[dict[str, Any]]
 #: largest number of references to items in a request; each is read from the store
 _MOST_REFERENCES: Final = 256
 #: largest chain that a response can continue: number of responses, and characters of JSON
@@ -82,51 +85,69 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
     return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
 
 
-async def response_question(request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a response; items replace references. Raises NotFound, Unsupported and as `chat_question`."""
-    check_response(body)
-    named_id = id_in_header(key)
-    response_id = named_id or f"{RESPONSE_PREFIX}{new_id()}"
-    own_id, session = None if body.store is False else response_id, None
-    before, earlier, known = list[dict[str, Any]](), None, list[dict[str, Any]]()
-    instructions = int(bool(body.instructions))  # number of messages that `instructions` make
-    facts = await read_body(request, lambda: body.facts)
-    if body.previous_response_id is not None:
-        decision, before = await _messages_before(request, body.previous_response_id)
-        known = _known_tools(decision)
-        facts |= call_facts([*known, *sent_tools(body.sent_fields)])
-        session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
-        facts[CHAIN] = [decision.id, *_ids_before(decision)][:MOST_LINKS]
-        if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
-            earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
-    facts[QUOTED] = list[Json](await _insert_items(request, body))
-    skip = instructions + len(before)
-    more: dict[str, Any] = {"before": before, "known": known, "skip": skip}
-    chat, facts["ignored"] = await read_body(request, _chat_of, request, body, **more)
-    if len(chat.sent["messages"]) == skip:
-        raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
-    if before and chat.sent["messages"][skip - 1].get("tool_calls"):
-        skip, facts[REPEATS] = skip - 1, True
-    if body.store is not False:
-        facts |= said_of(chat.sent["messages"][skip:]) | _kept_tools(body, known=known)
-    if named_id is None:
-        facts[NAMED_ID] = False
-    ids: dict[str, str | None] = {"decision_id": response_id, "session": session, "own_id": own_id}
-    return await read_body(request, chat_question, request, body, chat=chat, earlier=earlier, facts=facts, **ids)
+class Responses:
+    """Responses: how a request is read."""
 
+    async def read(self, request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
+        """Read a request; items replace references. Raises NotFound, Unsupported and as `chat_question`.
 
-def _chat_of(
-    request: Request,
-    body: ResponseBody,
-    *,
-    before: Sequence[dict[str, Any]],
-    known: Sequence[Mapping[str, Any]],
-    skip: int,
-) -> tuple[Chat, list[Json]]:
-    """Returns (the chat of a response, names of what it lacks). skip: number of messages before those of the input."""
-    sent, ignored = body.sent(before, known=known)
-    passed = bool(router_of(request).service.passing)
-    return read_chat(sent, at="input", skip=skip, passed=passed), ignored
+        key: header Idempotency-Key
+        """
+        check_response(body)
+        named_id = id_in_header(key)
+        response_id = named_id or f"{RESPONSE_PREFIX}{new_id()}"
+        own_id, session = None if body.store is False else response_id, None
+        before, earlier, known = list[dict[str, Any]](), None, list[dict[str, Any]]()
+        instructions = int(bool(body.instructions))  # number of messages that `instructions` make
+        facts = await self._facts(request, body)
+        if body.previous_response_id is not None:
+            decision, before = await _messages_before(request, body.previous_response_id)
+            known = _known_tools(decision)
+            facts |= call_facts([*known, *sent_tools(body.sent_fields)])
+            session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
+            facts[CHAIN] = [decision.id, *_ids_before(decision)][:MOST_LINKS]
+            if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
+                earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
+        sent, quoted = await _with_items(request, body.input)
+        facts[QUOTED] = list[Json](quoted)
+        skip = instructions + len(before)
+        fields = {**body.sent_fields, "input": sent}
+        chat, facts["ignored"] = await self._chat(request, fields, before=before, known=known, skip=skip)
+        messages = chat.sent["messages"]
+        if len(messages) == skip:
+            raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
+        if before and messages[skip - 1].get("tool_calls"):
+            skip, facts[REPEATS] = skip - 1, True
+        if body.store is not False:
+            facts |= said_of(messages[skip:]) | _kept_tools(sent, known=known)
+        if named_id is None:
+            facts[NAMED_ID] = False
+        ids: dict[str, str | None] = {"decision_id": response_id, "session": session, "own_id": own_id}
+        return await self._question(request, body, chat=chat, earlier=earlier, facts=facts, **ids)
+
+    @reads_body
+    def _facts(self, _request: Request, body: ResponseBody) -> dict[str, Json]:
+        return body.facts
+
+    @reads_body
+    def _chat(
+        self,
+        request: Request,
+        fields: Mapping[str, Any],
+        *,
+        before: Sequence[dict[str, Any]],
+        known: Sequence[Mapping[str, Any]],
+        skip: int,
+    ) -> tuple[Chat, list[Json]]:
+        """Returns (the chat of a response, names of what it lacks). skip: number of messages before the input's."""
+        sent, ignored = chat_of_items(fields, before=before, known=known)
+        passed = bool(router_of(request).service.passing)
+        return read_chat(sent, at="input", skip=skip, passed=passed), short_names(ignored)
+
+    @reads_body
+    def _question(self, request: Request, /, body: ResponseBody, *, chat: Chat, **more: Any) -> ChatQuestion:
+        conversation = Conversation(fields=chat.sent, encoding=chat.encoding)
+        return chat_question(request, body, chat=chat, conversation=conversation, **more)
 
 
 async def _messages_before(request: Request, response_id: str) -> tuple[Decision, list[dict[str, Any]]]:
@@ -182,9 +203,9 @@ def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
     return {SAID: [dict(message) for message in messages] if size <= MOST_SAID else size}
 
 
-def _kept_tools(body: ResponseBody, *, known: Sequence[dict[str, Any]]) -> dict[str, Json]:
+def _kept_tools(sent: Input, *, known: Sequence[dict[str, Any]]) -> dict[str, Json]:
     """Returns {ITEM_TOOLS: ...} for the query's `request`; {} if no item has brought tools."""
-    new = item_tools(body.input)
+    new = item_tools(sent)
     tools = storable_tools([*(tool for tool in known if tool not in new), *new])
     size = len(json.dumps(tools, ensure_ascii=False))
     kept: Json = storable_value(tools, field="input") if size <= MOST_SAID else size
@@ -231,17 +252,18 @@ def _answer(store: DecisionStore, outcome: Outcome) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": text, **reasoning_in(replied), **({"tool_calls": calls} if calls else {})}]
 
 
-async def _insert_items(request: Request, body: ResponseBody) -> list[str]:
-    """Replace references in the input by stored items. Returns ids that the responses of all items may have. Raises
-    Unsupported.
+async def _with_items(request: Request, sent: Input) -> tuple[Input, list[str]]:
+    """Returns (the input with stored items in place of references, ids that the responses of all items may have).
+    Raises Unsupported.
     """
-    if isinstance(body.input, str):
-        return []
-    named = [str(item["id"]) for item in body.input if item.get("id")]
+    if isinstance(sent, str):
+        return sent, []
+    named = [str(item["id"]) for item in sent if item.get("id")]
     quoted = dict.fromkeys(key for item_id in named for key in decisions_of_item(item_id))
-    places = [place for place, item in enumerate(body.input) if is_reference(item)]
+    items = list(sent)
+    places = [place for place, item in enumerate(items) if is_reference(item)]
     for place in places:
-        item_id = str(body.input[place].get("id"))
+        item_id = str(items[place].get("id"))
         item = await _stored_item(request, item_id) if len(places) <= _MOST_REFERENCES else None
         if item is None and not item_id.startswith("rs_"):
             message = f"{item_id!r:.80} is no item of a stored response of yours"
@@ -249,8 +271,8 @@ async def _insert_items(request: Request, body: ResponseBody) -> list[str]:
                 message = f"{len(places)} items are references, and {_MOST_REFERENCES} are read"
             remedy = "send the item itself in place of the reference"
             raise Unsupported(message, field=f"input.{place}.id", remedy=remedy)
-        body.input[place] = item or {"type": "reasoning"}
-    return list(quoted)[-MOST_LINKS:]
+        items[place] = item or {"type": "reasoning"}
+    return items, list(quoted)[-MOST_LINKS:]
 
 
 async def _stored_item(request: Request, item_id: str) -> dict[str, Any] | None:

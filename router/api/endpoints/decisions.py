@@ -45,6 +45,7 @@ from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.abilities import BOUNDS
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
+from ragbandit.router.serving.conversations import with_chat
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
@@ -294,7 +295,8 @@ async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: 
         return query
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
     question = Message(role="user", text=checked_text(query.text, field="question"))
-    return router.conversations.submit([*turns, question], query=query, rewrites=not headers.is_preview)
+    query = with_chat(query, [*turns, question], settings=router.settings.conversation)
+    return query if headers.is_preview else router.conversations.rewritten(query)
 
 
 def _named_arms(body: RouteBody, *, by_header: ArmName | None) -> tuple[ArmName, ...] | None:

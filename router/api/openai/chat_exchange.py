@@ -158,8 +158,7 @@ class ChatExchange:
         is_spent = budget_factor(query) >= MOST_FACTOR or query.reached_limit is not None
         if query.arm_by == "calls" and is_spent:
             query = open_turn(query, arms=asked_for.arms)
-        rewrites = not headers_of(request).is_preview
-        made = router.conversations.submit(self.question.turns, query=query, rewrites=rewrites)
+        made = query if headers_of(request).is_preview else router.conversations.rewritten(query)
         if isinstance(made, Query):
             return made
         rewritten: Query = await await_future(request, made, what="Idempotency-Key")

@@ -8,11 +8,14 @@ from fastapi.responses import Response
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, router_of
 from ragbandit.router.api.openai import errors, replies, requests
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
-from ragbandit.router.api.reading import read_body
+from ragbandit.router.api.openai.chats import read_chat
+from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.routes import Endpoints
+from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.schemas.responses import MODELS, JsonReply, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import Conversation
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
 
@@ -52,6 +55,23 @@ def _models(request: Request, models: replies.ListedModel | replies.ModelList) -
     return JsonReply(models if form is None else form(models))
 
 
+class Completions:
+    """Chat completions: how a request is read."""
+
+    @reads_body
+    def read(self, request: Request, body: requests.ChatBody, *, key: str | None) -> requests.ChatQuestion:
+        """Read a request. key: header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
+        decision_id = id_in_header(key)
+        chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.passing))
+        if body.n is not None and body.n != 1:
+            message = f"{body.n} answers are asked for, but every chat gets one"
+            raise errors.Unsupported(message, field="n", remedy="leave n out")
+        conversation, facts = Conversation(fields=chat.sent, encoding=chat.encoding), {"ignored": body.ignored}
+        return requests.chat_question(
+            request, body, chat=chat, conversation=conversation, decision_id=decision_id, facts=facts
+        )
+
+
 @endpoints.post(
     "/v1/chat/completions",
     rule=CHAT,
@@ -68,7 +88,7 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     Made for clients of OpenAI's interface (docs/openai.md). The reply's `id` is "chatcmpl-" and the id of the decision;
     use that id to send feedback.
     """
-    question = await read_body(request, requests.completion_question, request, body, key=idempotency_key)
+    question = await Completions().read(request, body, key=idempotency_key)
     include_usage = bool((body.stream_options or {}).get("include_usage"))
     stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=_by_open_webui(request))
     return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()

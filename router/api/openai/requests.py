@@ -4,9 +4,9 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Self
 
@@ -14,19 +14,20 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from ragbandit.router.api.dependencies import caller_of, router_of
-from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber, read_chat
-from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
+from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber
+from ragbandit.router.api.openai.errors import ModelNotFound
 from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
 from ragbandit.router.api.openai.tool_loops import hash_conversation
 from ragbandit.router.api.schemas.question_headers import header_value, headers_of
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, id_in_header, limits
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, limits
 from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.server import ARM_PREFIXES
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.abilities import BOUNDS, short_names
 from ragbandit.router.serving.checks.questions import checked_text
+from ragbandit.router.serving.conversations import with_chat
 from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.turns import CONVERSATION
@@ -39,7 +40,6 @@ from ragbandit.shared.types import (
     Conversation,
     DecisionId,
     Json,
-    Message,
     Query,
     facts_of,
 )
@@ -235,10 +235,9 @@ class ChatBody(OpenAIBody):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatQuestion:
-    #: the query without a question: `text` is empty until `turns` are rewritten to one question
+    """The question of a chat, as its door has read it."""
+
     query: Query
-    #: the conversation as texts; the last one is the question
-    turns: tuple[Message, ...]
     #: keys of the tool calls that the chat may continue; () if it does not end with results
     calls: tuple[str, ...]
     #: hash of the chat up to the last answer, by which a chat without an id is continued; None if there is none
@@ -246,20 +245,12 @@ class ChatQuestion:
     streamed: bool
 
 
-def completion_question(request: Request, body: ChatBody, *, key: str | None) -> ChatQuestion:
-    """Read a request for a chat completion. key: header Idempotency-Key. Raises as `chat_question`, or Unsupported."""
-    decision_id = id_in_header(key)
-    chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.passing))
-    if body.n is not None and body.n != 1:
-        raise Unsupported(f"{body.n} answers are asked for, but every chat gets one", field="n", remedy="leave n out")
-    return chat_question(request, body, chat=chat, decision_id=decision_id, facts={"ignored": body.ignored})
-
-
 def chat_question(
     request: Request,
     body: OpenAIBody,
     *,
     chat: Chat,
+    conversation: Conversation,
     decision_id: str | None,
     session: str | None = None,
     own_id: str | None = None,
@@ -268,6 +259,8 @@ def chat_question(
 ) -> ChatQuestion:
     """Make the question of a body. Raises ModelNotFound, Forbidden, and InvalidInput with the name of the parameter.
 
+    chat: the conversation as a chat completion, by which the question is decided.
+    conversation: what servers get, without the keys of its `metadata` that are for this service.
     decision_id: id for the decision; None if the service chooses it.
     session: id of the conversation if no header names one.
     own_id: id of a conversation that begins here, if nothing else identifies it.
@@ -287,24 +280,20 @@ def chat_question(
     if headers.unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
         unit = "turn"
     prices = noted_prices(caller, tenant=tenant, router=router)
-    schema, sent = router.settings.context, dict(chat.sent)
-    context, metadata = _context_of(sent.get("metadata") or {}, schema=schema)
-    if context:  # these keys are for this service
-        others = {key: value for key, value in sent.pop("metadata").items() if key not in context}
-        sent |= {"metadata": others} if others else {}
+    schema = router.settings.context
+    context, metadata = _context_of(conversation.fields.get("metadata"), schema=schema)
     origin = [tenant, caller.key, None if headers.session == session else headers.session]
     begin, start = earlier or (body_hash(origin), 0)
-    conversation, calls, answered = hash_conversation(
-        chat.sent["messages"], begin=begin, start=start, encoding=chat.encoding
-    )
+    hashed, calls, answered = hash_conversation(chat.sent["messages"], begin=begin, start=start, encoding=chat.encoding)
     more = {"metadata": dict(metadata), RATED_MESSAGE: headers.message, "agent": headers.agent}
     more["asked_model"] = None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE)
     entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})
     if CHAT_HASH in entries or (unit or router.settings.conversation.unit_of(interface)) == "task":
-        entries[CONVERSATION] = conversation
-    query = Query(
+        entries[CONVERSATION] = hashed
+    asked = with_chat(None, chat.turns, settings=router.settings.conversation)
+    query = replace(
+        asked,
         id=None if decision_id is None else DecisionId(decision_id),
-        text="",
         context=headers.merged(context, schema=schema) if schema else context,
         arms=arms,
         arm_by=None if named is None else "caller",
@@ -314,10 +303,10 @@ def chat_question(
         session=headers.session or session or own_id,
         unit=unit,
         api_key=caller.key,
-        request=entries,
-        conversation=Conversation(fields=sent, encoding=chat.encoding),
+        request={**asked.request, **entries},
+        conversation=_without_context(conversation, context=context) if context else conversation,
     )
-    return ChatQuestion(query=query, turns=chat.turns, calls=calls, answered=answered, streamed=bool(body.stream))
+    return ChatQuestion(query=query, calls=calls, answered=answered, streamed=bool(body.stream))
 
 
 def _is_one_turn(model: str, *, patterns: Iterable[str]) -> bool:
@@ -347,11 +336,11 @@ def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
     }
 
 
-def _context_of(metadata: Mapping[str, Any], *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
+def _context_of(metadata: object, *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
     """Split metadata. Returns (context keys that settings declare, converted to their types; other pairs to store)."""
     context: dict[str, Json] = {}
     stored: dict[str, str] = {}
-    for key, value in metadata.items():
+    for key, value in metadata.items() if isinstance(metadata, Mapping) else ():
         declared = schema.get(key)
         if declared is not None and not declared.is_own:
             if value is not None:
@@ -359,6 +348,14 @@ def _context_of(metadata: Mapping[str, Any], *, schema: ContextSchema) -> tuple[
         elif isinstance(value, str) and len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE:
             stored[key] = value
     return context, dict(list(stored.items())[:_MOST_PAIRS])
+
+
+def _without_context(conversation: Conversation, *, context: Collection[str]) -> Conversation:
+    fields, metadata = dict(conversation.fields), dict[str, Json]()
+    sent = fields.pop("metadata")
+    if isinstance(sent, Mapping):
+        metadata = {key: value for key, value in sent.items() if key not in context}
+    return conversation.having(fields | ({"metadata": metadata} if metadata else {}))
 
 
 def _text_of(value: object) -> str:

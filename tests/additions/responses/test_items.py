@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.additions.responses.items import add_item, add_items, format_of, tools_of
+from ragbandit.additions.responses.items import add_item, add_items, chat_of_items, format_of, tools_of
 from ragbandit.additions.responses.responses import ResponseBody
 from ragbandit.additions.responses.stored_responses import MOST_SAID, SAID, said_of
 from ragbandit.router.api.openai.chats import read_chat
@@ -24,7 +24,7 @@ def read(*messages, passed=True, **more):
 
 def responded(**body):
     """The chat completion that a request for a response becomes."""
-    sent, _ = ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent()
+    sent, _ = chat_of_items(ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent_fields)
     return read_chat(sent, passed=True).sent
 
 
@@ -257,5 +257,5 @@ def test_fields_that_only_responses_have():
         "max_output_tokens": 9,
     }
     assert responded(reasoning={"max_tokens": 5, "exclude": True})["reasoning"] == {"max_tokens": 5, "exclude": True}
-    _, ignored = ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent()
+    _, ignored = chat_of_items(ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent_fields)
     assert sorted(ignored) == ["client_metadata", "truncation"]

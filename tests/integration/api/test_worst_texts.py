@@ -14,7 +14,8 @@ from fastapi import Request
 
 from ragbandit.router.api import reading
 from ragbandit.router.api.openai import replies
-from ragbandit.router.api.openai.requests import ChatBody, completion_question
+from ragbandit.router.api.openai.endpoints import Completions
+from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.reading import body_value
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
@@ -163,20 +164,27 @@ if ANTHROPIC is not None:
 PROMPT = base.Prompt(instructions="", body="q")
 
 
+class ReadAtOnce:
+    """Reads on the calling thread, where work is counted, in place of the reading thread."""
+
+    async def read(self, _size, read, *given, **more):
+        return read(*given, **more)
+
+
 def asked(service, body, *, door, monkeypatch):
     """Read a request at a door, and write it for both kinds of servers."""
     monkeypatch.setattr(reading, "LARGE", 0)  # the values of small bodies are counted too
+    monkeypatch.setattr(reading, "READING", ReadAtOnce())
     request = Request(
         {"type": "http", "method": "POST", "headers": [], "app": service.app, "path": "/", "query_string": b""}
     )
     request._body = body
-    kind, question = {
-        "chat": (ChatBody, completion_question),
-        **({} if MESSAGES is None else {"messages": (MESSAGES.MessagesBody, MESSAGES.message_question)}),
-        **({} if RESPONSES is None else {"responses": (RESPONSES.ResponseBody, RESPONSES.response_question)}),
+    kind, chats = {
+        "chat": (ChatBody, Completions()),
+        **({} if MESSAGES is None else {"messages": (MESSAGES.MessagesBody, MESSAGES.Messages())}),
+        **({} if RESPONSES is None else {"responses": (RESPONSES.ResponseBody, RESPONSES.Responses())}),
     }[door]
-    read = question(request, kind.model_validate(body_value(body)), key=None)
-    read = asyncio.run(read) if door == "responses" else read
+    read = asyncio.run(chats.read(request, kind.model_validate(body_value(body)), key=None))
     for generator in GENERATORS.values():
         request = base.Request(prompt=PROMPT, max_tokens=9, conversation=read.query.conversation)
         asyncio.run(generator._call_of(request).fields())

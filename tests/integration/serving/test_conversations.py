@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.serving import asked_model
+from ragbandit.router.serving.conversations import with_chat
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
@@ -119,7 +120,8 @@ def test_only_so_many_rewrites_are_under_way(make_world, monkeypatch):
     with ScriptedServer(reply) as server:
         monkeypatch.setattr(asked_model, "MOST_UNDER_WAY", 2)
         world = make_world(conversation=rewritten_by(server))
-        futures = [world.router.conversations.submit(TALK, query=Query(text="")) for _ in range(4)]
+        asked = with_chat(None, TALK, settings=world.router.settings.conversation)
+        futures = [world.router.conversations.rewritten(asked) for _ in range(4)]
         late = [future.result(20) for future in futures[2:]]
         go.set()
         first = [future.result(20) for future in futures[:2]]

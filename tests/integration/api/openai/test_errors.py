@@ -236,7 +236,7 @@ def test_a_fault_of_ours(service, monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(endpoints.requests, "completion_question", broken)
+    monkeypatch.setattr(endpoints.requests, "chat_question", broken)
     error, _ = raised(service)
     assert (error.status_code, error.code, error.type) == (500, "internal", "server_error")
     assert error.response.headers["x-should-retry"] == "false"

@@ -8,7 +8,7 @@ import traceback
 import pytest
 from fastapi import Request
 
-from ragbandit.router.api.routes import body_value, read_body
+from ragbandit.router.api.reading import body_value, reads_body
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.reading.budget import BODY
 from ragbandit.shared.reading.thread import LARGE
@@ -26,8 +26,13 @@ def request_of(size):
 @pytest.mark.parametrize(("size", "thread"), [(LARGE - 1, "MainThread"), (LARGE, "read_0")])
 def test_a_large_body_is_read_beside_the_event_loop(size, thread):
     """Large bodies are read by one thread, so one after the other; small ones on the loop."""
-    name = asyncio.run(read_body(request_of(size), lambda: threading.current_thread().name))
-    assert name == thread
+
+    class Door:
+        @reads_body
+        def read(self, request, *, key):
+            return threading.current_thread().name, key
+
+    assert asyncio.run(Door().read(request_of(size), key="k")) == (thread, "k")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Chat messages are split into a question and the stored history."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,15 @@ from hypothesis import example, given, strategies as st
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import checked_query
-from ragbandit.router.serving.conversations import MAX_REWRITE, parsed_rewrite, rewrite_messages, rewriter_of, with_chat
+from ragbandit.router.serving.conversations import (
+    MAX_REWRITE,
+    parsed_rewrite,
+    rewrite_messages,
+    rewriter_of,
+    with_chat,
+)
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_TEXT, Message, Query
+from ragbandit.shared.types import MAX_TEXT, Message
 
 
 def said(*texts):
@@ -22,7 +29,7 @@ def said(*texts):
 
 
 def chat(*texts, **settings):
-    return with_chat(Query(text=""), said(*texts), settings=ConversationSettings(**settings))
+    return with_chat(None, said(*texts), settings=ConversationSettings(**settings))
 
 
 def test_without_history_the_last_user_message_is_the_question():
@@ -85,7 +92,7 @@ def test_a_chat_without_a_question_is_refused(texts):
 def test_what_is_no_conversation_is_refused(wrong):
     """Other types, roles and texts that cannot be stored are InvalidInput that names the field."""
     with pytest.raises(InvalidInput) as caught:
-        with_chat(Query(text=""), wrong, settings=ConversationSettings())
+        with_chat(None, wrong, settings=ConversationSettings())
     assert caught.value.field == "messages"
 
 
@@ -101,7 +108,7 @@ message_lists = st.lists(st.builds(Message, role=st.sampled_from(["system", "use
 def test_any_list_is_a_bounded_query_or_invalid(messages):
     """Whatever is sent: a query that passes the checks, with bounded history and the last words, or InvalidInput."""
     try:
-        query = with_chat(Query(text="", session="s"), messages, settings=KEPT)
+        query = replace(with_chat(None, messages, settings=KEPT), session="s")
     except InvalidInput:
         return
     checked_query(query, arms=["none"], configured=["none"], schema={}, most_bytes=0)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -37,9 +37,10 @@ from ragbandit.shared.types import (
     is_textless,
 )
 
-#: who chose the arm -> why the decision is closed and teaches nothing. Callers choose such questions, or the length of
+#: what chose the arm -> why the decision is closed and teaches nothing. Callers choose such questions, or the length of
 #: a session does, so that its rows would make an arm look worse or better than it is
-UNLEARNED: Final[Mapping[ArmBy | None, str]] = {
+UNLEARNED: Final[Mapping[ArmBy | Literal["budget"] | None, str]] = {
+    "budget": "a spent budget chose the arm",
     "caller": "the caller chose the arm",
     "calls": "the caller chose the arm",
     "failover": "it answered in place of an arm that failed",
@@ -94,10 +95,9 @@ class Joining(Adjustment):
 def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
     """Why a decision is closed and teaches nothing; None if it can be learned. default: `learning.default_reward`."""
     factor = joined.decision.query.request.get("budget_factor")
-    if isinstance(factor, int | float) and factor >= MOST_FACTOR:
-        return "a spent budget chose the arm"
-    if joined.decision.arm_by in UNLEARNED:
-        return UNLEARNED[joined.decision.arm_by]
+    is_spent = isinstance(factor, int | float) and factor >= MOST_FACTOR
+    if (by := "budget" if is_spent else joined.decision.arm_by) in UNLEARNED:
+        return UNLEARNED[by]
     outcome = joined.outcome
     failure = None if outcome is None else failure_of(outcome.made_by)
     if failure is not None and failure.is_unable:  # it shows nothing about the quality of its answers

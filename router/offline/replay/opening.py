@@ -15,6 +15,7 @@ from sqlalchemy import and_, func, not_, select, true
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.examples import UNLEARNED
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import (
@@ -201,7 +202,8 @@ class OpenLog:
         return [f"{what}: {shares}"] if late else []
 
     def judged(self) -> float:
-        """Share of the store's decisions that were judged, so that they are rows of this log.
+        """Share of the store's decisions that were judged, so that they are rows of this log. Decisions that no verdict
+        compares do not count.
 
         It is 1 for other logs, and if nobody but the judge judged.
         """
@@ -213,7 +215,8 @@ class OpenLog:
         parts = [(updates, is_judged & ~by_judge), (updates, is_judged & by_judge), (updates, not_(is_judged))]
         counts = list[int]()
         with self._ledger() as ledger, ledger.database.read() as connection:
-            for table, condition in (*parts, (closures, true()), (waiting, true())):
+            is_compared = closures.c.reason.not_in(UNLEARNED.values())
+            for table, condition in (*parts, (closures, is_compared), (waiting, true())):
                 query = select(func.count()).select_from(table).where(table.c.policy == ledger.label, condition)
                 if self.since is not None:
                     query = query.join(decisions, table.c.decision_id == decisions.c.id)

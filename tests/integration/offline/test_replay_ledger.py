@@ -8,11 +8,12 @@ from sqlalchemy import insert, update
 
 from ragbandit.router.comparison import words
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.examples import UNLEARNED
 from ragbandit.router.offline.logs import ledger_source
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, memory_log, open_log, replay
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.tables import decisions, waiting
+from ragbandit.router.storage.sql.tables import closures, decisions, waiting
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.replay_logs import close, lived_rows
@@ -67,6 +68,22 @@ def test_the_assumption_of_a_replayed_verdict(ledger_of_rows, database):
     assert {one.assumption for one in known} == {words.assumption_words(0.75)}
     assert all("(75 % judged)" in words.sentence(one) for one in known)
     assert open_log(config=log.settings, since=1.7e9).judged() == 1.0
+
+
+def test_decisions_that_no_verdict_compares_are_not_unjudged(ledger_of_rows, database):
+    """Decisions that a caller, a limit or a spent budget decided do not lower the share of judged decisions."""
+    log = ledger_of_rows(lived_rows(150))
+    closed = [
+        {"policy": "main", "decision_id": f"closed-{reason}", "state": "closed", "reason": reason, "made_at": 1.7e9}
+        for reason in sorted({*UNLEARNED.values()})
+    ]
+    with database.write() as connection:
+        connection.execute(insert(closures), closed)
+    assert log.judged() == 1.0
+    unrated = closed[0] | {"decision_id": "closed-unrated", "reason": "no feedback in time"}
+    with database.write() as connection:
+        connection.execute(insert(closures), [unrated])
+    assert log.judged() == 150 / 151
 
 
 def test_pages_of_the_columns_and_of_the_rows_agree(ledger_of_rows, monkeypatch):

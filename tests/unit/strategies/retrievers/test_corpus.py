@@ -330,6 +330,30 @@ def test_a_page_is_read_in_its_encoding_and_by_its_blocks(tmp_path, page, encodi
     assert row.text == text
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("one<!-- a > b --><!-->two<!---> <!-- c --!>three<!-- <p>four", "onetwo three"),
+        ("<a title='x > y' href=x/>one</a><SCRIPT>if (a</b) </SCRIPT >two<script/>three", "one\ntwo\nthree"),
+        ("a < b &lt;b> <3 &amp; <![CDATA[<i>&amp;]]>x</>y</ b>z<?c?>", "a < b <b> <3 & <i>&amp;xyz"),
+        ("one<a href='x>two</a>three", "onetwothree"),
+        ("one <a href=x", "one <a href=x"),
+        ("<pre>a\n  b</pre><title/>c<template>d<p>e</template>f<title>T</title>", "a\nb\nc\nf"),
+    ],
+)
+def test_markup_is_read_as_browsers_do(tmp_path, page, text):
+    """Comments, quotes, scripts, character references, and what does not end give the text that a browser shows."""
+    (row,) = read_corpus(documents(tmp_path, a_html=page))
+    assert row.text == text
+
+
+def test_a_character_of_thousands_of_digits_is_refused(tmp_path):
+    """A page with a character reference of thousands of digits is left out with its reason."""
+    left = {}
+    assert list(read_corpus(documents(tmp_path, a_html=f"a&#{'9' * 5000};", b_txt="b"), leave_out=left.__setitem__))
+    assert left["a.html"].startswith("the document cannot be read")
+
+
 @pytest.mark.parametrize("declared", ["nonsense", "hex", "idna", "utf-16"])
 def test_a_page_in_no_known_encoding_is_left_out(tmp_path, declared):
     """A page that is not UTF-8 and declares no known encoding is left out with this reason."""

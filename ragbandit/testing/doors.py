@@ -36,6 +36,11 @@ _USUAL: Final[Mapping[str, Json]] = {
     "arms": {"first": {"class": "no_retrieval"}, "second": {"class": "no_retrieval"}},
     "encoder": {"model": "hashing"},
 }
+#: body of a chat completion, which has nothing of another form
+_CHAT: Final[Mapping[str, Json]] = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
+}
 #: limit of all bodies, bytes
 _LARGEST: Final = 16_384
 #: bodies that no endpoint can read, and bodies of other types than an object
@@ -67,6 +72,7 @@ def check_door(
     """
     with _served(door, settings=settings or {}) as served:
         _check_places(door)
+        assert door.in_chat_form(_CHAT) == (_CHAT, []), "`in_chat_form` changes the body of a chat completion"
         for endpoint in _endpoints(door):
             call = _Call(served=served, door=door, endpoint=endpoint, path=_path_of(endpoint, values or {}))
             call.check_shape()

@@ -27,8 +27,8 @@ def _nobody(_scope: Scope) -> bool:
     return False
 
 
-def _no_completion(_body: Mapping[str, Any]) -> None:
-    return None
+def _unchanged(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    return body, []
 
 
 def _none(_scope: Scope) -> Sequence[tuple[bytes, bytes]]:
@@ -58,9 +58,9 @@ class Door:
     key_headers: tuple[str, ...] = ()
     #: path that these callers have in their base URL; None if they have no base URL
     base: str | None = None
-    #: body in this interface's form at the door of chat completions -> (the chat completion that it means, names of
-    #: what gets lost); None for a body in another form. Raises InvalidInput
-    as_completion: Callable[[Mapping[str, Any]], tuple[dict[str, Any], list[str]] | None] = _no_completion
+    #: body at the door of chat completions that has this interface's form, or parts of it -> (the body in the form of
+    #: chat completions, names of what gets lost). Any other body is returned unchanged. Raises InvalidInput
+    in_chat_form: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], list[str]]] = _unchanged
     #: further headers of all replies to these callers
     headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = _none
     #: pattern of the path, after the base URL, of an endpoint that is not served -> what to use instead. These patterns

@@ -6,6 +6,7 @@ from fastapi.responses import Response
 
 from ragbandit.additions.anthropic.errors import ERRORS, VERSION, anthropic_error, request_id_header, speaks_anthropic
 from ragbandit.additions.anthropic.message_stream import MessageStream, message_reply
+from ragbandit.additions.anthropic.messages.in_chats import in_chat_form
 from ragbandit.additions.anthropic.messages.requests import DIALECT, NEED, chat_of
 from ragbandit.additions.anthropic.models import anthropic_models
 from ragbandit.router.api.dependencies import IdempotencyKey, router_of
@@ -139,6 +140,7 @@ DOOR: Final = Door(
     error=anthropic_error,
     models=anthropic_models,
     base="",
+    in_chat_form=in_chat_form,
     headers=request_id_header,
     instead={
         r"responses/input_tokens": "POST /v1/messages/count_tokens estimates the tokens of a message",

@@ -104,7 +104,7 @@ DOOR: Final = Door(
     error=response_error,
     models=codex_models,
     base="/v1",
-    as_completion=completion_of_response,
+    in_chat_form=completion_of_response,
     instead={
         r"responses/compact": "shorten the conversation in the client, and send it by POST /v1/responses",
         r"responses/[^/]+/input_items": "GET /v1/decisions/{id} has the question, GET /v1/responses/{id} the answer",

@@ -16,8 +16,6 @@ class Dialect:
     as_chat: Callable[[Mapping[str, Any]], tuple[dict[str, Any], set[str]]]
     #: fields -> names of the parameters that a chat completion cannot have
     unread: Callable[[Mapping[str, Any]], list[str]]
-    #: chat completion with parts of this dialect -> (its changed fields, names of what a chat completion lacks)
-    in_chat_form: Callable[[Mapping[str, Any]], tuple[dict[str, Any], list[str]]] = lambda _: ({}, [])
     #: parameters that contain the conversation itself: no setting leaves them out, and no reply calls them ignored
     conversation: frozenset[str] = frozenset({"messages", "system"})
     #: where the limit of an answer's tokens may be; "a.b" is field b of the object a. An arm's limit goes to the first

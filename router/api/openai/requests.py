@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, PrivateAt
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.openai.chats import MESSAGE, Chat, Choice, WholeNumber
 from ragbandit.router.api.openai.errors import ModelNotFound
-from ragbandit.router.api.openai.foreign_forms import as_completion
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
 from ragbandit.router.api.openai.tool_loops import hash_conversation
 from ragbandit.router.api.schemas.question_headers import header_value, headers_of
@@ -32,6 +31,7 @@ from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.turns import CONVERSATION
 from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash
+from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import (
@@ -192,6 +192,17 @@ class OpenAIBody(BaseModel):
         """The fields that the client sent, declared or not."""
         sent = self.model_fields_set
         return {name: value for name, value in self.__dict__.items() if name in sent} | (self.__pydantic_extra__ or {})
+
+
+def as_completion(body: object) -> tuple[object, list[str]]:
+    """Returns (a body in the form of another interface, as Cursor and some proxies send it, as a chat completion; names
+    of what it lacks). Other values are returned unchanged. Raises as `Door.in_chat_form`.
+    """
+    ignored = list[str]()
+    for door in loaded("doors").values() if isinstance(body, dict) else ():
+        body, lacking = door.in_chat_form(body)
+        ignored += lacking
+    return body, ignored
 
 
 class ChatBody(OpenAIBody):

@@ -3,8 +3,7 @@
 import pytest
 
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.foreign_forms import as_completion
-from ragbandit.router.api.openai.requests import ChatBody
+from ragbandit.router.api.openai.requests import ChatBody, as_completion
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import OUTPUT_LIMIT
 

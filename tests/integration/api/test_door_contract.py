@@ -167,6 +167,7 @@ BROKEN = {
     "a number of a header": (reading(lambda most, least: int(least)), "with the header x-least: .* failed"),
     "one for two ports": (made(open=lambda router: SHARED), "1 of what it returned was closed"),
     "a close that blocks": (made(open=lambda router: Blocking()), "cannot be closed: TypeError"),
+    "chats that it changes": (made(in_chat_form=lambda body: ({**body, "n": 1}, [])), "changes the body of a chat"),
     "no example": (made(body=Plain), "takes a body: give one"),
     "no summary": (made(summary=None), "has no summary"),
 }

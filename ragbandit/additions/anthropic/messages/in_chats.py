@@ -12,10 +12,12 @@ from ragbandit.shared.reading.fields import object_in, objects_in
 _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "redacted_thinking")
 
 
-def in_chat_form(chat: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns (fields of the chat that were changed, names of what a chat completion lacks). Blocks that no chat
+def in_chat_form(chat: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """Returns (the chat without parts of Messages, names of what a chat completion lacks). Blocks that no chat
     completion can express stay as they came.
     """
+    if "messages" not in chat:
+        return chat, []
     changed, ignored = dict[str, Any](), list[str]()
     if isinstance(chat.get("tools"), list):
         tools = list(map(_tool, chat["tools"]))
@@ -25,14 +27,10 @@ def in_chat_form(chat: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         changed["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     if choice.get("type") in ("auto", "any", "none"):
         changed["tool_choice"] = "required" if choice["type"] == "any" else choice["type"]
-    messages = chat.get("messages")
-    in_parts = list[Any]()
-    if isinstance(messages, list):
-        in_parts = [one for one in messages if isinstance(one, dict) and isinstance(one.get("content"), list)]
-    if any(map(_has_blocks, in_parts)):
+    if isinstance(chat["messages"], list) and any(map(_has_blocks, chat["messages"])):
         changed["messages"] = [part for message in chat["messages"] for part in _messages(message)]
         ignored = [f"messages.{kind}" for message in chat["messages"] for kind in _left_out(message)]
-    return changed, ignored
+    return {**chat, **changed} if changed else chat, ignored
 
 
 def _tool(tool: Any) -> Any:

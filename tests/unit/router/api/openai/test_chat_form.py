@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ragbandit.router.api.openai.foreign_forms import as_completion
-from ragbandit.router.api.openai.requests import ChatBody
+from ragbandit.router.api.openai.requests import ChatBody, as_completion
 from ragbandit.shared.errors import InvalidInput
 from tests.support.additions import needs
 
@@ -16,7 +15,7 @@ FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": SC
 USER = {"role": "user", "content": "Hi"}
 
 
-@needs("anthropic")
+@needs("anthropic", "responses")
 @pytest.mark.parametrize(
     "tool",
     [

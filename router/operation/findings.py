@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.shared.additions import add_fault, additions, arm_parts, faults
+from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_beside
 from ragbandit.shared.errors import QueueError, RagBanditError
+from ragbandit.shared.plugins import declared
 from ragbandit.shared.texts.formats import counted, did_you_mean, duration, known_choices, moment, number, percent
 from ragbandit.shared.types import CHOOSES_ARM, IMPORTED
 
@@ -93,7 +94,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     """Findings about settings that are valid one by one, but together have an unexpected effect."""
     from ragbandit.router.learning.monitoring.price import budget_warnings
 
-    yield from _of_faulty_additions()
+    yield from _of_faulty_additions(settings)
     sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
     server = settings.server
     if len(settings.arms) == 1:
@@ -127,12 +128,14 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
         yield Finding("warning", "server.open_metrics", what, remedy)
 
 
-def _of_faulty_additions() -> Iterator[Finding]:
+def _of_faulty_additions(settings: "Settings") -> Iterator[Finding]:
     """Additions that are left out, as a whole or in part."""
     from ragbandit.router.config.section import EXTENDED
     from ragbandit.router.policies import built_in_policies
 
-    built_in_policies()  # a name may be one of the core's policies
+    built_in_policies()  # a name may be one of the core's policies, or of its arms, which are loaded to be compared
+    if settings.worker_arms:
+        offered_beside(declared("ragbandit.strategies.arms", attribute="arm"), hook="arms")
     known = ", ".join(sorted(filter(None, EXTENDED)))
     for name, addition in additions().items():
         for section in addition.sections.keys() - EXTENDED:

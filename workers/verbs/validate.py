@@ -36,7 +36,6 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import ConfigError, StoreError
-from ragbandit.strategies.registry import built_in_arms
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_worker_arms, names_in_use, needs_workers
 from ragbandit.workers.setup.judge_checks import check_judge
@@ -124,8 +123,6 @@ def of_additions(settings: Settings) -> list[Finding]:
 
 
 def _of_settings(settings: Settings) -> list[Finding]:
-    if settings.worker_arms:  # an addition may offer a name of the core's arms, which are loaded to be compared
-        built_in_arms()
     findings = [*of_settings(settings)]
     if settings.workers.answer == 0 and settings.redis_url is None and needs_workers(settings):
         what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"

@@ -39,7 +39,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import leases, service_secrets, updates
 from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt
-from tests.support.additions import skip_missing
 from tests.support.certificates import share_certificates
 from tests.support.examples import made_decision
 from tests.support.other_processor import OtherProcessor, shared_processor, with_torch
@@ -146,8 +145,7 @@ def other_torch(other_processor) -> Iterator[OtherProcessor]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the other processor (`make other-processor`), and skip tests of additions that are absent."""
-    skip_missing(items)
+    """Mark tests that use the other processor (`make other-processor`)."""
     for item in items:
         if "other_processor" in getattr(item, "fixturenames", ()):
             item.add_marker("other_processor")

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.service_process import served
 from ragbandit.shared.reading.budget import BODY
 from tests.support import dialects
-from tests.support.additions import ANTHROPIC
+from tests.support.additions import ANTHROPIC, needs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -107,6 +107,7 @@ def of_size(shape, size):
     return shape(int(size / max(1.0, each)))
 
 
+@needs("anthropic")
 def test_nobody_waits_for_the_worst_replies(world):
     """While worst texts of every kind arrive from servers, others wait for .3 s at most."""
     service, model = world
@@ -145,6 +146,7 @@ LEGAL = {
 }
 
 
+@needs("anthropic")
 @pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/messages"])
 @pytest.mark.parametrize("name", LEGAL)
 def test_ten_large_bodies_hold_nobody(world, name, path):

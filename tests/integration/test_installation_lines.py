@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from ragbandit.shared.errors import EXTRA_OF
 from ragbandit.testing.openai_server import ScriptedServer
-from tests.support.additions import needs
+from tests.support.additions import marked, needs
 
 from .test_base_install import HIDE, ROOT
 
@@ -93,7 +93,9 @@ README = next(extras for page, extras, _ in LINES if page == "README.md")
 FIRST = {"README.md", "docs/tutorial.md"}
 
 
-@pytest.mark.parametrize(("page", "extras", "code"), LINES, ids=[f"{page}-{','.join(e)}" for page, e, _ in LINES])
+@pytest.mark.parametrize(
+    ("page", "extras", "code"), marked(LINES), ids=[f"{page}-{','.join(e)}" for page, e, _ in LINES]
+)
 def test_a_line_installs_what_its_page_uses(page, extras, code):
     """The extras of the line exist, and bring every package that the page's later commands and imports need."""
     assert set(extras) <= EXTRAS.keys()

@@ -1,7 +1,7 @@
 """What core tests leave out in a tree without an addition (`make without`)."""
 
-import inspect
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -30,14 +30,13 @@ COMMANDS = {
 }
 
 
-#: words in the code or the params of a core test -> the addition that it needs
-NEEDED = {
+#: beginning of a path, or words of a setting -> the addition that serves or has it
+_NEEDED = {
     "name: elasticsearch": "elasticsearch",
     "name: hybrid": "hybrid",
     "rerank:": "reranking",
     "/v1/messages": "anthropic",
     "/v1/responses": "responses",
-    ".responses.create": "responses",
 }
 
 
@@ -48,7 +47,7 @@ def task_units() -> dict[str, str]:
 
 def is_served(path: str) -> bool:
     """Whether this tree has the addition that serves a path, if one does."""
-    return not any(path.startswith(words) and name not in additions() for words, name in NEEDED.items())
+    return not any(path.startswith(words) and name not in additions() for words, name in _NEEDED.items())
 
 
 def door_module(name: str) -> ModuleType | None:
@@ -57,21 +56,22 @@ def door_module(name: str) -> ModuleType | None:
     return None if door is None else sys.modules[door.endpoints[0].routes[0].endpoint.__module__]
 
 
-def skip_missing(items: list[pytest.Item]) -> None:
-    """Skips core tests that use what an addition serves in a tree without it."""
-    missing = {words: name for words, name in NEEDED.items() if name not in additions()}
-    for item in items if missing else ():
-        code = inspect.getsource(getattr(item, "function", skip_missing)).partition("def ")[2]
-        said = f"{code} {getattr(getattr(item, 'callspec', None), 'params', '')}"
-        for words, name in missing.items():
-            if isinstance(item, pytest.Function) and words in said:
-                item.add_marker(needs(name))
-
-
 def needs(*names: str) -> pytest.MarkDecorator:
     """Skips a test, or a case of it, in a tree without these additions."""
     missing = sorted({*names} - additions().keys())
     return pytest.mark.skipif(bool(missing), reason=f"this tree has no addition {', '.join(missing)}")
+
+
+def marked(cases: Iterable[Any]) -> list[Any]:
+    """The cases of a test, paths or parts of pages; one that names what an addition serves or has is marked by `needs`.
+
+    A tuple is the values of several arguments.
+    """
+    several = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [
+        pytest.param(*values, marks=needs(*(name for words, name in _NEEDED.items() if words in str(values))))
+        for values in several
+    ]
 
 
 def only_with(name: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.additions import needs
 
 ASKED, ALONE = "And when was he born?", "When was Bram Stoker born?"
 SAID = [{"role": "user", "content": "Who wrote Dracula?"}, {"role": "assistant", "content": "Bram Stoker."}]
@@ -54,6 +55,7 @@ def test_a_batch_rewrites_its_items_at_once(serve):
     assert [item["error"]["field"] for item in reply[3:]] == ["question", "session_id"]
 
 
+@needs("responses")
 def test_a_rewrite_is_paid_from_the_budget(serve, monkeypatch):
     """What rewrites cost is spent by their tenant, and once the budget is spent no door asks the model again."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")

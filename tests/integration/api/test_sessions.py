@@ -9,6 +9,7 @@ from hypothesis import example, given, settings, strategies as st
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
+from tests.support.additions import marked, needs
 from tests.support.servers.faulty_models import generator
 from tests.support.servers.http_service import Service, refused
 
@@ -79,6 +80,7 @@ def test_slashes_of_a_session_are_not_joined(service):
     assert ended(service, "nobody/here").status_code == 404
 
 
+@needs("anthropic")
 @pytest.mark.parametrize("session", [".", ".."])
 def test_an_id_that_no_path_can_have_is_refused(service, session):
     """HTTP clients resolve these in paths, so no task begins with them, at any interface."""
@@ -125,13 +127,15 @@ def test_long_ids_in_headers_are_refused(service, name, most):
 
 @pytest.mark.parametrize(
     ("path", "more", "field"),
-    [
-        ("/v1/chat/completions", {"user": "u" * 257}, "user"),
-        ("/v1/chat/completions", {"safety_identifier": "u" * 257}, "safety_identifier"),
-        ("/v1/chat/completions", {"model": "m" * 513}, "model"),
-        ("/v1/messages", {"max_tokens": 9, "metadata": {"user_id": "u" * 257}}, "metadata.user_id"),
-        ("/v1/messages", {"max_tokens": 9, "metadata": {"user_id": f"u_session_{'s' * 129}"}}, "metadata.user_id"),
-    ],
+    marked(
+        [
+            ("/v1/chat/completions", {"user": "u" * 257}, "user"),
+            ("/v1/chat/completions", {"safety_identifier": "u" * 257}, "safety_identifier"),
+            ("/v1/chat/completions", {"model": "m" * 513}, "model"),
+            ("/v1/messages", {"max_tokens": 9, "metadata": {"user_id": "u" * 257}}, "metadata.user_id"),
+            ("/v1/messages", {"max_tokens": 9, "metadata": {"user_id": f"u_session_{'s' * 129}"}}, "metadata.user_id"),
+        ]
+    ),
 )
 def test_long_ids_in_bodies_of_chats_are_refused(service, path, more, field):
     """Ids of users, models and sessions in chats are not cut either."""

@@ -9,6 +9,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.tables import jobs, outcomes
 from ragbandit.shared.additions import additions
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.additions import marked
 from tests.support.servers.http_service import Service
 from tests.support.waiting import until
 
@@ -86,7 +87,9 @@ def test_a_call_that_ends_early_is_booked(world, end, question, least):
     assert (cost.dollars >= least, cost.dollars > 0.0) == (True, least > 0.0)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/answer?stream=true"])
+@pytest.mark.parametrize(
+    "path", marked(["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/answer?stream=true"])
+)
 def test_a_stream_that_the_caller_leaves_is_booked(world, path):
     """A caller who reads the first pieces of a stream and hangs up pays the usage that came."""
     service, _ = world
@@ -103,7 +106,7 @@ def test_a_stream_that_the_caller_leaves_is_booked(world, path):
 WHOLE = ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/answer?wait_s=9"]
 
 
-@pytest.mark.parametrize("path", [*WHOLE, *(["/mcp"] if "mcp" in additions() else [])])
+@pytest.mark.parametrize("path", marked([*WHOLE, *(["/mcp"] if "mcp" in additions() else [])]))
 def test_a_whole_answer_that_the_caller_leaves_is_booked(world, path):
     """A caller who hangs up before a whole answer, or before the reply to its tool's call, pays for it."""
     service, server = world

@@ -10,6 +10,7 @@ import pytest
 from ragbandit.router.policies import built_in_policies
 from ragbandit.shared.additions import offered
 from ragbandit.strategies.registry import built_in_arms
+from tests.support.additions import marked
 from tests.support.pages import ROWS, pages_of, parts_of, without
 
 ROOT = Path(__file__).parents[3]
@@ -27,7 +28,7 @@ def marks_of_tests(path: Path) -> dict[str, list[str]]:
     return {test.name: [ast.unparse(mark) for mark in test.decorator_list] for test in tests}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize("row", marked((row,) for row in ROWS), ids=[row[0] for row in ROWS])
 def test_a_row_has_its_part_and_its_test(row):
     """Each row names folders that exist and tests that exist, run in every run, and are not skipped everywhere."""
     parts = parts_of(row)

@@ -9,7 +9,7 @@ import yaml
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.additions import additions
-from tests.support.additions import ANTHROPIC
+from tests.support.additions import ANTHROPIC, marked
 from tests.support.pages import names_without
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,7 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(("page", "text"), BLOCKS, ids=[page for page, _ in BLOCKS])
+@pytest.mark.parametrize(("page", "text"), marked(BLOCKS), ids=[page for page, _ in BLOCKS])
 def test_a_block_of_settings_loads(page, text, tmp_path):
     """A block has only known settings with possible values, or is the configuration of a named other program."""
     tree = yaml.safe_load(text)

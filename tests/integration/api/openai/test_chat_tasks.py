@@ -181,6 +181,7 @@ def test_a_session_is_ended_and_judged(chats):
     assert world.send(path, {"feedback": {"rating": 7}}).status_code == 422
 
 
+@needs("anthropic", "responses")
 def test_a_preview_draws_and_stores_nothing(chats):
     """At each interface: the arms with their probabilities, and the decision of which the request would be a turn."""
     world = chats()
@@ -246,6 +247,7 @@ def test_an_end_that_comes_again(chats):
     assert world.router.learn() == 1
 
 
+@needs("responses")
 def test_each_response_of_a_task_keeps_its_answer(serve):
     """The first response of a task has its own answer after later turns: read, repeated, and in the history of a chain
     of which the model gets every answer once.

@@ -10,6 +10,7 @@ from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.shared.types import MovedTurn, Query
 from tests.integration.api.openai.test_chat_tasks import CALLS, FIRST, RESULT, TOOLS, chats, number
+from tests.support.additions import marked
 
 __all__ = ["chats"]
 CALL = {"role": "assistant", "content": None, "tool_calls": CALLS}
@@ -113,7 +114,7 @@ def after_hi(text):
     return [*said("hi"), {"role": "assistant", "content": "At noon."}, *said(text)]
 
 
-@pytest.mark.parametrize("door", ["/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("door", marked(["/v1/chat/completions", "/v1/messages"]))
 def test_chats_that_begin_alike_are_apart(chats, door):
     """Users who say the same, get the same answer, and then ask different things have a task each, which goes on."""
     world = chats()

@@ -9,6 +9,7 @@ from openai.types import Model
 from openai.types.chat import ChatCompletion
 
 from tests.integration.api.openai.conftest import COST, SOURCES
+from tests.support.additions import needs
 from tests.support.servers.http_service import QUESTION
 
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -164,6 +165,7 @@ MORE = {
 }
 
 
+@needs("responses")
 def test_what_a_response_has_and_a_chat_lacks_is_named(http, service, answers):
     """A response at the door of chat completions stores what was left out of it, as /v1/responses does."""
     answers()

@@ -13,8 +13,9 @@ from backports import zstd
 from ragbandit.router.api.endpoints import streaming
 from ragbandit.router.api.openai import chat_exchange, endpoints
 from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.shared.additions import additions
 from tests.integration.api.openai.conftest import outcome_of
-from tests.support.additions import needs
+from tests.support.additions import marked, needs
 from tests.support.servers.http_service import QUESTION
 
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -74,7 +75,7 @@ def test_what_is_refused(unmoved, sent, param):
 
 
 @needs("responses")
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", marked(["/v1/chat/completions", "/v1/responses"]))
 @pytest.mark.parametrize(
     ("sent", "param"),
     [({"tools": wrong}, "tools") for wrong in ("x", 5, [1])] + [({"include": wrong}, "include") for wrong in (5, [1])],
@@ -88,6 +89,7 @@ def test_wrong_lists_of_a_response(unmoved, path, sent, param):
     assert error["param"].startswith(param)
 
 
+@needs("responses")
 def test_paths_and_methods(unmoved):
     """What is not served is in OpenAI's shape; unknown query parameters are passed over; a limit is named."""
     assert error_of(unmoved.get("/v1/chat/completions"))["code"] == "method_not_allowed"
@@ -103,25 +105,27 @@ def test_paths_and_methods(unmoved):
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [
-        ("/v1/rerank", "own base URL"),
-        ("/v2/rerank", "own base URL"),
-        ("/v1/audio/speech", "input_audio"),
-        ("/audio/transcriptions", "input_audio"),
-        ("/openai/deployments/d/images/edits?api-version=1", "image_url"),
-        ("/v1/moderations", "own base URL"),
-        ("/v1/files/file-1/content", "`file` part"),
-        ("/v1/vector_stores", "`file` part"),
-        ("/v1/batches", "send each request by POST /v1/chat/completions"),
-        ("/v1/responses/compact", "POST /v1/responses"),
-        pytest.param("/v1/responses/input_tokens", "count_tokens", marks=needs("anthropic")),
-        ("/v1/responses/some/input_items", "GET /v1/decisions/{id}"),
-        ("/v1/chat/completions/chatcmpl-1", "GET /v1/decisions/{id}"),
-        ("/v1/threads/t/runs", "POST /v1/responses"),
-        ("/v1/fine_tuning/jobs", "own base URL"),
-        ("/api/generate", "OpenAI's interface"),
-        ("/v1beta/models/gemini-pro:generateContent", "OpenAI's interface"),
-    ],
+    marked(
+        [
+            ("/v1/rerank", "own base URL"),
+            ("/v2/rerank", "own base URL"),
+            ("/v1/audio/speech", "input_audio"),
+            ("/audio/transcriptions", "input_audio"),
+            ("/openai/deployments/d/images/edits?api-version=1", "image_url"),
+            ("/v1/moderations", "own base URL"),
+            ("/v1/files/file-1/content", "`file` part"),
+            ("/v1/vector_stores", "`file` part"),
+            ("/v1/batches", "send each request by POST /v1/chat/completions"),
+            ("/v1/responses/compact", "POST /v1/responses"),
+            *([("/v1/responses/input_tokens", "count_tokens")] if "anthropic" in additions() else []),
+            ("/v1/responses/some/input_items", "GET /v1/decisions/{id}"),
+            ("/v1/chat/completions/chatcmpl-1", "GET /v1/decisions/{id}"),
+            ("/v1/threads/t/runs", "POST /v1/responses"),
+            ("/v1/fine_tuning/jobs", "own base URL"),
+            ("/api/generate", "OpenAI's interface"),
+            ("/v1beta/models/gemini-pro:generateContent", "OpenAI's interface"),
+        ]
+    ),
 )
 def test_what_is_not_served_names_what_is(unmoved, path, words):
     """An endpoint of OpenAI that is not served is a 404 in its shape, which names what is served instead."""
@@ -134,10 +138,12 @@ def test_what_is_not_served_names_what_is(unmoved, path, words):
 
 @pytest.mark.parametrize(
     "path",
-    [
-        *("/chat/completions", "/models", "/v1/v1/chat/completions", "/v1/v1/embeddings", "/responses/"),
-        *("/openai/deployments/auto/chat/completions?api-version=2024-10-21", "/api/v1/responses", "/api/chat"),
-    ],
+    marked(
+        [
+            *("/chat/completions", "/models", "/v1/v1/chat/completions", "/v1/v1/embeddings", "/responses/"),
+            *("/openai/deployments/auto/chat/completions?api-version=2024-10-21", "/api/v1/responses", "/api/chat"),
+        ]
+    ),
 )
 def test_a_wrong_base_url(unmoved, path):
     """The 404 of a path that follows a wrong base URL names the right one."""
@@ -148,6 +154,7 @@ def test_a_wrong_base_url(unmoved, path):
     assert "base URL" not in unmoved.get("/v1/policies/chat/completions").text
 
 
+@needs("responses")
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress, zlib.compress])
 def test_packed_requests(service, answers, pack):
     """A packed body is read on every path (also with more slashes), up to its limit; a broken one is refused."""

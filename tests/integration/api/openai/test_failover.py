@@ -125,6 +125,7 @@ def test_who_wants_no_other_arm(gateway):
         assert len(set(server.requests_of(question))) == 1
 
 
+@needs("responses")
 def test_a_question_that_comes_again(gateway):
     """The id that the caller chose leads to the answer of the other arm: asked again, read, and gone on from."""
     client, server, _ = gateway
@@ -216,6 +217,7 @@ def test_a_dead_server_costs_one_question_its_first_attempt(serve_models):
         assert states == {"one": "closed", "dead": "open", "pipeline": "open"}
 
 
+@needs("responses")
 def test_a_streamed_response_fails_in_an_event_if_the_prompt_is_too_long(gateway):
     """Codex compacts after `response.failed` with this code, after a refusal of a server and of this service."""
     client, _, _ = gateway

@@ -69,6 +69,7 @@ def ask(door, path, **body):
     return [json.loads(line) for line in lines]
 
 
+@needs("anthropic", "responses")
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_every_door_gets_its_own_names_back(door, vendor):
     """A history of another vendor with a long name, at each door: the call in the answer has the client's name."""
@@ -110,6 +111,7 @@ def test_every_door_gets_its_own_names_back(door, vendor):
     assert reply["content"][-1]["name"] == LONG
 
 
+@needs("responses")
 @pytest.mark.parametrize("stream", [False, True])
 def test_codex_gets_its_calls_of_free_text(door, stream):
     """apply_patch is a function for the model and a custom_tool_call for Codex, whole and streamed."""

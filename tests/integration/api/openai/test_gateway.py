@@ -196,6 +196,7 @@ def test_what_no_arm_can_do(gateway):
         completed(client, model="arm/small", messages=[{"role": "user", "content": "broken"}])
 
 
+@needs("responses")
 def test_responses(gateway):
     """The same through Open Responses: calls, their results in a response that goes on, images, events."""
     client, own, server = gateway
@@ -226,6 +227,7 @@ def test_responses(gateway):
     ]
 
 
+@needs("responses")
 def test_an_agent_through_responses(gateway):
     """Tools of namespaces, items of other tools, references and images of earlier responses are what the model gets."""
     client, own, server = gateway

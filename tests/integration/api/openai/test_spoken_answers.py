@@ -89,6 +89,7 @@ def test_an_answer_without_text_gets_no_score_of_texts(service, word, reason, wa
 
 
 @needs("anthropic")
+@needs("anthropic")
 @pytest.mark.parametrize("stream", [False, True])
 def test_messages_have_the_transcript(service, stream):
     """Messages have no audio, so their client gets the transcript as text, whole and streamed."""
@@ -100,6 +101,7 @@ def test_messages_have_the_transcript(service, stream):
     assert text == "It is Paris."
 
 
+@needs("responses")
 @needs("responses")
 @pytest.mark.parametrize("stream", [False, True])
 def test_responses_have_the_transcript(service, stream):

@@ -144,7 +144,11 @@ def swapped(value, ids):
 
 
 def cases():
-    return [pytest.param(*key, case, id=" ".join(key)) for key, case in {**CASES, **RESPONSES}.items()]
+    responses = {key: needs("responses") for key in RESPONSES}
+    return [
+        pytest.param(*key, case, id=" ".join(key), marks=responses.get(key, ()))
+        for key, case in {**CASES, **RESPONSES}.items()
+    ]
 
 
 @pytest.mark.parametrize(("endpoint", "field", "case"), cases())

@@ -307,6 +307,7 @@ class MicroBatcher(Generic[Item, Result]):
             if batch:
                 began, size = self._running = self._clock(), len(batch)
                 self._serve(batch)
+                batch.clear()  # no long conversation stays in memory until the next one comes
                 with self._lock:
                     seconds = self._clock() - began
                     self.batch_time.record(seconds, size=size)

@@ -64,7 +64,7 @@ class Door:
     #: further headers of all replies to these callers
     headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = _none
     #: pattern of the path, after the base URL, of an endpoint that is not served -> what to use instead. These patterns
-    #: come before those of not_served.py
+    #: come before those of doors.py
     instead: Mapping[str, str] = field(default_factory=dict)
     #: opens what the endpoints need on each event loop, once per loop; `opened_of` returns it, or
     #: None if nothing is to be opened. Raises ConfigError, which ends the start

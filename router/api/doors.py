@@ -1,5 +1,8 @@
-"""The list of doors: all interfaces over HTTP, of the core and of additions."""
+"""The list of doors: all interfaces over HTTP, of the core and of additions. Endpoints of vendors that clients may call
+and that no door serves, with what is served instead.
+"""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -54,3 +57,37 @@ def door_of(scope: Scope) -> Door | None:
         if door.error is not None and door.speaks(scope):
             return door
     return None
+
+
+_CHATS: Final = "POST /v1/chat/completions"
+_ITS_SERVER: Final = "call a server that has it under its own base URL"
+#: pattern of a path after the base URL -> remedy; the first match counts. Those of doors come first
+_INSTEAD: Final = {
+    **{pattern: remedy for door in [*DOORS.values()][::-1] for pattern, remedy in door.instead.items()},
+    r"(?:batch(es)?|chat/completions/batch)": f"send each request by {_CHATS}",
+    r"chat/completions/[^/]+": "GET /v1/decisions/{id} reads an answer; its id follows `chatcmpl-`",
+    r"rerank|score|classify": f"the setting retriever.rerank serves arms that search; else {_ITS_SERVER}",
+    r"audio": f"send speech as an `input_audio` part of {_CHATS}; to write it down or to speak, {_ITS_SERVER}",
+    r"images|videos": f"send pictures as `image_url` parts of {_CHATS}; to make some, {_ITS_SERVER}",
+    r"files|uploads|vector_stores": f"send a file as a `file` part of {_CHATS}; "
+    "`ragbandit index build --corpus CORPUS.jsonl` reads documents",
+    r"realtime": f"{_CHATS} with `stream`",
+    r"generate|tags|show|ps|pull|embed|models/[^/]+:\w+": "choose OpenAI's interface in the client",
+    r"engines/[^/]+/completions": _CHATS,
+    r"moderations|fine[_-]tun\w+|evals|graders|containers|skills|organizations?|ocr|(de)?tokenize": _ITS_SERVER,
+}
+_REMEDIES: Final = tuple(_INSTEAD.values())
+_PATHS: Final = re.compile(
+    r"(?:/v\d\w*|/api|/openai|/anthropic|/deployments/[^/]+)*/(?:"
+    + "|".join(f"(?P<_{index}>{path})" for index, path in enumerate(_INSTEAD))
+    + r")(?:/.*)?",
+    re.DOTALL,
+)
+
+
+def instead_of(path: str) -> str | None:
+    """What to use instead of an endpoint of a vendor that is not served; None for all other paths."""
+    match = _PATHS.fullmatch(path)
+    if match is None:
+        return None
+    return next(remedy for index, remedy in enumerate(_REMEDIES) if match[f"_{index}"] is not None)

@@ -24,8 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import PART, CallerGone, end_waits
-from ragbandit.router.api.doors import door_of
-from ragbandit.router.api.not_served import instead_of
+from ragbandit.router.api.doors import door_of, instead_of
 from ragbandit.router.api.openai.errors import openai_error
 from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpack_body
 from ragbandit.router.api.routes import Endpoint, RouteTable

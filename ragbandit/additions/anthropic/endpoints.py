@@ -1,5 +1,6 @@
 import json
-from typing import Annotated, Any, Final
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -22,7 +23,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, TEXTS
 from ragbandit.router.serving.abilities import NEEDS, TOKENS
 from ragbandit.router.serving.checks.questions import checked_session, checked_text
-from ragbandit.shared.types import Conversation, Json
+from ragbandit.shared.types import Conversation, Decision, Json, Outcome
 from ragbandit.shared.types.encodings import Encoding
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
@@ -53,7 +54,15 @@ class MessagesBody(OpenAIBody):
 
 
 class Messages:
-    """Anthropic's Messages: how a request is read."""
+    """Anthropic's Messages, as a `ChatDoor`."""
+
+    events_of: ClassVar[Collection[str]] = ()
+
+    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
+        return message_reply(decision, outcome, base=base, saved=saved)
+
+    def stream(self, decision: Decision, *, base: str) -> MessageStream:
+        return MessageStream(decision, base=base)
 
     @reads_body
     def read(self, request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
@@ -116,8 +125,9 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
     Made for clients of Anthropic's Messages (docs/anthropic.md). The reply's `id` is "msg_" and the id of the decision;
     use that id to send feedback.
     """
-    question = await Messages().read(request, body, key=idempotency_key)
-    return await ChatExchange(request, question, whole=message_reply, stream=MessageStream).reply()
+    door = Messages()
+    question = await door.read(request, body, key=idempotency_key)
+    return await ChatExchange(door, request, question).reply()
 
 
 @endpoints.post(

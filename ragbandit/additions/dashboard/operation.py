@@ -205,7 +205,7 @@ async def first(request: Request) -> Response:
 
 
 @pages.post("/ui/decide", rule=ADMIN)
-async def decide(request: Request) -> Response:
+async def ask_verdict(request: Request) -> Response:
     form = await form_fields(request, "budget", "since", "until", "against", "judge", "time")
     sent: dict[str, Any] = {name: form[name] or None for name in ("against", "judge")}
     for name in ("budget", "since", "until"):

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from ragbandit.additions.embeddings.settings import EmbeddingsSection
+from ragbandit.router.api.asking import paced
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.door import Door, opened_of
-from ragbandit.router.api.endpoints.decisions import paced
 from ragbandit.router.api.openai.chats import storable_value
 from ragbandit.router.api.openai.errors import ERRORS, ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured

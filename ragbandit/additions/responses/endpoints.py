@@ -8,8 +8,8 @@ from fastapi.responses import Response
 from ragbandit.additions.responses.errors import RESPONSES, WebSocketUnsupported, response_error, speaks_responses
 from ragbandit.additions.responses.foreign_form import completion_of_response
 from ragbandit.additions.responses.models import codex_models
-from ragbandit.additions.responses.response_stream import ResponseStream, undecided_failure
-from ragbandit.additions.responses.responses import ResponseBody, ResponseReply, response
+from ragbandit.additions.responses.response_stream import undecided_failure
+from ragbandit.additions.responses.responses import ResponseBody, ResponseReply
 from ragbandit.additions.responses.stored_responses import Responses, response_record, stored_response
 from ragbandit.router.api.dependencies import IdempotencyKey, reads_of, router_of
 from ragbandit.router.api.door import Door
@@ -23,8 +23,6 @@ from ragbandit.router.api.security.rules import APP, CHAT
 from ragbandit.router.serving.abilities import ContextExceeded
 
 endpoints = Endpoints("OpenAI", errors=ERRORS, any_parameter=True)
-#: Codex compacts a conversation that is too long after an event, but not after a status 400
-_EVENTS_OF: Final = frozenset({ContextExceeded.code})
 _RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
 
 ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the response.", json_schema_extra=ID)]
@@ -45,10 +43,10 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
     Made for clients of Open Responses (docs/responses.md). The id of the response is the id of the decision; use it to
     send feedback.
     """
-    question = await Responses().read(request, body, key=idempotency_key)
+    door = Responses()
+    question = await door.read(request, body, key=idempotency_key)
     try:
-        exchange = ChatExchange(request, question, whole=response, stream=ResponseStream, events_of=_EVENTS_OF)
-        return await exchange.reply()
+        return await ChatExchange(door, request, question).reply()
     except ContextExceeded as error:
         if not question.streamed:
             raise

@@ -1,13 +1,14 @@
 """Stored responses, and the question of a new response, which may continue a stored one or refer to its items."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from fastapi import Request
 
 from ragbandit.additions.responses.items import chat_of_items, is_reference
+from ragbandit.additions.responses.response_stream import ResponseStream
 from ragbandit.additions.responses.responses import (
     ResponseBody,
     check_response,
@@ -24,7 +25,7 @@ from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
 from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.serving.abilities import short_names
+from ragbandit.router.serving.abilities import ContextExceeded, short_names
 from ragbandit.router.serving.checks.questions import ID_PATTERN, RESPONSE_PREFIX, new_id
 from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
@@ -86,7 +87,16 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
 
 
 class Responses:
-    """Responses: how a request is read."""
+    """Responses, as a `ChatDoor`."""
+
+    #: Codex compacts a conversation that is too long after an event, but not after a status 400
+    events_of: ClassVar[Collection[str]] = (ContextExceeded.code,)
+
+    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
+        return response(decision, outcome, base=base, saved=saved)
+
+    def stream(self, decision: Decision, *, base: str) -> ResponseStream:
+        return ResponseStream(decision, base=base)
 
     async def read(self, request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
         """Read a request; items replace references. Raises NotFound, Unsupported and as `chat_question`.

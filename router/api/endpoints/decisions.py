@@ -9,22 +9,20 @@ from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies import decisions as reply_types
+from ragbandit.router.api.asking import decide, decide_each, preview, query_of_body, whole_query
 from ragbandit.router.api.dependencies import (
-    PART,
     BatchKey,
     IdempotencyKey,
     all_done,
     await_all,
     await_future,
-    caller_of,
     check_count,
     reads_of,
     router_of,
-    tracing_of,
 )
 from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, events_of, request_answer
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.question_headers import ARM, headers_of
+from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.requests import (
     ID,
     DecisionIdText,
@@ -32,37 +30,19 @@ from ragbandit.router.api.schemas.requests import (
     RouteBatchBody,
     RouteBody,
     body_of,
-    identity,
     item_ids,
 )
 from ragbandit.router.api.schemas.responses import JsonReply, decision_headers, error_item, reply_description
-from ragbandit.router.api.security.ownership import check_owner, noted_prices, permitted_arms, tenant_of, unit_of
+from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.security.rules import ANY_ROLE, QUESTION, AccessRule, roles
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.operation.budgets import Budgets, BudgetSpent
+from ragbandit.router.operation.budgets import BudgetSpent
 from ragbandit.router.replies import decisions as replies
 from ragbandit.router.replies.values import filled
-from ragbandit.router.serving.abilities import BOUNDS
-from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
-from ragbandit.router.serving.conversations import with_chat
 from ragbandit.router.serving.explanations.explain import Explanation, explain
-from ragbandit.router.serving.router import Router
-from ragbandit.router.telemetry import conventions as names
-from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, Overloaded, RagBanditError
-from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import (
-    ArmName,
-    Budget,
-    Decision,
-    DecisionId,
-    Message,
-    Query,
-    RequestFacts,
-    RunBy,
-    facts_of,
-)
+from ragbandit.shared.types import Decision, Query, facts_of
 
 MAX_WAIT_S = 600
 
@@ -137,24 +117,11 @@ async def _decided(
 
     read: the queries, or their Futures if they have to be rewritten, or errors
     """
-    tracing, metrics = tracing_of(request), request.app.state.metrics
     rewrites = await await_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
     rewritten = iter(rewrites)
     questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in read]
     queries = [question for question in questions if isinstance(question, Query)]
-    spans = [tracing.begin(names.DECIDE, attributes=_query_attributes(query)) for query in queries]
-    traced = [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
-    began = time.perf_counter()
-    submitted = router_of(request).submit_many(traced) if traced else ()
-    results = await await_all(request, submitted, what="decision_id")
-    seconds = time.perf_counter() - began
-    for span, result in zip(spans, results, strict=True):
-        if isinstance(result, Decision):
-            span.set(_decision_attributes(result))
-            metrics.count_decision(result, seconds=seconds)
-        else:
-            span.fail(type(result).__name__)
-        span.end()
+    results, seconds = await decide_each(request, queries)
     decided = iter(results)
     entries = [next(decided) if isinstance(question, Query) else question for question in questions]
     return [
@@ -190,123 +157,9 @@ async def _item_query(
     request: Request, item: Mapping[str, Any], *, key: str | None
 ) -> "Query | Future[Query] | RagBanditError":
     try:
-        return await _query(request, body_of(RouteBody, item), key=key, run_by="caller")
+        return await query_of_body(request, body_of(RouteBody, item), key=key, run_by="caller")
     except (InvalidInput, Forbidden, BudgetSpent, LimitReached) as error:
         return error
-
-
-def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
-    """Add the trace to a query, and the request's id if the caller chose it, or if traces or JSON logs are on."""
-    router: Router = request.scope["app"].state.router
-    if not (span.is_recorded or router.settings.log.format == "json" or "x-request-id" in request.headers):
-        return query
-    entries = facts_of(span.carrier) if span.is_recorded else RequestFacts()
-    entries[REQUEST_ID] = request.scope.get(SCOPE_ID)
-    return replace(query, request={**query.request, **entries})
-
-
-def _query_attributes(query: Query) -> dict[str, Attribute | None]:
-    return {names.SPAN_KIND: "DECISION", names.CONVERSATION: query.own_session}
-
-
-def _decision_attributes(decision: Decision) -> dict[str, Attribute | None]:
-    return {
-        names.DECISION_ID: decision.id,
-        names.DECISION_ARM: decision.arm,
-        names.DECISION_PROPENSITY: decision.propensity,
-        names.DECISION_EXPLORED: decision.explored,
-        names.DECISION_POLICY: decision.policy,
-        names.DECISION_VERSION: decision.version,
-        names.DECISION_DEGRADED: decision.fault is not None,
-    }
-
-
-async def preview(request: Request, query: Query, *, run_by: RunBy) -> Response:
-    """The reply to a question that is only previewed: nothing is drawn, stored or counted."""
-    shown = await await_future(request, router_of(request).preview(query, run_by=run_by), what="decision_id")
-    return JsonReply(replies.preview_json(shown))
-
-
-async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """Decide, commit and count a question. Returns (decision, seconds that this took)."""
-    router, began = router_of(request), time.perf_counter()
-    tracing = tracing_of(request)
-    with tracing.span(names.DECIDE, attributes=_query_attributes(query) if tracing.enabled else {}) as span:
-        query = _in_trace(request, query, span=span)
-        decision = await await_future(request, router.submit(query, run_by=run_by), what="decision_id")
-        if tracing.enabled:
-            span.set(_decision_attributes(decision))
-    seconds = time.perf_counter() - began
-    request.app.state.metrics.count_decision(decision, seconds=seconds)
-    return decision, seconds
-
-
-async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """Make the query of a body; rewrites the question.
-
-    Raises InvalidInput, Forbidden, BudgetSpent, LimitReached and CallerGone.
-    """
-    query = await _query(request, body, key=key, run_by=run_by)
-    return query if isinstance(query, Query) else await await_future(request, query, what="decision_id")
-
-
-async def paced(request: Request, query: Query) -> Query:
-    """Apply dollar budgets, and limits of its task and session, to a query, before anything is paid for it.
-
-    Raises BudgetSpent, LimitReached, StoreError.
-    """
-    budgets: Budgets = request.scope["app"].state.budgets
-    return await budgets.paced(query, caller=caller_of(request), is_preview=headers_of(request).is_preview)
-
-
-async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
-    """The query, or its Future if the question has to be rewritten. Raises as `whole_query`."""
-    decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
-    tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
-    router, headers = router_of(request), headers_of(request)
-    arms = _named_arms(body, by_header=headers.arm)
-    context = headers.merged(body.context, schema=router.settings.context)
-    sent_unit = headers.unit if body.unit is None else body.unit
-    query = Query(
-        id=None if decision_id is None else DecisionId(decision_id),
-        text=body.question,
-        context=context,
-        arms=permitted_arms(arms, unit=sent_unit, tenant=tenant, caller=caller, router=router, run_by=run_by),
-        budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
-        tenant=tenant,
-        arm_by=None if headers.arm is None else "caller",
-        session=headers.session if body.session_id is None else body.session_id,
-        unit=unit_of(caller, given=sent_unit),
-        cost_weight=body.cost_weight,
-        aim=body.aim or {},
-        api_key=caller.key,
-        request=facts_of(
-            {
-                "surface": request.scope.get(PART),
-                "agent": headers.agent,
-                FAILOVER: False if body.failover is False else None,
-                **{name: getattr(body, name) for name in BOUNDS},
-                **noted_prices(caller, tenant=tenant, router=router),
-            }
-        ),
-    )
-    query = await paced(request, query)
-    if not body.messages:
-        return query
-    turns = [Message(role=message.role, text=message.content) for message in body.messages]
-    question = Message(role="user", text=checked_text(query.text, field="question"))
-    query = with_chat(query, [*turns, question], settings=router.settings.conversation)
-    return query if headers.is_preview else router.conversations.rewritten(query)
-
-
-def _named_arms(body: RouteBody, *, by_header: ArmName | None) -> tuple[ArmName, ...] | None:
-    """The arms that a request names; None for all. Raises InvalidInput if its header names none of the body's arms."""
-    if by_header is None:
-        return None if body.arms is None else tuple(map(ArmName, body.arms))
-    if body.arms is not None and by_header not in body.arms:
-        message = f"the header names the arm {by_header!r}, which is not in arms"
-        raise InvalidInput(message, field=ARM, remedy="leave arms out, or name one of them in the header")
-    return (by_header,)
 
 
 @endpoints.post(

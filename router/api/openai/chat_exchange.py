@@ -2,22 +2,22 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
 from fastapi import Request
 from fastapi.responses import Response
 
+from ragbandit.router.api.asking import decide, paced, preview
 from ragbandit.router.api.dependencies import (
     CallerGone,
     await_future,
     reads_of,
     router_of,
 )
-from ragbandit.router.api.endpoints.decisions import decide, paced, preview
 from ragbandit.router.api.endpoints.streaming import (
     STREAM_WAIT_S,
     AnswerEvent,
@@ -79,19 +79,30 @@ class ReplyStream(Protocol):
         """The events of a failure. error: in OpenAI's form."""
 
 
+class ChatDoor(Protocol):
+    """An interface for chats. Its endpoint calls a method `read`, which makes the question of a request.
+
+    base: URL of this service.
+    """
+
+    @property
+    def events_of(self) -> Collection[str]:
+        """Codes of errors before the first event that are events too, for clients that act on no status."""
+
+    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> Mapping[str, Any]:
+        """The whole reply. saved: dollars that the answer saved; None if unknown."""
+
+    def stream(self, decision: Decision, *, base: str) -> ReplyStream:
+        """The reply in pieces."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatExchange:
-    """Answers a chat in one of three formats: chat completions, responses or messages."""
+    """Answers a chat in the form of its door."""
 
+    door: ChatDoor
     request: Request
     question: requests.ChatQuestion
-    _: KW_ONLY
-    #: function of (decision, outcome, base=URL of this service, saved=dollars or None) that makes the whole reply
-    whole: Callable[..., Mapping[str, Any]]
-    #: function of (decision, base=URL of this service) that makes the events of a reply in pieces
-    stream: Callable[..., ReplyStream]
-    #: codes of errors before the first event that are events too, for clients that act on the event and not on a status
-    events_of: frozenset[str] = frozenset()
 
     async def reply(self) -> Response:
         """Decide the question, have a worker answer it, and reply. Raises errors that come before the decision. Later
@@ -125,7 +136,7 @@ class ChatExchange:
         finally:
             answer.forget()
         saved = router.process.savings.of(outcome.cost)
-        body = self.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
+        body = self.door.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
         return JsonReply(body, headers=decision_headers(answer.decision))
 
     async def _preview(self) -> Response:
@@ -210,8 +221,8 @@ class ChatExchange:
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope
-        if self.question.streamed and error.code in self.events_of:
-            events = self.stream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
+        if self.question.streamed and error.code in self.door.events_of:
+            events = self.door.stream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
             return Response(b"".join(events), media_type=EVENTS, headers=decision_headers(decision))
         if isinstance(error, errors.ServerFault):  # the server has named the parameter, in its own words
             scope = {**scope, "path": ""}
@@ -235,14 +246,14 @@ class ChatExchange:
     async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
         """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
         begin_at = time.monotonic() + HOLD_S
-        stream = partial(self.stream, base=str(self.request.base_url))
-        reply, has_begun = stream(answer.decision), False
+        base = str(self.request.base_url)
+        reply, has_begun = self.door.stream(answer.decision, base=base), False
         group: Sequence[AnswerEvent] = ()
         try:
             async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
                 async for group in events:
                     if reply.decision is not answer.decision:
-                        reply = stream(answer.decision)
+                        reply = self.door.stream(answer.decision, base=base)
                     if not group and not has_begun and time.monotonic() < begin_at:
                         continue
                     data = b"".join([part for event in group or (None,) for part in self._parts(event, reply, answer)])

@@ -1,6 +1,6 @@
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
@@ -15,7 +15,7 @@ from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.schemas.responses import MODELS, JsonReply, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.types import Conversation
+from ragbandit.shared.types import Conversation, Decision, Outcome
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
 
@@ -55,8 +55,20 @@ def _models(request: Request, models: replies.ListedModel | replies.ModelList) -
     return JsonReply(models if form is None else form(models))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Completions:
-    """Chat completions: how a request is read."""
+    """Chat completions, as a `ChatDoor`."""
+
+    #: options of a streamed reply, see ChatStream
+    include_usage: bool = False
+    open_webui: bool = False
+    events_of: ClassVar[Collection[str]] = ()
+
+    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
+        return replies.completion(decision, outcome, base=base, saved=saved)
+
+    def stream(self, decision: Decision, *, base: str) -> replies.ChatStream:
+        return replies.ChatStream(decision, base=base, include_usage=self.include_usage, open_webui=self.open_webui)
 
     @reads_body
     def read(self, request: Request, body: requests.ChatBody, *, key: str | None) -> requests.ChatQuestion:
@@ -88,10 +100,10 @@ async def chat(body: requests.ChatBody, request: Request, idempotency_key: Idemp
     Made for clients of OpenAI's interface (docs/openai.md). The reply's `id` is "chatcmpl-" and the id of the decision;
     use that id to send feedback.
     """
-    question = await Completions().read(request, body, key=idempotency_key)
     include_usage = bool((body.stream_options or {}).get("include_usage"))
-    stream = partial(replies.ChatStream, include_usage=include_usage, open_webui=_by_open_webui(request))
-    return await ChatExchange(request, question, whole=replies.completion, stream=stream).reply()
+    door = Completions(include_usage=include_usage, open_webui=_by_open_webui(request))
+    question = await door.read(request, body, key=idempotency_key)
+    return await ChatExchange(door, request, question).reply()
 
 
 def _by_open_webui(request: Request) -> bool:

@@ -7,7 +7,7 @@ What is read elsewhere says nothing about a question:
 
 - edge.py: whose request it is (the gate), its id and trace, and the form of its body
 - routes.py: the parameters of an endpoint, as Idempotency-Key, and the type of a body
-- endpoints/decisions.py: whether the caller chose the id of the request, which is then stored
+- asking.py: whether the caller chose the id of the request, which is then stored
 - openai/endpoints.py: whether Open WebUI shows the reply
 - app.py: pages for a browser
 - additions: headers that only their interfaces have, which their docstrings name

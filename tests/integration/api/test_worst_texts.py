@@ -13,7 +13,6 @@ import pytest
 from fastapi import Request
 
 from ragbandit.router.api import reading
-from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.endpoints import Completions
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.reading import body_value
@@ -209,9 +208,9 @@ def replied(body, *, server, decision, monkeypatch):
     """Read a reply of a server while it is streamed to a caller, and write it for all three doors."""
     serve_once(monkeypatch, body)
     doors = [
-        replies.ChatStream(decision, base="", include_usage=True, open_webui=False),
-        *([] if MESSAGES is None else [MESSAGES.MessageStream(decision, base="")]),
-        *([] if RESPONSES is None else [RESPONSES.ResponseStream(decision, base="")]),
+        Completions(include_usage=True).stream(decision, base=""),
+        *([] if MESSAGES is None else [MESSAGES.Messages().stream(decision, base="")]),
+        *([] if RESPONSES is None else [RESPONSES.Responses().stream(decision, base="")]),
     ]
 
     def drain():
@@ -250,10 +249,10 @@ def replied(body, *, server, decision, monkeypatch):
             door.of(event)
     for door in doors:
         door.end(outcome, saved=None)
-    wholes = [replies.completion, *([] if MESSAGES is None else [MESSAGES.message_reply])]
-    wholes += [*([] if RESPONSES is None else [RESPONSES.response])]
-    for write in wholes:
-        values.json_of(write(decision, outcome, base="", saved=None))
+    wholes = [Completions(), *([] if MESSAGES is None else [MESSAGES.Messages()])]
+    wholes += [*([] if RESPONSES is None else [RESPONSES.Responses()])]
+    for door in wholes:
+        values.json_of(door.whole(decision, outcome, base="", saved=None))
 
 
 def shapes():

@@ -606,8 +606,10 @@ class _Rows:
         return float(item.value)
 
     def _cluster(self, row: RowMapping) -> int:
-        """Number of the rating's rater and question: the judge, people without a key and each API key are raters."""
-        named = row["judged_by"] == "judge", *(row[column.name] for column in _RATED_TEXT)
+        """Number of the question and its rater: the judge, an API key, or the people of a session without one."""
+        by_judge, has_key = row["judged_by"] == "judge", row["rated_by"] is not None
+        session = None if by_judge or has_key else row["session"]
+        named = by_judge, session, *(row[column.name] for column in _RATED_TEXT)
         return self.clusters.setdefault(hash(named), len(self.clusters))
 
     def _leave_out(self, row: RowMapping, *, reason: str, by: str | None) -> None:

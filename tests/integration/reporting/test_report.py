@@ -250,18 +250,23 @@ def test_ratings_that_were_retracted(store):
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_ratings_of_one_key_on_one_question_are_one_cluster(store, is_kept):
-    """Rows have one number if one key, or the judge, rated the same question; without texts, the same request."""
+    """Rows have one number if one key, the judge, or the people of a session without a key rated the same question; if
+    texts are not kept, the same request, which has its session.
+    """
     settings = Settings.model_validate({})
-    texts = ["a", "a", "b", "a", "a", "a"]
-    keys = ["one", "one", "one", "two", None, None]
-    for number, (text, key) in enumerate(zip(texts, keys, strict=True)):
-        by_judge = {"judged_by": "judge" if number == 5 else "human"}
-        one = store.add(quality=1.0, query={"text": text if is_kept else "", "context": {"x": text}}, reward=by_judge)
+    texts = ["a", "a", "b", "a", "a", "a", "a", "a", "a", "a"]
+    keys = ["one", "one", "one", "two", None, None, None, None, None, "one"]
+    sessions = [None, "s", None, None, None, "s", "s", "s", "t", "t"]
+    for number, (text, key, session) in enumerate(zip(texts, keys, sessions, strict=True)):
+        by_judge = {"judged_by": "judge" if number in (5, 8) else "human"}
+        question = {"text": text if is_kept else "", "context": {"x": text}, "session": session}
+        one = store.add(quality=1.0, query=question, reward=by_judge)
         rating = made_feedback(decision_id=one.id, rating=True, settings=settings, now=EPOCH)
         store.store.add_feedback([replace(rating, api_key=key)])
     assert read_log(store.database, SCOPE).cluster is not None
     store.add(quality=None)
-    assert read_log(store.database, SCOPE).cluster.tolist() == [0, 0, 1, 2, 3, 4, -1]
+    expected = [0, 0, 1, 2, 3, 4, 5, 5, 4, 0, -1] if is_kept else [0, 1, 2, 3, 4, 5, 6, 6, 7, 8, -1]
+    assert read_log(store.database, SCOPE).cluster.tolist() == expected
     assert read_log(store.database, replace(SCOPE, since=EPOCH - 0.5 * HOUR)).cluster is None
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import PART, await_all, await_future, caller_of, router_of, tracing_of
+from ragbandit.router.api.dependencies import await_all, await_future, caller_of, router_of, tracing_of
+from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.schemas.question_headers import ARM, headers_of
 from ragbandit.router.api.schemas.requests import RouteBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply
@@ -20,7 +21,7 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.conversations import with_chat
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
-from ragbandit.router.telemetry.tracing import REQUEST_ID, SCOPE_ID, Attribute, Span
+from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Span
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RequestFacts, RunBy, facts_of
@@ -60,7 +61,7 @@ async def query_of_body(
         api_key=caller.key,
         request=facts_of(
             {
-                "surface": request.scope.get(PART),
+                "surface": request_state(request.scope).part,
                 "agent": headers.agent,
                 FAILOVER: False if body.failover is False else None,
                 **{name: getattr(body, name) for name in BOUNDS},
@@ -143,7 +144,7 @@ def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
     if not (span.is_recorded or router.settings.log.format == "json" or "x-request-id" in request.headers):
         return query
     entries = facts_of(span.carrier) if span.is_recorded else RequestFacts()
-    entries[REQUEST_ID] = request.scope.get(SCOPE_ID)
+    entries[REQUEST_ID] = request_state(request.scope).request_id
     return replace(query, request={**query.request, **entries})
 
 

@@ -5,21 +5,18 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Annotated, Any, Final, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 from fastapi import Header, Request
 from starlette.types import Receive, Scope
 
+from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.shared.types import Caller
-
-#: ASGI scope key of the requests that MCP tools make inside the service; its value is "mcp". Rates count only the
-#: agent's own request to /mcp
-PART: Final = "ragbandit.part"
 
 Reply = TypeVar("Reply")
 Value = TypeVar("Value")
@@ -46,8 +43,7 @@ BatchKey = Annotated[
 
 def caller_of(request: Request) -> Caller:
     """The caller that the edge found by the API key; an anonymous caller if the edge has not checked keys."""
-    caller: Caller | None = request.scope.get("state", {}).get("caller")
-    return caller or Caller()
+    return request_state(request.scope).caller
 
 
 def router_of(request: Request) -> Router:
@@ -126,7 +122,7 @@ class CallerGone(Exception):
     """The caller has closed its connection, so it would not receive a reply."""
 
 
-class _Connection:
+class ClientConnection:
     """Reads what follows the body of a request, until its caller closes the connection."""
 
     def __init__(self, request: Request) -> None:
@@ -149,15 +145,12 @@ class _Connection:
                 self.waking()
 
 
-#: ASGI scope key of the _Connection of a request that has waited
-_CONNECTION: Final = "ragbandit.connection"
-
-
 def end_waits(scope: Scope) -> None:
     """Read a connection no longer, because its request has ended."""
-    connection: _Connection | None = scope.pop(_CONNECTION, None)
-    if connection is not None:
-        connection.reading.cancel()
+    state = request_state(scope)
+    if state.connection is not None:
+        state.connection.reading.cancel()
+        state.connection = None
 
 
 class Waiter:
@@ -196,9 +189,8 @@ class Waiter:
         """Returns whether a notification came before `until`, a time on the event loop's clock. Raises CallerGone, and
         the error of a body that was not read before.
         """
-        connection: _Connection | None = self._request.scope.get(_CONNECTION)
-        if connection is None:
-            connection = self._request.scope[_CONNECTION] = _Connection(self._request)
+        state = request_state(self._request.scope)
+        connection = state.connection = state.connection or ClientConnection(self._request)
         if not (self._noted or connection.is_closed):
             self._wait, connection.waking = self._loop.create_future(), self._end
             timer = self._loop.call_at(until, self._end)

@@ -23,21 +23,23 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import PART, CallerGone, end_waits
+from ragbandit.router.api.dependencies import CallerGone, end_waits
 from ragbandit.router.api.doors import door_of, instead_of
 from ragbandit.router.api.openai.errors import openai_error
-from ragbandit.router.api.packed_bodies import Malformed, codings_of, unpack_body
+from ragbandit.router.api.packed_bodies import codings_of, unpack_body
+from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.routes import Endpoint, RouteTable
 from ragbandit.router.api.schemas.question_headers import PREVIEW, asks_preview, read_headers
-from ragbandit.router.api.schemas.responses import MODELS, SHAPE, error_body, error_reply, refusal_reply
-from ragbandit.router.api.security.gate import PEER, Gate
+from ragbandit.router.api.schemas.requests import Malformed
+from ragbandit.router.api.schemas.responses import error_body, error_reply, refusal_reply
+from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.security.rules import ANY_ROLE, PAGES, AccessRule
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import log_fields
-from ragbandit.router.telemetry.tracing import OFF, SCOPE_ID, Span, Tracing, request_id_of, trace_id_of
+from ragbandit.router.telemetry.tracing import OFF, Span, Tracing, request_id_of, trace_id_of
 from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
@@ -64,11 +66,11 @@ class Edge:
             return send({"type": "websocket.close", "code": 1008})
         if scope["method"] == "HEAD":  # a GET whose body is not sent
             scope, send = {**scope, "method": "GET"}, partial(_send_head, send)
-        scope[SCOPE_ID] = request_id_of(scope["headers"])
+        request_state(scope).request_id = request_id_of(scope["headers"])
         return self._answer(_Exchange(scope, receive, send, state=self.state))
 
     async def _answer(self, exchange: "_Exchange") -> None:
-        scope, request_id = exchange.scope, exchange.scope[SCOPE_ID]
+        scope, request_id = exchange.scope, exchange.known.request_id
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
         # The span has no path, because a path may contain a session id. `_end` adds the route without such values.
         attributes = {
@@ -106,7 +108,7 @@ class Edge:
         if exchange.rule.asks:
             router, gate = self.state.router, self.state.gate
             schema, ruled = router.settings.context, router.service.step(Rules).book.keys
-            by_proxy = bool(schema) and gate.is_proxy(exchange.scope.get(PEER))
+            by_proxy = bool(schema) and gate.is_proxy(exchange.known.peer)
             read_headers(exchange, schema=schema, ruled=ruled, by_proxy=by_proxy)
         elif exchange.scope["method"] != "GET" and asks_preview(exchange.headers):
             message = f"{exchange.scope['method']} {exchange.path:.200} has no preview, so nothing was done"
@@ -115,9 +117,9 @@ class Edge:
     async def _admit(self, exchange: "_Exchange") -> None:
         gate: Gate = self.state.gate
         caller = await gate.caller(exchange.scope, exchange.headers, rule=exchange.rule, path=exchange.path)
-        exchange.scope.setdefault("state", {})["caller"] = caller
+        exchange.known.caller = caller
         limiter: RateLimiter = self.state.rate_limiter
-        if exchange.rule.is_probe or PART in exchange.scope or not (limiter.rates or caller.scopes):
+        if exchange.rule.is_probe or exchange.known.part is not None or not (limiter.rates or caller.scopes):
             return
         try:
             allowance = await limiter.take(caller)
@@ -221,15 +223,16 @@ class _Exchange(Request):
         self.codings: list[str] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
-        self.reply_headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
+        self.known = known = request_state(scope)
+        self.reply_headers: list[tuple[bytes, bytes]] = [(b"x-request-id", known.request_id.encode("latin-1"))]
         #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None without an endpoint
         self.route: str | None = None if found is None else found.path
         door = door_of(scope)
         if door is not None:
-            scope[SHAPE], scope[MODELS] = door.error, door.models
+            known.error, known.models = door.error, door.models
             self.reply_headers += door.headers(scope)
         elif found is None and instead_of(path):
-            scope[SHAPE] = openai_error
+            known.error = openai_error
 
     @property
     def endpoint(self) -> Endpoint:

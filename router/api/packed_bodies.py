@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
+from ragbandit.router.api.schemas.requests import Malformed
 from ragbandit.shared.errors import InvalidInput
 
 #: a body may unpack to _FREE bytes, or to _RATIO times the bytes that were sent if these are more
@@ -20,10 +21,6 @@ _MOST_FRAMES: Final = 100
 
 class UnknownCoding(InvalidInput, code="UNSUPPORTED_CODING", status=415):
     """The body has a coding that the service cannot read."""
-
-
-class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
-    """The request is not valid HTTP/1.1, its body is not what its head says, or it needs what the service refuses."""
 
 
 def _inflater(data: bytes) -> Any:

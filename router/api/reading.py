@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi import Request
 
+from ragbandit.router.api.request_state import request_state
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.reading.budget import BODY, ReadBudget
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
@@ -14,9 +15,6 @@ from ragbandit.shared.texts.json_values import json_value
 _Given = ParamSpec("_Given")
 _Value = TypeVar("_Value")
 _Owner = TypeVar("_Owner")
-
-#: ASGI scope key: whether the reading thread has got the body already
-_PARSED: Final = "ragbandit.is_parsed"
 
 
 def reads_body(
@@ -30,10 +28,10 @@ def reads_body(
         if size < LARGE:
             return read(owner, request, *given, **more)
         # A body that is parsed takes much memory, so its further readers go before bodies that are not parsed yet.
-        is_parsed = request.scope.setdefault(_PARSED, False)
-        request.scope[_PARSED] = True
+        state = request_state(request.scope)
+        rank, state.is_parsed = 0 if state.is_parsed else size, True
         try:
-            return await READING.read(0 if is_parsed else size, read, owner, request, *given, **more)
+            return await READING.read(rank, read, owner, request, *given, **more)
         except UnendedReading as error:
             raise NotReady(f"the body was not read: {error}", remedy="send a smaller body") from error
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api.app import Service, operators_app
-from ragbandit.router.api.security.gate import PEER
+from ragbandit.router.api.request_state import STATE, RequestState
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.requirements import bind_socket
 
@@ -30,11 +30,11 @@ _name: Final = itemgetter(0)
 
 
 def _with_peer(app: Service) -> ASGIApp:
-    """Let uvicorn apply proxy headers. scope[PEER] keeps the address of the connection, which may be a proxy's."""
+    """Let uvicorn apply proxy headers. The state keeps the address of the connection, which may be a proxy's."""
     behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # another ASGI type
 
     def app_with_peer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        scope[PEER] = scope.get("client")
+        scope[STATE] = RequestState(peer=scope.get("client"))
         if _FORWARDED.isdisjoint(map(_name, scope.get("headers", ()))):
             return app.pass_to_edge(scope, receive, send)
         return behind(scope, receive, send)  # type: ignore[arg-type]

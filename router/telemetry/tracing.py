@@ -69,7 +69,6 @@ OFF: Final = Tracing()
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 REQUEST_ID: Final = "request_id"
-SCOPE_ID: Final = "ragbandit.request_id"
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")

@@ -14,7 +14,7 @@ from tests.support.house import STREETS, House
 ALLOWED = {
     "library": (254, 37_800),
     "POST /v1/route": (280, 41_450),
-    "POST /v1/feedback": (278, 40_900),
+    "POST /v1/feedback": (279, 40_950),
     "learner": (99, 15_600),
     "worker": (369, 51_900),
     "replay": (236, 36_600),

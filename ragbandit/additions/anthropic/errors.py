@@ -14,8 +14,8 @@ from starlette.types import Scope
 from ragbandit.additions.anthropic.messages.replies import STATUSES
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import as_openai_error
+from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
-from ragbandit.router.telemetry.tracing import SCOPE_ID
 
 #: paths of Anthropic's interface, with any base URL; paths that others have too only count with its header
 _PATHS: Final = re.compile(
@@ -39,7 +39,7 @@ def speaks_anthropic(scope: Scope) -> bool:
 
 
 def request_id_header(scope: Scope) -> list[tuple[bytes, bytes]]:
-    return [(b"request-id", scope[SCOPE_ID].encode("latin-1"))]
+    return [(b"request-id", request_state(scope).request_id.encode("latin-1"))]
 
 
 def anthropic_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
@@ -48,7 +48,7 @@ def anthropic_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapp
     retry = {"x-should-retry": "false"} if status == 500 else {}
     status = 529 if body["error"]["code"] == "upstream_overloaded" else status  # the status that Anthropic has for it
     event = error_event(body["error"], status=status)
-    return JsonReply({**event, "request_id": scope.get(SCOPE_ID)}, status, {**retry, **(headers or {})})
+    return JsonReply({**event, "request_id": request_state(scope).request_id}, status, {**retry, **(headers or {})})
 
 
 def error_event(error: Mapping[str, Any], *, status: int = 0) -> dict[str, Any]:

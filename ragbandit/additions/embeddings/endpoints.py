@@ -19,10 +19,10 @@ from ragbandit.router.api.door import Door, opened_of
 from ragbandit.router.api.openai.chats import storable_value
 from ragbandit.router.api.openai.errors import ERRORS, ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
-from ragbandit.router.api.packed_bodies import Malformed
 from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
+from ragbandit.router.api.schemas.requests import Malformed
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import TEXTS
 from ragbandit.router.config.named_sections import errors_of

@@ -13,12 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ragbandit.additions.mcp.errors import MCP_PATH, mcp_error, speaks_mcp
 from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
 from ragbandit.client.transport import AnswerReader
-from ragbandit.router.api.dependencies import PART, router_of
+from ragbandit.router.api.dependencies import router_of
 from ragbandit.router.api.door import Door
+from ragbandit.router.api.request_state import STATE, RequestState, request_state
 from ragbandit.router.api.routes import Endpoints, check_json
-from ragbandit.router.api.security.gate import PEER
 from ragbandit.router.api.security.rules import ANY_ROLE
-from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _KEPT: Final = frozenset(
     }
 )
 #: entries of the agent's scope that a tool's request gets: who has sent it, and by which URL
-_SAME: Final = (PEER, "client", "scheme")
+_SAME: Final = ("client", "scheme")
 
 
 endpoints = Endpoints()
@@ -79,6 +78,7 @@ async def _call_endpoint(context: "Context", endpoint: str, arguments: Mapping[s
     """Send an endpoint a request inside this process, with the agent's key. Returns the reply, or raises the error."""
     assert context.request is not None  # the SDK sets `request` for every call over HTTP
     outer, progress = context.request.scope, _Progress(context)
+    known = request_state(outer)
     streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,10 +87,11 @@ async def _call_endpoint(context: "Context", endpoint: str, arguments: Mapping[s
                 await progress.report(message.get("body", b""))
             await send(message)
 
-        await outer["app"]({**scope, PART: "mcp", **{name: outer.get(name) for name in _SAME}}, receive, tapped)
+        state = RequestState(part="mcp", peer=known.peer)
+        await outer["app"]({**scope, STATE: state, **{name: outer.get(name) for name in _SAME}}, receive, tapped)
 
     headers = [(name, value) for name, value in outer["headers"] if name not in _KEPT]
-    headers.append((b"x-request-id", outer[SCOPE_ID].encode("latin-1")))
+    headers.append((b"x-request-id", known.request_id.encode("latin-1")))
     request = _request(endpoint, arguments, streams=streams, headers=headers)
     response = await httpx.ASGITransport(app).handle_async_request(request)
     received = ReceivedReply(status=response.status_code, headers=response.headers, body=await response.aread())

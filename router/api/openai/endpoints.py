@@ -1,4 +1,4 @@
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -10,9 +10,10 @@ from ragbandit.router.api.openai import errors, replies, requests
 from ragbandit.router.api.openai.chat_exchange import ChatExchange
 from ragbandit.router.api.openai.chats import read_chat
 from ragbandit.router.api.reading import reads_body
+from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header
-from ragbandit.router.api.schemas.responses import MODELS, JsonReply, reply_description
+from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Conversation, Decision, Outcome
@@ -51,7 +52,7 @@ async def model(
 
 
 def _models(request: Request, models: replies.ListedModel | replies.ModelList) -> Response:
-    form: Callable[[Any], Any] | None = request.scope.get(MODELS)
+    form = request_state(request.scope).models
     return JsonReply(models if form is None else form(models))
 
 

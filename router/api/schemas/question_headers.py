@@ -23,7 +23,8 @@ from typing import Final, cast
 from fastapi import Request
 from starlette.datastructures import Headers
 
-from ragbandit.router.api.packed_bodies import Malformed
+from ragbandit.router.api.request_state import request_state
+from ragbandit.router.api.schemas.requests import Malformed
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_known, values_in_words
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_session, checked_text
@@ -70,8 +71,6 @@ _NAMES: Final = frozenset(
     name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, _CODEX_KIND, *_MESSAGES, _UNIT, ARM)
 )
 _name: Final = itemgetter(0)
-#: ASGI scope key of the QuestionHeaders that the edge has read
-_READ: Final = "ragbandit.question_headers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +101,7 @@ _NOTHING: Final = QuestionHeaders()
 
 def headers_of(request: Request) -> QuestionHeaders:
     """The headers of a request's questions, as the edge has read them."""
-    read: QuestionHeaders = request.scope.get(_READ, _NOTHING)
-    return read
+    return request_state(request.scope).headers or _NOTHING
 
 
 def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[str], by_proxy: bool) -> None:
@@ -114,7 +112,7 @@ def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[s
     if not schema and _NAMES.isdisjoint(map(_name, request.scope["headers"])):
         return
     headers = request.headers
-    request.scope[_READ] = QuestionHeaders(
+    request_state(request.scope).headers = QuestionHeaders(
         context=_context(headers, schema=schema, ruled=ruled, by_proxy=by_proxy) if schema else {},
         session=_first(headers, _SESSIONS, check=checked_session),
         agent=_agent(headers),

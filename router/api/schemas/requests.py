@@ -40,6 +40,10 @@ _KINDS: Final = {
 _Body = TypeVar("_Body", bound=BaseModel)
 
 
+class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
+    """The request is not valid HTTP/1.1, its body is not what its head says, or it needs what the service refuses."""
+
+
 def wanted(accepted: str) -> GetPydanticSchema:
     """Report one error for a field of several types, instead of one for each type. accepted: the types, in words."""
 

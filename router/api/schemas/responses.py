@@ -6,6 +6,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
+from ragbandit.router.api.request_state import request_state
 from ragbandit.router.replies.decisions import limits_json
 from ragbandit.router.replies.values import json_of
 from ragbandit.router.telemetry.tracing import trace_id_of
@@ -45,10 +46,7 @@ def limit_headers(limits: Iterable[SpendLimit]) -> dict[str, str]:
     return headers
 
 
-#: ASGI scope key of the function that formats the errors of a request; RagBandit's own format if there is no such key
-SHAPE: Final = "ragbandit.errors"
-#: ASGI scope key of the function that formats models for the caller of a request; None for OpenAI's form
-MODELS: Final = "ragbandit.models"
+#: makes the reply to an error, in the form of a door
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 
@@ -66,7 +64,7 @@ def refusal_reply(error: RagBanditError, *, scope: Scope) -> Response:
 
 
 def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping[str, str] | None = None) -> Response:
-    shape: Shape | None = scope.get(SHAPE)
+    shape = request_state(scope).error
     return JsonReply(body, status, headers) if shape is None else shape(scope, status, body["error"], headers)
 
 

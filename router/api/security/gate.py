@@ -15,6 +15,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.rules import AccessRule, is_page
 from ragbandit.router.api.security.sites import check_host, check_site, signs_in
@@ -26,8 +27,6 @@ from ragbandit.shared.types import PERSON, Caller, Role
 
 #: largest age of the keys for /metrics, seconds. Metrics must be readable while the database is down.
 STALE_S: Final = 900.0
-#: ASGI scope key of (address, port) from which the connection comes, whatever proxy headers contain
-PEER: Final = "ragbandit.peer"
 _HIGHEST_FIRST: Final[tuple[Role, ...]] = ("admin", "operator", "reader")
 _USER: Final = re.compile(r"[^\x00-\x20\x7f]{1,100}")
 _METRICS: Final = "/metrics"
@@ -69,7 +68,7 @@ class Gate:
             check_site(headers, method=scope["method"], allowed=allowed)
             return _ANYBODY
         by_browser = signs_in(path, headers)
-        person = self._by_proxy(scope.get(PEER), headers) if by_browser else None
+        person = self._by_proxy(request_state(scope).peer, headers) if by_browser else None
         caller = person or caller_with(self._key(headers, keys, by_browser=by_browser))
         if caller.role not in roles:
             message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"

@@ -7,7 +7,8 @@ import pytest
 from backports import zstd
 from starlette.exceptions import HTTPException
 
-from ragbandit.router.api.packed_bodies import Malformed, UnknownCoding, codings_of, unpack_body
+from ragbandit.router.api.packed_bodies import UnknownCoding, codings_of, unpack_body
+from ragbandit.router.api.schemas.requests import Malformed
 
 TEXT = b'{"model": "auto", "input": "Who wrote Dracula?"}' * 100
 

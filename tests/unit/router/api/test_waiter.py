@@ -8,7 +8,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from ragbandit.router.api.dependencies import CallerGone, Waiter
-from ragbandit.router.api.packed_bodies import Malformed
+from ragbandit.router.api.schemas.requests import Malformed
 
 GONE = {"type": "http.disconnect"}
 

@@ -54,8 +54,11 @@ class AnswerChanged(RagBanditError, code="ANSWER_CHANGED"):
 class ReadStream:
     """An answer that a caller reads while it is written, as far as this process knows it.
 
-    The reading thread, or the run in this process, calls `put`. The caller calls `read`, and `finish` at the end.
+    The reading thread calls `put`; a run on the same event loop calls `text`, `delta` and `note`, without Redis. The
+    caller calls `read`, and `finish` at the end.
     """
+
+    reading: Final = True
 
     def __init__(self, decision_id: DecisionId, *, wake: Callable[[], None] = lambda: None) -> None:
         self.decision_id = decision_id
@@ -68,6 +71,8 @@ class ReadStream:
         self.linked: DecisionId | None = None
         #: whether the stream has ended early, because an entry was missed or Redis cannot be reached
         self.lost = False
+        #: whether a run on this event loop has written a piece of the answer
+        self.has_content = False
         #: the read text, the read fields of the model's message except its text, and the arm's run that wrote them
         self._text, self._message, self._attempt = AnswerText(), MessageParts(), 1
 
@@ -86,6 +91,20 @@ class ReadStream:
         self.last = at
         self._entries.append((at[0], event))
         self._wake()
+
+    async def text(self, piece: str) -> None:
+        self.has_content = True
+        self._write(TextPiece(text=storable(piece) or ""))
+
+    async def delta(self, delta: Mapping[str, Json]) -> None:
+        self.has_content = True
+        self._write(DeltaPiece(delta=dict(delta)))
+
+    def note(self, text: str) -> None:
+        self._write(StatusNote(text=text))
+
+    def _write(self, event: StreamEvent) -> None:
+        self.put((1, self.last[1] + 1), event)
 
     def lose(self) -> None:
         self.lost = True
@@ -141,37 +160,6 @@ class ReadStream:
             "failed while it was written; what was sent before does not stand",
             remedy="ask again with the same id to get the whole answer",
         )
-
-
-class LocalWriter:
-    """Sends the pieces of a run to a reader on the same event loop, without Redis."""
-
-    reading: Final = True
-
-    def __init__(self, stream: ReadStream) -> None:
-        self._stream, self._number = stream, 0
-        self.decision_id = stream.decision_id
-        #: whether the reader was sent a piece of the answer
-        self.has_content = False
-
-    def link(self, decision_id: DecisionId) -> None:
-        """Call this when `decision_id` begins to answer instead of the failed decision."""
-        self._stream.linked = decision_id
-
-    def note(self, text: str) -> None:
-        self._put(StatusNote(text=text))
-
-    async def text(self, piece: str) -> None:
-        self.has_content = True
-        self._put(TextPiece(text=storable(piece) or ""))
-
-    async def delta(self, delta: Mapping[str, Json]) -> None:
-        self.has_content = True
-        self._put(DeltaPiece(delta=dict(delta)))
-
-    def _put(self, event: StreamEvent) -> None:
-        self._number += 1
-        self._stream.put((1, self._number), event)
 
 
 class StreamReader:

@@ -1,3 +1,12 @@
+"""Answers that callers wait for. An answer in flight belongs to its decision, whoever waits; these may end it:
+
+- a caller who goes, if only its request can ask for the answer and no other waits: `PendingAnswers.abandon`
+- whoever cancels the decision (`Router.cancel`): the run stops, and its outcome has the cost so far
+- another arm, if the drawn one fails before a reader has got a piece (`AnswerJob.hands_over`): the callers wait for the
+  decision that replaces it
+- a second run, after a process has died: it must begin with what readers have got (`ReadStream`), or their streams end
+"""
+
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -164,6 +173,14 @@ class PendingAnswers:
                     self._futures[key].remove(future)
                     if not self._futures[key]:
                         del self._futures[key]
+
+    def abandon(self, decision_id: DecisionId, future: "Future[Outcome]", *, is_own: bool) -> bool:
+        """Stop waiting for this decision, because the caller has gone. Returns whether its answer should be cancelled.
+
+        is_own: whether only this caller can ask for the answer
+        """
+        self.remove(decision_id, future)
+        return is_own and not self.is_awaited(decision_id)
 
     def is_awaited(self, decision_id: str) -> bool:
         return decision_id in self._futures

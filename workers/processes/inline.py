@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
+from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.serving.batching import SERVE_S, result_on_loop
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.outcome_rows import storable
@@ -85,7 +85,7 @@ class InlineAnswers:
         waiting = self._router.process.answers.expect(decision)
         stream = ReadStream(decision.id) if live else None
         job = AnswerJob(self._context, decision=decision, run=run)
-        self._spawn(run, job=job, writer=None if stream is None else LocalWriter(stream))
+        self._spawn(run, job=job, writer=stream)
         return waiting, stream
 
     def stop(self, decision_id: DecisionId) -> bool:
@@ -128,7 +128,7 @@ class InlineAnswers:
             if run is not None:
                 loop.call_soon_threadsafe(self._spawn, run)
 
-    def _spawn(self, run: ActiveRun, job: AnswerJob | None = None, writer: LocalWriter | None = None) -> None:
+    def _spawn(self, run: ActiveRun, job: AnswerJob | None = None, writer: ReadStream | None = None) -> None:
         task = asyncio.get_running_loop().create_task(self._runner.answer(run, job=job, writer=writer))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -149,12 +149,12 @@ class _LocalCallers:
     def __init__(self, router: Router) -> None:
         self._process, self._store = router.process, router.store
 
-    async def begin(self, job: AnswerJob, writer: LocalWriter | None, /) -> LocalWriter | None:
-        if writer is not None and job.decision.id != writer.decision_id:
-            writer.link(job.decision.id)
+    async def begin(self, job: AnswerJob, writer: ReadStream | None, /) -> ReadStream | None:
+        if writer is not None and job.decision.id != writer.decision_id:  # it answers instead of the failed decision
+            writer.linked = job.decision.id
         return writer
 
-    def end(self, writer: LocalWriter) -> None:
+    def end(self, writer: ReadStream) -> None:
         pass
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:

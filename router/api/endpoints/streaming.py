@@ -136,8 +136,7 @@ class PendingAnswer:
             return
         request, decision, router = self.request, self.decision, router_of(self.request)
         request.app.state.metrics.unseen.inc()
-        self.forget()
-        if not self.is_own or router.process.answers.is_awaited(decision.id):
+        if not router.process.answers.abandon(decision.id, self.waiting, is_own=self.is_own):
             return
 
         async def cancel() -> None:

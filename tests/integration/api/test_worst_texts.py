@@ -17,7 +17,7 @@ from ragbandit.router.api.openai.endpoints import Completions
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.reading import body_value
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
+from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.replies import values
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers import openai_client
@@ -219,7 +219,7 @@ def replied(body, *, server, decision, monkeypatch):
                 door.of(event)
 
     stream = ReadStream(decision.id, wake=drain)
-    reader = AnswerStream(LocalWriter(stream))
+    reader = AnswerStream(stream)
     sink = reader.sink(str)
     request = base.Request(
         prompt=PROMPT,

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ragbandit.router.api.openai.replies import ChatStream
-from ragbandit.router.queue.stream_reader import LocalWriter, ReadStream
+from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.shared.types import DeltaPiece, TextPiece
 from tests.support.examples import made_decision
 
@@ -40,6 +40,6 @@ def test_a_delta_stays_as_it_was_passed_on():
     """A reader on the same event loop gets the fields of a piece, whatever the run does with them later."""
     stream = ReadStream(made_decision().id)
     delta = {"reasoning_content": "a\x00"}
-    asyncio.run(LocalWriter(stream).delta(delta))
+    asyncio.run(stream.delta(delta))
     delta["reasoning_content"] = "b"
     assert stream.read() == [DeltaPiece(delta={"reasoning_content": "a\x00"})]

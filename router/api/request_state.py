@@ -1,4 +1,4 @@
-"""What is known about a request over HTTP besides its ASGI scope: one object in the scope, for all who serve it."""
+"""The state of a request over HTTP: one object in its ASGI scope, shared by all code that serves the request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,10 +1,11 @@
-"""Answers that callers wait for. An answer in flight belongs to its decision, whoever waits; these may end it:
+"""Answers for which callers wait. An answer in flight ends early in four cases:
 
-- a caller who goes, if only its request can ask for the answer and no other waits: `PendingAnswers.abandon`
-- whoever cancels the decision (`Router.cancel`): the run stops, and its outcome has the cost so far
-- another arm, if the drawn one fails before a reader has got a piece (`AnswerJob.hands_over`): the callers wait for the
-  decision that replaces it
-- a second run, after a process has died: it must begin with what readers have got (`ReadStream`), or their streams end
+- its caller closes the connection, only this caller can ask for the answer, and no other caller waits
+  (`PendingAnswers.abandon`)
+- its decision is cancelled (`Router.cancel`): the run stops, and the outcome has the cost so far
+- its arm fails before a reader has got a piece, and another arm takes over (`AnswerJob.hands_over`): the callers wait
+  for the decision of that arm
+- its process dies, and a second run writes another text than the readers have got (`ReadStream`): their streams end
 """
 
 import threading

@@ -8,7 +8,7 @@ from ragbandit.shared.types import Caller
 
 
 def test_all_who_serve_a_request_share_its_state():
-    """What the edge writes is read by whoever has the scope or a copy of it, under one key."""
+    """The scope has one key for the state, and a copy of the scope has the same state."""
     scope = {"type": "http"}
     request_state(scope).caller = caller = Caller(role="app")
     assert caller_of(Request({**scope, "path": "/"})) is caller

@@ -31,6 +31,7 @@ problems (exit code 1). `--settings-only` tries nothing.
 - **Environment**: `RAGBANDIT_<SECTION>__<KEY>`, for example `RAGBANDIT_LEARNING__WAIT_S=30` or
   `RAGBANDIT_GENERATOR__OPENAI__PREFIX=continue`; values are read as YAML. A key without a section has one underscore:
   `RAGBANDIT_DATA_DIR`. `DATABASE_URL` and `REDIS_URL` set `database_url` and `redis_url`.
+  Variables that Kubernetes adds for a Service, as `RAGBANDIT_PORT=tcp://...`, are no settings.
 - **Secrets** belong in the environment. A URL of the database, of Redis or of an arm with a password is
   refused in the file.
 - **Numbers** may have an exponent: `5e-5`, `5.0e-5`.

@@ -7,6 +7,7 @@ last, so a module there cannot shadow an installed one.
 
 import copy
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,11 @@ ENV_PREFIX: Final = "RAGBANDIT_"
 #: variable with the folder of users' classes. `up` sets it, since its children read a copy of the configuration
 CLASS_FOLDER: Final = "RAGBANDIT_CLASS_FOLDER"
 _NOT_SETTINGS: Final = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
+#: variables that Kubernetes and Docker put into containers, for each Service whose name begins with "ragbandit"
+_SERVICE_LINK: Final = re.compile(
+    r"\w*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://\S+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +157,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
     for variable, value in environ.items():
         if variable in PLAIN_VARIABLES and value:
             variables.append((variable, (PLAIN_VARIABLES[variable],), value))
-        elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS:
+        elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS and not _is_link(variable, value):
             keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
             try:
                 variables.append((variable, keys, parsed_yaml(value)))
@@ -159,6 +165,11 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
                 message = "the value of this variable is not a YAML value"
                 raise ConfigError(message, field=variable, remedy="put the value in quotes") from None
     return sorted(variables, key=lambda row: len(row[1]))
+
+
+def _is_link(variable: str, value: str) -> bool:
+    is_port = variable.endswith("_PORT") and _SERVICE_URL.fullmatch(value) is not None
+    return is_port or ("__" not in variable and _SERVICE_LINK.fullmatch(variable) is not None)
 
 
 def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:

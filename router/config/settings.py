@@ -44,6 +44,20 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
+#: scheme of an address as hosts of databases and queues write it -> its name here
+_SCHEMES: Final = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "valkey": "redis",
+    "valkeys": "rediss",
+}
+
+
+def known_scheme(url: str | None) -> str | None:
+    """The address with the scheme that the clients of this service know."""
+    scheme, sign, rest = (url or "").partition("://")
+    return f"{_SCHEMES.get(scheme.lower(), scheme)}{sign}{rest}" if sign else url
+
 
 #: param of an arm: what it does and when it is right
 DESCRIPTION: Final = "description"
@@ -250,10 +264,10 @@ class Settings(Section):
 
     #: folder of the SQLite database, snapshots, indexes and logs
     data_dir: Annotated[str, Field(min_length=1)] = ".ragbandit"
-    #: SQLAlchemy URL of the database; None: SQLite in data_dir
-    database_url: str | None = None
-    #: URL of Redis; None: `ragbandit up` starts a private redis-server
-    redis_url: str | None = None
+    #: SQLAlchemy URL of the database, or postgres://...; None: SQLite in data_dir
+    database_url: Annotated[str | None, AfterValidator(known_scheme)] = None
+    #: URL of Redis or Valkey; None: `ragbandit up` starts a private redis-server
+    redis_url: Annotated[str | None, AfterValidator(known_scheme)] = None
     #: folder of the snapshots: a path or an fsspec URL; None: data_dir/snapshots
     snapshots: str | None = None
     #: arm -> its params (docs/strategies.md). `run_by: caller`: your own code runs the arm. `generator`, `retriever`:

@@ -14,6 +14,8 @@ _URLS = {
     "database_url": (("sqlite", "postgresql"), "use sqlite:///FILE or postgresql+psycopg://host/name"),
     "redis_url": (("redis", "rediss", "unix"), "for example redis://host:6379/0"),
 }
+#: database -> the driver that this service uses
+_DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 
 
 def check_urls(settings: Settings) -> None:
@@ -25,6 +27,11 @@ def check_urls(settings: Settings) -> None:
             scheme = url and (url.get_backend_name() if key == "database_url" else url.drivername)
             if scheme not in schemes:
                 fault = f"URLs of the kind {scheme!r} cannot be used here" if scheme else "this is not a URL"
+                raise ConfigError(fault, field=key, remedy=remedy)
+            driver = _DRIVERS.get(scheme)
+            if driver is not None and url.get_driver_name() != driver:
+                fault = f"the driver {url.get_driver_name()!r} cannot be used here"
+                remedy = f"let the URL begin with {scheme}+{driver}://" if scheme == "postgresql" else remedy
                 raise ConfigError(fault, field=key, remedy=remedy)
 
 

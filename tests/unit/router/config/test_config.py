@@ -286,7 +286,7 @@ def test_too_many_arms_are_refused(written):
 
 @pytest.mark.parametrize(
     "url",
-    ["mysql://host/name", "oracle://host/name", "nonsense", "postgresql://host:port/name", "postgres://host/name"],
+    ["mysql://host/name", "oracle://host/name", "nonsense", "postgresql://host:port/name"],
 )
 def test_unknown_database_is_refused(written, url):
     """An invalid URL, or one of another database than SQLite and PostgreSQL, is refused with an example."""
@@ -294,6 +294,63 @@ def test_unknown_database_is_refused(written, url):
     assert error.field == "database_url"
     assert "postgresql" in error.remedy
     assert refused(written(f"database_url: {url}")).field == "database_url"
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "used"),
+    [
+        (
+            "DATABASE_URL",
+            "postgres://me:pw@host:5433/name?sslmode=require",
+            "postgresql+psycopg://me:pw@host:5433/name?sslmode=require",
+        ),
+        ("DATABASE_URL", "POSTGRESQL://host/name", "postgresql+psycopg://host/name"),
+        ("DATABASE_URL", "postgresql+psycopg://host/name", "postgresql+psycopg://host/name"),
+        ("DATABASE_URL", "sqlite:////var/a.db", "sqlite:////var/a.db"),
+        ("REDIS_URL", "valkey://:pw@host:6380/1", "redis://:pw@host:6380/1"),
+        ("REDIS_URL", "valkeys://host?ssl_ca_certs=/ca.pem", "rediss://host?ssl_ca_certs=/ca.pem"),
+    ],
+)
+def test_an_address_as_hosts_write_it(written, variable, given, used):
+    """The schemes of hosting companies for PostgreSQL and Valkey lead to the clients that this service has."""
+    settings = load(written(""), environ={variable: given}).settings
+    assert getattr(settings, variable.lower()) == used
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "asyncpg", "pg8000"])
+def test_another_driver_is_refused_with_the_scheme_that_works(written, driver):
+    """A URL that names another driver is refused, and the remedy has the scheme with the driver of this service."""
+    error = refused(written(""), DATABASE_URL=f"postgresql+{driver}://host/name")
+    assert (error.field, driver in error.message) == ("database_url", True)
+    assert "postgresql+psycopg://" in error.remedy
+
+
+LINKS = {
+    "RAGBANDIT_SERVICE_HOST": "10.96.0.12",
+    "RAGBANDIT_SERVICE_PORT": "8100",
+    "RAGBANDIT_SERVICE_PORT_HTTP": "8100",
+    "RAGBANDIT_PORT": "tcp://10.96.0.12:8100",
+    "RAGBANDIT_PORT_8100_TCP": "tcp://10.96.0.12:8100",
+    "RAGBANDIT_PORT_8100_TCP_PROTO": "tcp",
+    "RAGBANDIT_PORT_8100_TCP_PORT": "8100",
+    "RAGBANDIT_PORT_8100_TCP_ADDR": "10.96.0.12",
+    "RAGBANDIT_SERVER_PORT": "tcp://[fd00::12]:8100",
+    "RAGBANDIT_SERVER_SERVICE_HOST": "fd00::12",
+    "RAGBANDIT_REDIS_PORT_53_UDP_ADDR": "10.96.0.13",
+}
+
+
+def test_variables_of_services_are_no_settings(written):
+    """Variables that Kubernetes adds for Services named ragbandit, ragbandit-server and so on change no setting."""
+    assert load(written(""), environ=LINKS).settings == load(written(""), environ={}).settings
+    settings = load(written(""), environ=LINKS | {"RAGBANDIT_SERVER__PORT": "8101"}).settings
+    assert settings.server.port == 8101
+
+
+@pytest.mark.parametrize("variable", ["RAGBANDIT_PORT", "RAGBANDIT_SERVICE", "RAGBANDIT_SERVER__SERVICE_HOST"])
+def test_a_variable_like_a_service_is_still_a_setting(written, variable):
+    """A variable that only looks like those of a Service is refused as an unknown setting."""
+    assert refused(written(""), **{variable: "8100"}).field
 
 
 def test_classes_are_found_beside_the_file(written, monkeypatch):

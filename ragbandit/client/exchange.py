@@ -13,7 +13,8 @@ import httpx
 from ragbandit.client.replies.decisions import ClientFeedbackReply
 from ragbandit.shared import errors
 from ragbandit.shared.errors import InvalidInput, LimitReached, NotReady, Overloaded, RagBanditError
-from ragbandit.shared.model_servers.outbound import retry_after_s, retry_pause
+from ragbandit.shared.model_servers.outbound import retry_pause
+from ragbandit.shared.model_servers.waits import retry_after_s
 from ragbandit.shared.texts.plain_values import for_json
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import DecisionUnit, OutcomeStatus

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.model_servers.outbound import retry_after_s
 from ragbandit.shared.model_servers.refusals import CONTEXT_CODES, Inability, read_refusal
+from ragbandit.shared.model_servers.waits import asked_wait_s, is_daily_quota
 from ragbandit.shared.texts.redaction import without_keys
 from ragbandit.shared.types import DecisionId
 
@@ -90,7 +90,7 @@ class Failure:
     kind: FailureKind
     #: HTTP status; None without a reply
     status: int | None = None
-    #: Retry-After of the reply; None without that header
+    #: seconds that the reply asks its client to wait; None if it asks for none
     retry_after_s: float | None = None
     code: str | None = None
     #: parameter of the request that the server names
@@ -185,15 +185,16 @@ def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:
     """The failure in a reply. status: 300 to 599. headers: names in lower case. body: parsed if it is JSON."""
-    after_s = min(retry_after_s((headers or {}).get("retry-after")), 3600.0)
+    message = server_message(body)
+    after_s = asked_wait_s(headers=headers or {}, body=body, message=message)
     kind = _KINDS.get(status, "failed" if status >= 500 else "refused" if status >= 400 else "denied")
     code = _code(body)
-    if status == 429 and code in _NO_QUOTA:
+    if status == 429 and (code in _NO_QUOTA or is_daily_quota(body, message=message)):
         kind, after_s = "denied", 0.0
     failure = Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
     if kind != "refused":
         return failure
-    refusal = read_refusal(status, code=code, message=server_message(body))
+    refusal = read_refusal(status, code=code, message=message)
     return replace(failure, inability=refusal.inability, tokens=refusal.tokens, most_tokens=refusal.most_tokens)
 
 

@@ -20,6 +20,8 @@ from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
 
+#: headers of a reply that are read
+_KEPT: Final = ("retry-after", "retry-after-ms", "location")
 _READ: Final = 20_000  #: maximum number of characters of a reply's body that are searched for secrets
 _SHOWN: Final = 200  #: maximum number of characters of a reply's body in messages
 
@@ -97,7 +99,11 @@ class JsonServer:
         except ValueError as error:
             message, failure = f"{self.shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
             raise ServerFailed(message, failure=failure, remedy=self._log_remedy) from error
-        kept = {name: value for name, value in response.headers.items() if name in ("retry-after", "location")}
+        kept = {
+            name: value
+            for name, value in response.headers.items()
+            if name in ("retry-after", "retry-after-ms", "location")
+        }
         return httpx.Response(response.status_code, headers=kept, content=decoded)
 
     @property
@@ -118,7 +124,8 @@ class JsonServer:
     def _read(self, response: httpx.Response) -> object:
         status, unreadable = response.status_code, Failure(kind="unreadable")
         if not response.is_success:
-            failure = failure_of_status(status, headers=response.headers) if status >= 300 else unreadable
+            body = response.text[:_READ] if status in (429, 503) else None  # it may say how long to wait
+            failure = failure_of_status(status, headers=response.headers, body=body) if status >= 300 else unreadable
             message, remedy = f"{self.shown} cannot be asked: {self._shown_reply(response)}", self._log_remedy
             if 300 <= status < 400:
                 remedy = f"put that address into {self.section}.url, if it is right"

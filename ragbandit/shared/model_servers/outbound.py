@@ -1,9 +1,6 @@
 """Requests to other servers: checks of addresses and header values, and pauses before retries."""
 
-import email.utils
-import math
 import random
-import time
 import zlib
 from base64 import b64encode
 from contextlib import suppress
@@ -97,20 +94,6 @@ def _fault(url: str) -> str | None:
         if parts.port != 0:
             return None
     return "its port is not a number from 1 to 65535"
-
-
-def retry_after_s(header: str | None) -> float:
-    """Parse a Retry-After header, a number or a date, to seconds from now; 0 if it is missing or cannot be read."""
-    if header is None:
-        return 0.0
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return 0.0
-    return seconds if 0.0 < seconds < math.inf else 0.0
 
 
 def back_off(attempts: int, *, base_s: float, longest_s: float) -> float:

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from ragbandit.shared.model_servers.outbound import retry_after_s, retry_pause
+from ragbandit.shared.model_servers.outbound import retry_pause
+from ragbandit.shared.model_servers.waits import retry_after_s
 
 
 @pytest.mark.parametrize(

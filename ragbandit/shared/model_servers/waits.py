@@ -1,0 +1,127 @@
+"""How long a server asks its clients to wait: in headers, in fields of the error, or in words of documented forms."""
+
+import email.utils
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+#: longest wait that a server may ask for, seconds
+MAX_WAIT_S: Final = 3600.0
+#: maximum number of values of a body that are read, levels of it, and characters of a text with JSON in it
+_MOST: Final = 1_000
+_DEEPEST: Final = 8
+_LONGEST: Final = 100_000
+#: field of an error -> seconds of one unit. google.rpc.RetryInfo has a text such as "2.2s", or seconds and nanos;
+#: errors of Cloudflare have retry_after
+_FIELDS: Final = {
+    "retrydelay": 1.0,
+    "retry_delay": 1.0,
+    "retry_after": 1.0,
+    "retryafter": 1.0,
+    "retry_after_s": 1.0,
+    "retry_after_seconds": 1.0,
+    "retry_after_ms": 1e-3,
+}
+_UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_NUMBER: Final = r"\d{1,12}(?:\.\d{0,12})?"
+_AMOUNT: Final = re.compile(rf"({_NUMBER})\s?(ms|milli|s|m|h|d)?[a-z]{{0,12}}\s?(?:,|and)?\s?", re.IGNORECASE)
+#: "Please try again in 6m0s" (OpenAI, Groq), "Please retry in 2.2s" (Gemini), "retry after 26 seconds" (Azure)
+_WORDS: Final = re.compile(
+    rf"(?:try|retry|retrying)\s(?:again\s)?(?:in|after)\s((?:{_NUMBER}\s?[a-z]{{0,12}}(?:,|\sand)?\s?){{1,4}})",
+    re.IGNORECASE,
+)
+#: a quota of a day, as Gemini names it in `quotaId`, and OpenRouter in the message
+_PER_DAY: Final = re.compile(r"PerDay|free-models-per-day")
+
+
+def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> float:
+    """Seconds that a reply asks its client to wait, at most MAX_WAIT_S; 0 if it asks for none.
+
+    headers: names in lower case. message: the error's text
+    """
+    milliseconds = _finite(headers.get("retry-after-ms"))
+    asked = (
+        milliseconds / 1e3 if milliseconds else 0.0,
+        retry_after_s(headers.get("retry-after")),
+        *(_field_s(name, value) for name, value in _fields(body)),
+        _words_s(message),
+    )
+    return min(next((seconds for seconds in asked if seconds > 0.0), 0.0), MAX_WAIT_S)
+
+
+def is_daily_quota(body: object, *, message: str) -> bool:
+    """Whether the quota of a day is used up. Servers may name a short wait all the same."""
+    ids = (value for name, value in _fields(body, wanted=("quotaid", "quota_id")) if isinstance(value, str))
+    return any(map(_PER_DAY.search, (*ids, message)))
+
+
+def retry_after_s(header: str | None) -> float:
+    """Parse a Retry-After header, a number or a date, to seconds from now; 0 if it is missing or cannot be read."""
+    if header is None:
+        return 0.0
+    seconds = _finite(header)
+    if seconds is None:
+        with suppress(ValueError, OverflowError):
+            seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
+    return max(0.0, seconds or 0.0)
+
+
+def _finite(value: object) -> float | None:
+    """A finite number, which may be a text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _field_s(name: str, value: Any) -> float:
+    if isinstance(value, Mapping):  # a duration of protobuf
+        return max(0.0, (_finite(value.get("seconds")) or 0.0) + (_finite(value.get("nanos")) or 0.0) / 1e9)
+    number = _finite(value)
+    if number is not None:
+        return max(0.0, number * _FIELDS[name])
+    return _amount_s(value[:100]) if isinstance(value, str) else 0.0
+
+
+def _words_s(message: str) -> float:
+    found = _WORDS.search(message)
+    return 0.0 if found is None else _amount_s(found[1])
+
+
+def _amount_s(text: str) -> float:
+    """Seconds of a text such as "2.2s", "1m30s" or "5 minutes"; 0 if it is none."""
+    seconds, at = 0.0, 0
+    text = text.strip()
+    while at < len(text) and (found := _AMOUNT.match(text, at)) is not None:
+        unit = (found[2] or "s").lower()
+        seconds += float(found[1]) * _UNITS["ms" if unit == "milli" else unit]
+        at = found.end()
+    return seconds
+
+
+def _fields(body: object, *, wanted: tuple[str, ...] = tuple(_FIELDS)) -> Iterator[tuple[str, Any]]:
+    """(name in lower case, value) of the wanted fields of a body, an error in an error, or one that a text contains."""
+    waiting: list[tuple[object, int]] = [(body, 0)]
+    for _ in range(_MOST):
+        if not waiting:
+            return
+        value, depth = waiting.pop()
+        if isinstance(value, str) and value[:1] in "[{" and len(value) < _LONGEST:
+            with suppress(ValueError, RecursionError):
+                value = json.loads(value)
+        if depth >= _DEEPEST:
+            continue
+        if isinstance(value, Mapping):
+            for name, inner in [*value.items()][:_MOST]:
+                if str(name).lower() in wanted:
+                    yield str(name).lower(), inner
+            waiting += [(inner, depth + 1) for inner in [*value.values()][:_MOST][::-1]]
+        elif isinstance(value, list):
+            waiting += [(inner, depth + 1) for inner in value[:_MOST][::-1]]

@@ -1,0 +1,84 @@
+"""How long a server asks to wait: headers, fields of errors, and words, as vendors document them."""
+
+import json
+
+import pytest
+
+from ragbandit.shared.model_servers.failures import failure_of_status
+
+RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "2.2s"}
+GEMINI = {"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED", "details": [RETRY_INFO]}}
+
+
+def quota(name):
+    violation = {"quotaId": name, "quotaValue": "50"}
+    failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+    return {"error": {"code": 429, "message": "Quota exceeded.", "details": [failure, RETRY_INFO]}}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "seconds"),
+    [
+        ({"retry-after-ms": "350"}, None, 0.35),
+        ({"retry-after-ms": "1500", "retry-after": "60"}, None, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "3"}, GEMINI, 3.0),
+        ({}, GEMINI, 2.2),
+        ({}, [GEMINI], 2.2),
+        ({}, {"error": {"metadata": {"raw": json.dumps(GEMINI)}}}, 2.2),
+        ({}, {"error": {"details": [{"retryDelay": {"seconds": 7, "nanos": 500_000_000}}]}}, 7.5),
+        ({}, {"error": {"details": [{"retry_delay": {"seconds": "7"}}]}}, 7.0),
+        ({}, {"retryable": True, "retry_after": 30}, 30.0),
+        ({}, {"error": {"retry_after_ms": 400}}, 0.4),
+        ({}, {"error": {"message": "Rate limit reached on tokens per min. Please try again in 6m0.5s. See x"}}, 360.5),
+        ({}, {"error": {"message": "Rate limit reached. Please try again in 350ms."}}, 0.35),
+        ({}, {"error": {"message": "Please retry after 26 seconds. Contact us"}}, 26.0),
+        ({}, {"error": {"message": "Quota exceeded. Please retry in 2.2s."}}, 2.2),
+        ({}, {"message": "Try again in 1 hour and 2 minutes"}, 3600.0),
+        ({}, "Too many requests. Please try again in 5 minutes", 300.0),
+        ({}, {"error": {"message": "Please try again in a while", "details": [None, 3, {"retryDelay": None}]}}, None),
+        ({}, {"error": {"retry_after": "soon", "details": "x"}}, None),
+        ({}, {"retry_after": True}, None),
+        ({}, {"retry_after": -4}, None),
+        ({}, {"retry_after": 1e300}, 3600.0),
+        ({}, None, None),
+    ],
+)
+def test_the_wait_that_a_server_asks_for(headers, body, seconds):
+    """A header in milliseconds goes before Retry-After, that before fields of the error, and those before its words."""
+    waited = failure_of_status(429, headers=headers, body=body).retry_after_s
+    assert waited == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier"),
+        [quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")],
+        {"error": {"message": "Rate limit exceeded: free-models-per-day", "code": 429}},
+    ],
+)
+def test_a_daily_quota_is_not_tried_again(body):
+    """A quota of the day that is used up asks for no wait, also if the server names a short one."""
+    failure = failure_of_status(429, body=body)
+    assert (failure.has_no_quota, failure.may_pass, failure.retry_after_s) == (True, False, None)
+
+
+def test_a_quota_of_a_minute_is_tried_again():
+    """A quota of the minute is a limit with its wait."""
+    failure = failure_of_status(429, body=quota("GenerateRequestsPerMinutePerProjectPerModel-FreeTier"))
+    assert (failure.may_pass, failure.retry_after_s) == (True, 2.2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"details": [[[[[[[[[[[[RETRY_INFO]]]]]]]]]]]]}},
+        {"error": {"message": "retry in " * 2_000 + "1" * 10_000}},
+        {"error": {"details": [{"x": {"y": [1] * 50}}] * 50_000}},
+        {"error": {"metadata": {"raw": "[" * 90_000}}},
+    ],
+    ids=["deep", "words", "many", "text"],
+)
+def test_no_body_takes_long(body):
+    """Bodies of any depth and size are read up to a number of values and characters."""
+    assert failure_of_status(429, body=body).kind == "limited"

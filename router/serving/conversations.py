@@ -48,7 +48,8 @@ def with_chat(query: Query | None, messages: Sequence[Message], *, settings: Con
     system = "\n\n".join([message.text for message in spoken if message.role == "system"])
     history, counts = _trimmed(system, turns, settings=settings)
     asked = question if history and history[-1].role != "system" else None
-    query = query or Query(text=question)
+    if query is None:
+        return Query(text=question, asked=asked, messages=history, request={"history": counts} if counts else {})
     request: RequestFacts = {**query.request, "history": counts} if counts else query.request
     return replace(query, text=question, asked=asked, messages=history, request=request)
 

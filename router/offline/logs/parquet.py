@@ -31,6 +31,8 @@ from ragbandit.shared.json_lines import new_file
 GROUP = 1 << 16
 #: rows that are converted to columns at a time
 PIECE = 2048
+#: bytes of the columns of a batch, and of its texts
+_BATCH_BYTES = 1 << 24
 #: keys of a record whose values are objects without a schema
 _OPEN = ("context", "budget", "aim", "facts")
 _TIMES = frozenset(("made_at", "feedback_at", "learned_at"))
@@ -138,13 +140,59 @@ def parquet_records(path: Path) -> Iterator[tuple[int, Callable[[], Record]]]:
     number = 0
     with opened(path) as file:
         _check_names(file.schema_arrow, place=str(path))
-        groups = (file.iter_batches(PIECE, row_groups=[group]) for group in range(file.num_row_groups))
+        shared = _shared_texts(file)
+        fields = [field for field in file.schema_arrow if field.name in shared]
+        texts = [field.name for field in fields if _TYPES.is_string(_read_as(field.type))]
+    with _opened(path, read_dictionary=texts) as file:
+        batches = _batches(file, most=PIECE, texts=texts, columns=file.schema_arrow.names)
         try:
-            for number, cells in enumerate(chain.from_iterable(map(_cells, chain.from_iterable(groups))), start=1):
+            for number, cells in enumerate(chain.from_iterable(map(_cells, batches)), start=1):
                 yield number, partial(_record_of, cells)
         except (OSError, ValueError, pa.ArrowException) as error:
             message = f"the file is damaged after row {number}: {error}"
             raise InvalidInput(message, field=str(path), remedy="fetch the file again") from error
+
+
+def _shared_texts(file: Any) -> list[str]:
+    """Paths of texts with a dictionary in a row group: only these may have more bytes than the file stores."""
+    groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
+    parts = [group.column(at) for group in groups for at in range(group.num_columns)]
+    shared = {part.path_in_schema for part in parts if part.has_dictionary_page and part.physical_type == "BYTE_ARRAY"}
+    return sorted(shared)
+
+
+def _batches(file: Any, *, most: int, texts: Sequence[str], columns: Sequence[str]) -> Iterator[Any]:
+    """Yield batches with at most `most` rows of one row group, and with fewer if they have more than _BATCH_BYTES.
+
+    texts: columns of texts that the file reads as dictionaries, so that a text that many rows share is there once. The
+    batches have them as plain columns.
+    """
+    for group in range(file.num_row_groups):
+        stored = file.metadata.row_group(group)
+        parts = [stored.column(at) for at in range(stored.num_columns)]
+        size = sum(part.total_uncompressed_size for part in parts if part.path_in_schema.partition(".")[0] in columns)
+        rows = min(most, max(_BATCH_BYTES * stored.num_rows // max(size, 1), 1))
+        for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
+            yield from map(partial(_with_plain, texts=texts), _pieces(batch, texts=texts))
+
+
+def _pieces(batch: Any, *, texts: Sequence[str]) -> Iterator[Any]:
+    """Divide a batch into pieces of at most _BATCH_BYTES of these texts, and of one row at least."""
+    sizes = np.zeros(batch.num_rows)
+    for column in map(batch.column, set(texts) & {*batch.schema.names}):
+        lengths = compute.binary_length(column.dictionary).take(column.indices).fill_null(0)
+        sizes += lengths.to_numpy(zero_copy_only=False)
+    ends, start = np.concatenate([[0.0], np.cumsum(sizes)]), 0
+    while start < batch.num_rows:
+        end = max(int(np.searchsorted(ends, ends[start] + _BATCH_BYTES, side="right")) - 1, start + 1)
+        yield batch.slice(start, end - start)
+        start = end
+
+
+def _with_plain(batch: Any, *, texts: Sequence[str]) -> Any:
+    for name in set(texts) & {*batch.schema.names}:
+        batch = batch.set_column(batch.schema.get_field_index(name), name, batch.column(name).cast(pa.string()))
+    return batch
 
 
 def _cells(batch: Any) -> Iterator[Record]:
@@ -257,19 +305,17 @@ class ParquetSource:
             known = file.schema_arrow.names
             _check_names(file.schema_arrow, place=str(self.path))
             _check_columns(known, columns, place=str(self.path))
-            leaves = [file.schema.column(at) for at in range(len(file.schema))]
+            texts = _shared_texts(file)
             wanted = [name for name in columns if name in known]
         # Columns with repeated texts stay dictionary-encoded; ids and questions are mostly different.
-        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-        texts = [path for path in texts if path.split(".")[0] not in ("id", "text")]
+        plain = [name for name in ("id", "text") if name in texts]
         line, size = 1, max(BATCH // (8 if "features" in wanted else 1), 1)  # features are wide
         with _opened(self.path, read_dictionary=texts) as file:
             # A batch has rows of one row group: dictionaries of nested columns cannot be joined.
-            for group in range(file.num_row_groups):
-                for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=wanted):
-                    lines = pa.array(np.arange(line, line + batch.num_rows))
-                    line += batch.num_rows
-                    yield _with_reward(self._typed(batch.append_column(LINE, lines)), defaults=self.defaults)
+            for batch in _batches(file, most=size, texts=plain, columns=wanted):
+                lines = pa.array(np.arange(line, line + batch.num_rows))
+                line += batch.num_rows
+                yield _with_reward(self._typed(batch.append_column(LINE, lines)), defaults=self.defaults)
 
     def _typed(self, batch: Any) -> Any:
         """The batch with the types of `column_type`. Raises InvalidInput for times in another unit than seconds."""

@@ -34,6 +34,7 @@ from ragbandit.shared.errors import (
 )
 from ragbandit.shared.types import (
     Budget,
+    Continues,
     Cost,
     Counters,
     Decision,
@@ -44,6 +45,8 @@ from ragbandit.shared.types import (
     Outcome,
     Query,
     Receipt,
+    Sent,
+    Terms,
 )
 from ragbandit.shared.version import __version__ as __version__
 
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient", "Client", "Router", "advise", "open_log", "replay"]
 # Values.
 __all__ += ["Budget", "Cost", "Counters", "Decision", "DecisionId", "Feedback", "FeedbackId", "Message", "Outcome"]
-__all__ += ["Query", "Receipt"]
+__all__ += ["Continues", "Query", "Receipt", "Sent", "Terms"]
 # Errors.
 __all__ += ["ArmFailed", "ConfigError", "Conflict", "Forbidden", "InvalidInput", "NotFound", "NotReady", "Overloaded"]
 __all__ += ["PolicyFault", "QueueError", "RagBanditError", "SnapshotError", "StoreError", "TooManyRequests"]

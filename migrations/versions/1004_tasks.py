@@ -9,7 +9,7 @@ replays of older stores do not change.
 import sqlalchemy as sa
 from alembic import op
 
-from ragbandit.router.storage.decisions.turns import TOOL_TURN, edge_of
+from ragbandit.router.storage.decisions.turns import continued_by
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.tables import closures, decisions, units, waiting
@@ -33,8 +33,8 @@ def upgrade() -> None:
     after, changed = "", False
     while page := connection.execute(turns.where(decisions.c.id > after).order_by(decisions.c.id).limit(_PAGE)).all():
         after = page[-1].id
-        firsts = {row.id: (edge_of(row.request).get(TOOL_TURN) or {}).get("first") for row in page}
-        rows = [{"key": key, "first": first} for key, first in firsts.items() if isinstance(first, str)]
+        firsts = {row.id: loop.first for row in page if (loop := continued_by(row.request).loop) is not None}
+        rows = [{"key": key, "first": first} for key, first in firsts.items() if first]
         if not rows:
             continue
         named = decisions.update().where(decisions.c.id == sa.bindparam("key")).values(turn_of=sa.bindparam("first"))

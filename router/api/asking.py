@@ -13,18 +13,16 @@ from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.schemas.question_headers import ARM, headers_of
 from ragbandit.router.api.schemas.requests import RouteBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply
-from ragbandit.router.api.security.ownership import noted_prices, permitted_arms, tenant_of, unit_of
+from ragbandit.router.api.security.ownership import permitted_arms, tenant_of, terms_of_caller, unit_of
 from ragbandit.router.operation.budgets import Budgets
 from ragbandit.router.replies import decisions as replies
-from ragbandit.router.serving.abilities import BOUNDS
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.conversations import with_chat
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
-from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Span
+from ragbandit.router.telemetry.tracing import TRACEPARENT, TRACESTATE, Attribute, Span
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.failures import FAILOVER
-from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RequestFacts, RunBy, facts_of
+from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy, Sent
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
@@ -59,15 +57,14 @@ async def query_of_body(
         cost_weight=body.cost_weight,
         aim=body.aim or {},
         api_key=caller.key,
-        request=facts_of(
-            {
-                "surface": request_state(request.scope).part,
-                "agent": headers.agent,
-                FAILOVER: False if body.failover is False else None,
-                **{name: getattr(body, name) for name in BOUNDS},
-                **noted_prices(caller, tenant=tenant, router=router),
-            }
+        sent=Sent(
+            surface=request_state(request.scope).part,
+            agent=headers.agent,
+            may_fail_over=body.failover is not False,
+            effort_min=body.effort_min,
+            effort_max=body.effort_max,
         ),
+        terms=terms_of_caller(caller, tenant=tenant, router=router),
     )
     query = await paced(request, query)
     if not body.messages:
@@ -143,9 +140,9 @@ def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
     router: Router = request.scope["app"].state.router
     if not (span.is_recorded or router.settings.log.format == "json" or "x-request-id" in request.headers):
         return query
-    entries = facts_of(span.carrier) if span.is_recorded else RequestFacts()
-    entries[REQUEST_ID] = request_state(request.scope).request_id
-    return replace(query, request={**query.request, **entries})
+    carrier = span.carrier if span.is_recorded else {}
+    sent = replace(query.sent, traceparent=carrier.get(TRACEPARENT), tracestate=carrier.get(TRACESTATE))
+    return replace(query, sent=replace(sent, request_id=request_state(request.scope).request_id))
 
 
 def _query_attributes(query: Query) -> dict[str, Attribute | None]:

@@ -39,7 +39,7 @@ from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import log_fields
-from ragbandit.router.telemetry.tracing import OFF, Span, Tracing, request_id_of, trace_id_of
+from ragbandit.router.telemetry.tracing import OFF, TRACEPARENT, Span, Tracing, request_id_of, trace_id_of
 from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
@@ -81,7 +81,9 @@ class Edge:
         parent = _sent_trace(exchange.headers) if tracing.enabled else None
         with (
             tracing.span(scope["method"], kind="server", attributes=attributes, parent=parent) as span,
-            log_fields(request=request_id, trace=trace_id_of(span.carrier) if tracing.enabled else None),
+            log_fields(
+                request=request_id, trace=trace_id_of(span.carrier.get(TRACEPARENT)) if tracing.enabled else None
+            ),
         ):
             try:
                 _refuse_without_body(exchange, router=self.state.router)

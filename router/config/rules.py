@@ -196,9 +196,9 @@ class RuleBook:
             case "key":
                 return query.api_key in values
             case "door":
-                return (query.request.get("surface") or "route") in values
+                return (query.sent.surface or "route") in values
             case "agent":
-                return ("subagent" if query.request.get("agent") else "main") in values
+                return ("subagent" if query.sent.agent else "main") in values
         value = query.context.get(key.removeprefix(_CONTEXT))
         declared = self._schema[key.removeprefix(_CONTEXT)]
         if is_absent(value):

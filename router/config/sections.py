@@ -238,7 +238,7 @@ class ConversationSettings(Section):
 
     def is_task(self, query: Query) -> bool:
         """Whether the query belongs to a task, or begins one if it has a session."""
-        return (query.unit or self.unit_of(str(query.request.get("surface", "route")))) == "task"
+        return (query.unit or self.unit_of(query.sent.surface or "route")) == "task"
 
     def unit_of(self, interface: str) -> DecisionUnit:
         """The unit of requests at this interface that do not choose one."""

@@ -94,8 +94,7 @@ class Joining(Adjustment):
 
 def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
     """Why a decision is closed and teaches nothing; None if it can be learned. default: `learning.default_reward`."""
-    factor = joined.decision.query.request.get("budget_factor")
-    is_spent = isinstance(factor, int | float) and factor >= MOST_FACTOR
+    is_spent = joined.decision.query.terms.budget_factor >= MOST_FACTOR
     if (by := "budget" if is_spent else joined.decision.arm_by) in UNLEARNED:
         return UNLEARNED[by]
     outcome = joined.outcome

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import TenantSettings
@@ -34,14 +34,12 @@ from ragbandit.router.storage.access.spending import Spender, Spent, spenders_of
 from ragbandit.router.storage.access.turn_sums import refusal_of
 from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
 from ragbandit.router.storage.decisions.tasks import ENDED
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
-    BUDGET_FACTOR,
     MOST_FACTOR,
     Caller,
     DecisionId,
@@ -190,8 +188,7 @@ class Budgets:
                 log.warning("a dollar budget is spent: questions continue at the highest price", extra=extra)
         limits = tuple(budget.limit(now=now) for budget in budgets if budget.stop or not paces)
         factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if paces else 1.0
-        request = query.request if factor == 1.0 else {**query.request, BUDGET_FACTOR: factor}
-        return replace(query, request=request, limits=(*limits, *query.limits))
+        return replace(query, terms=replace(query.terms, budget_factor=factor), limits=(*limits, *query.limits))
 
     async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reservation:
         """Count the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
@@ -314,9 +311,8 @@ def _limits_of(query: Query, *, settings: ConversationSettings, database: Databa
 
 def _open_task(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> DecisionId | None:
     """The decision that the question continues; None if it begins a task."""
-    link: Any = query.request.get(TOOL_TURN)
-    if isinstance(link, Mapping):
-        return DecisionId(str(link["first"]))
+    if query.continues.loop is not None:
+        return DecisionId(query.continues.loop.first)
     key = task_key(query) if settings.is_task(query) and query.arm_by is None and "task" in settings.limited else None
     task = newest_tasks(database, {key}).get(key) if key is not None else None
     return DecisionId(task.first) if task is not None and task.turns != ENDED and task.until > now else None

@@ -81,7 +81,7 @@ class Policy(Protocol):
     def needs(self) -> frozenset[PolicyNeed]:
         """The inputs that `pmf` and `learn` need: a class attribute, except if a policy wraps another policy.
 
-        "pick": a language model's pick of an arm, which the service asks for before the draw (`Query.request`)
+        "pick": a language model's pick of an arm, which the service asks for before the draw (`Sent.pick`)
         """
 
     @property

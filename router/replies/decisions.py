@@ -12,8 +12,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.conversion import budget_caps
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.tracing import trace_id_of
-from ragbandit.shared.model_servers.failures import failover_facts
-from ragbandit.shared.types import SENT_ID, Decision, Feedback, Outcome, Query, SpendLimit
+from ragbandit.shared.types import SENT_ID, Decision, FailedArm, Feedback, Outcome, Query, SpendLimit, request_json
 
 
 def decision_json(decision: Decision) -> reply_types.DecisionFields:
@@ -30,12 +29,16 @@ def route_json(decision: Decision, *, seconds: float) -> reply_types.RouteReply:
         reply["question"] = decision.query.text
     if decision.query.turn_limits:
         reply["limits"] = limits_json(decision.query.turn_limits)
-    trace, failover = trace_id_of(decision.query.request), failover_facts(decision.query.request)
+    trace, failed = trace_id_of(decision.query.sent.traceparent), decision.query.continues.failed
     if trace is not None:
         reply["trace_id"] = trace
-    if failover is not None:
-        reply["failover"] = failover
+    if failed is not None:
+        reply["failover"] = failover_json(failed)
     return reply
+
+
+def failover_json(failed: FailedArm) -> dict[str, Any]:
+    return {name: getattr(failed, name) for name in ("arm", "attempt", "first", "reason")}
 
 
 def limits_json(limits: Iterable[SpendLimit]) -> list[reply_types.LimitReply]:
@@ -107,7 +110,7 @@ def _query_fields(query: Query) -> dict[str, Any]:
         "budget": budget_caps(query.budget),
         "forced": query.arm_by is not None,
         "aim": dict(query.aim),
-        "request": dict(query.request),
+        "request": dict(sorted(request_json(query).items())),
     }
 
 

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from sqlalchemy import RowMapping, and_, func, select
@@ -27,14 +27,23 @@ from ragbandit.router.reporting.reading import (
     in_sample,
 )
 from ragbandit.router.storage.access.shared_secrets import drawn_for
-from ragbandit.router.storage.decisions.chains import PREVIOUS
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
+from ragbandit.router.storage.rows.conversion import edge_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value, own_cost
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
+from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.shared.types import AppliedRules, ArmName, DecisionId, LackingArms, Query, RequestFacts
+from ragbandit.shared.types import (
+    AppliedRules,
+    ArmName,
+    Continues,
+    DecisionId,
+    LackingArms,
+    Query,
+    Sent,
+    continues_of,
+    sent_of,
+)
 
 #: reasons why a question cannot be asked again; the first takes the other arm's name
 NOT_OFFERED: Final = "{} was not on offer: rules of the tenant or of the request"
@@ -42,8 +51,6 @@ NO_TEXT: Final = "its text was erased or not stored"
 NOT_STORED: Final = "tools, images, a format or earlier turns that are not stored"
 A_TASK: Final = "a task, which a single question cannot repeat"
 NOT_HERE: Final = "cannot be run here"
-#: facts of a request that cannot be repeated from the stored texts, see `RequestFacts`
-_NOT_REPEATABLE: Final = ("needs", "optional_needs", "clipped", "quoted", TOOL_TURN, PREVIOUS)
 _PAGE: Final = 2000
 #: effective number of answers from which their weights are used, and number from which the length counts
 _EFFECTIVE: Final = 10.0
@@ -146,13 +153,14 @@ def read_paired_questions(
                 asker, has_raised = asker_of(row), is_raised(facts.budget_factor)
                 asked[asker] += 1
                 raised[asker] += has_raised
-                edge = cast(RequestFacts, object_at(object_or_empty(row["request"]), "edge"))
+                edge = edge_of(row["request"])
+                sent, continues = sent_of(edge), continues_of(edge)
                 obstacle = NOT_OFFERED.format(against) if against not in offered else None
-                obstacle = obstacle or _obstacle(row, facts=facts, edge=edge, arms=arms)
+                obstacle = obstacle or _obstacle(row, facts=facts, sent=sent, continues=continues, arms=arms)
                 paid.add(row, is_repeatable=obstacle is None)
                 if row["arm"] != against:
                     obstacle = obstacle or _forbidden(
-                        row, edge=edge, against=against, rules=scope.rules, by_model=by_model
+                        row, sent=sent, against=against, rules=scope.rules, by_model=by_model
                     )
                     question = _question(row, reward=reward, secret=secret, obstacle=obstacle)
                     differing.append((question, asker if has_raised else None))
@@ -235,9 +243,7 @@ def _came_later(row: RowMapping, *, arm: str) -> bool:
     return (rules is None or arm in rules.arms) and (lacking is None or arm not in lacking.needs)
 
 
-def _forbidden(
-    row: RowMapping, *, edge: RequestFacts, against: str, rules: RuleBook | None, by_model: bool
-) -> str | None:
+def _forbidden(row: RowMapping, *, sent: Sent, against: str, rules: RuleBook | None, by_model: bool) -> str | None:
     """Why the rules of now do not let both arms answer the question again, or the judge read it; None if they do."""
     if not rules:
         return None
@@ -246,7 +252,7 @@ def _forbidden(
         tenant=row["tenant"],
         api_key=row["api_key"],
         context=object_or_empty(row["context"]),
-        request=edge,
+        sent=sent,
     )
     for arm in (against, row["arm"]):
         if not rules.permits(query, arm=arm):
@@ -254,11 +260,13 @@ def _forbidden(
     return None if not by_model or rules.lets_read(query, model="judge") else "the rules do not let the judge read it"
 
 
-def _obstacle(row: RowMapping, *, facts: QueriedFacts, edge: RequestFacts, arms: Collection[str] | None) -> str | None:
+def _obstacle(
+    row: RowMapping, *, facts: QueriedFacts, sent: Sent, continues: Continues, arms: Collection[str] | None
+) -> str | None:
     """Why the question cannot be asked again, if the other arm was on offer; None if it can be."""
     if not row["length"]:
         return NO_TEXT
-    if any(edge.get(name) for name in _NOT_REPEATABLE):
+    if sent.needs or sent.optional_needs or sent.clipped or continues.loop or continues.previous or continues.quoted:
         return NOT_STORED
     if facts.task_until is not None:
         return A_TASK

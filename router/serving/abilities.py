@@ -10,7 +10,7 @@ features, or no question at its end.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
@@ -18,16 +18,12 @@ from ragbandit.shared.dialects.registry import NATIVE_NEEDS, conversation_parame
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
 from ragbandit.shared.model_servers.refusals import too_long_in_words
-from ragbandit.shared.types import NO_CONVERSATION, ArmName, Json, Query, RequestFacts
+from ragbandit.shared.types import NO_CONVERSATION, ArmName, Json, Query
 
-#: keys of a query's `request`: its needs, its optional needs, and an estimate of the prompt's tokens
-NEEDS: Final = "needs"
-OPTIONAL: Final = "optional_needs"
-TOKENS: Final = "tokens"
 _CONTEXT: Final = "context"
 #: need of chats that only a model can read; every arm that passes chats on has this ability
 CHAT: Final = "chat"
-#: keys of a query's `request`: the lowest and the highest effort that the caller allows
+#: fields of a request, and of `Sent`: the lowest and the highest effort that the caller allows
 BOUNDS: Final = ("effort_min", "effort_max")
 #: name of the need for an allowed effort; an arm with the effort "low" has the ability "effort:low"
 _EFFORT: Final = "effort"
@@ -80,11 +76,9 @@ def lacks_of(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
     """Arm that may not answer this query -> its unmet needs. Optional needs count if any arm meets all needs."""
-    request = query.request
-    needs = _names(query, NEEDS) if NEEDS in request else set()
-    optional = _names(query, OPTIONAL) if OPTIONAL in request else set()
-    tokens = query.request.get(TOKENS)
-    size, forbidden = tokens if query.conversation.fields and isinstance(tokens, int) else 0, _forbidden_efforts(query)
+    needs, optional = set(query.sent.needs), set(query.sent.optional_needs)
+    size = query.sent.tokens or 0 if query.conversation.fields else 0
+    forbidden = _forbidden_efforts(query)
     if not (needs or optional or passing):
         return {}
     for required in (needs | optional, needs):
@@ -103,10 +97,9 @@ def lacks_of(
 
 def _forbidden_efforts(query: Query) -> set[str]:
     """The abilities of arms whose effort the request does not allow. Raises InvalidInput for an unknown bound."""
-    sent, request = sent_effort(query.conversation.fields), query.request
-    if sent is None and BOUNDS[0] not in request and BOUNDS[1] not in request:
+    sent, bounds = sent_effort(query.conversation.fields), [getattr(query.sent, name) for name in BOUNDS]
+    if sent is None and bounds == [None, None]:
         return set()
-    bounds = [request.get(name) for name in BOUNDS]
     for name, bound in zip(BOUNDS, bounds, strict=True):
         if bound is not None and bound not in EFFORTS:
             remedy = f"send one of {', '.join(EFFORTS)}"
@@ -116,17 +109,11 @@ def _forbidden_efforts(query: Query) -> set[str]:
     return {f"{_EFFORT}:{one}" for one in EFFORTS if one not in names[low : high + 1] or sent not in (None, one)}
 
 
-def _names(query: Query, key: str) -> set[str]:
-    values = query.request.get(key)
-    return set(map(str, values)) if isinstance(values, list) else set()
-
-
 def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]) -> UnmetNeed:
     """The error for a request that no arm can answer."""
     windows = [passing[arm][1] or 0 for arm, lacks in lacking.items() if lacks == [_CONTEXT]]
     if windows:
-        tokens: Any = query.request.get(TOKENS)
-        message = too_long_in_words(tokens=tokens, most=max(windows))
+        message = too_long_in_words(tokens=query.sent.tokens, most=max(windows))
         remedy = (
             "shorten the conversation, name another model, or configure an arm whose generator has more context_tokens"
         )
@@ -134,32 +121,30 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
     unmet = sorted({need for lacks in lacking.values() for need in lacks})
     needs, field = ", ".join(unmet), "messages"
     for need in unmet:
-        sent = {**query.request, **query.conversation.fields}
+        sent = {**{name: getattr(query.sent, name) for name in BOUNDS}, **query.conversation.fields}
         field = next((name for name in _PARAMETERS.get(need, ()) if sent.get(name)), field)
     able = "; ".join(_in_words(arm, ability=passing.get(arm)) for arm in lacking)
     message = f"no arm can answer this request: it needs {needs}"
-    message += f", for some {query.request.get(TOKENS)} tokens" if _CONTEXT in needs else ""
+    message += f", for some {query.sent.tokens} tokens" if _CONTEXT in needs else ""
     remedy = "leave that out, name another model, or configure an arm of the class model whose generator.supports"
     return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy}, effort or context_tokens have it")
 
 
 def as_text(query: Query) -> Query:
-    """The query of a chat for an arm that reads only the question; `request.ignored` lists the unused parameters."""
+    """The query of a chat for an arm that reads only the question; `Sent.ignored` lists the unused parameters."""
     sent = {name for name, value in query.conversation.fields.items() if value is not None} - _USED
     if sent:
         sent -= conversation_parameters(query.conversation)
-    ignored = short_names(_names(query, "ignored") | sent)
-    request: RequestFacts = {**query.request}
-    request.pop(OPTIONAL, None)
-    if ignored:
-        request["ignored"] = ignored
-    return replace(query, conversation=NO_CONVERSATION, request=request)
+    ignored = short_names({*query.sent.ignored, *sent})
+    return replace(
+        query, conversation=NO_CONVERSATION, sent=replace(query.sent, optional_needs=(), ignored=tuple(ignored))
+    )
 
 
-def short_names(names: Collection[str]) -> list[Json]:
+def short_names(names: Collection[str]) -> list[str]:
     """Names of a request to store, sorted. Names that are long or not plain become "other"."""
     short = sorted({name if SHORT_NAME.fullmatch(name) else "other" for name in names})
-    return list[Json](short[:_MOST_IGNORED])
+    return short[:_MOST_IGNORED]
 
 
 def _in_words(arm: str, *, ability: Ability | None) -> str:

@@ -21,9 +21,8 @@ from ragbandit.router.config.sections import ConversationSettings, GeneratorSett
 from ragbandit.router.serving.asked_model import AskedModel, event_loop
 from ragbandit.router.serving.checks.questions import check_message, check_type, checked_text
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query, RequestFacts
+from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query, Sent
 
 _GAP: Final = " [...] "
 
@@ -32,7 +31,7 @@ def with_chat(query: Query | None, messages: Sequence[Message], *, settings: Con
     """Returns the query, or a new one, with the question and the history of a chat. messages: oldest first.
 
     The question is the last message that is neither blank nor a system message. Raises InvalidInput unless a user wrote
-    it. `text` is the question, and so is `asked` if a user or an assistant spoke before. `request.history` counts
+    it. `text` is the question, and so is `asked` if a user or an assistant spoke before. `Sent.history` counts
     messages that were left out or shortened: {"left_out": 12, "shortened": 1}.
     """
     check_type(messages, list | tuple, field="messages", wanted="a list of messages")
@@ -49,9 +48,9 @@ def with_chat(query: Query | None, messages: Sequence[Message], *, settings: Con
     history, counts = _trimmed(system, turns, settings=settings)
     asked = question if history and history[-1].role != "system" else None
     if query is None:
-        return Query(text=question, asked=asked, messages=history, request={"history": counts} if counts else {})
-    request: RequestFacts = {**query.request, "history": counts} if counts else query.request
-    return replace(query, text=question, asked=asked, messages=history, request=request)
+        return Query(text=question, asked=asked, messages=history, sent=Sent(history=counts))
+    sent = replace(query.sent, history=counts) if counts else query.sent
+    return replace(query, text=question, asked=asked, messages=history, sent=sent)
 
 
 def _trimmed(
@@ -150,7 +149,7 @@ class Rewriter:
     async def rewrite(self, query: Query) -> Query:
         """Returns the query with a question that needs no context, or unchanged if the rewrite failed. Never raises.
 
-        `request.rewrite` has the facts of `AskedModel.ask`, and {"repeated": true} for a repeated request.
+        `Sent.rewrite` has the facts of `AskedModel.ask`, and {"repeated": true} for a repeated request.
         """
         text, facts = None, dict[str, Json](by=self.model)
         before = await self._rewritten_before(query)
@@ -165,7 +164,7 @@ class Rewriter:
                 facts |= {"failed": failed} if failed else {}
         if before is None:
             self.results[str(facts.get("failed") or ("unchanged" if text == query.text else "rewritten"))] += 1
-        return replace(query, text=text or query.text, request={**query.request, "rewrite": facts})
+        return replace(query, text=text or query.text, sent=replace(query.sent, rewrite=facts))
 
     async def _rewritten_before(self, query: Query) -> str | None:
         """The question of the stored decision with this id; None if there is none, and in stores without texts."""
@@ -215,7 +214,7 @@ class ConversationQueries:
     def rewritten(self, query: Query) -> "Query | Future[Query]":
         """The query of a chat; its Future if a model rewrites the question."""
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
-        is_later = query.asked is not None and TOOL_TURN not in query.request
+        is_later = query.asked is not None and query.continues.loop is None
         if self.rewriter is not None and is_later and self._rules.lets_read(query, model="rewrite"):
             return asyncio.run_coroutine_threadsafe(self.rewriter.rewrite(query), event_loop())
         return query

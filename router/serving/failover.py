@@ -11,7 +11,7 @@ answer queue, so a crash loses nothing.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.settings import DEFAULT, BudgetSettings
@@ -19,18 +19,17 @@ from ragbandit.router.policies.draw import certain_decision, seed_of
 from ragbandit.router.serving.abilities import Ability, as_text, lacks_of
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, capped, new_id
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
-from ragbandit.router.storage.decisions.turns import PERMITTED, TOOL_TURN
-from ragbandit.shared.model_servers.failures import FAILOVER, UNABLE, Failure, failure_of, link_of
+from ragbandit.shared.model_servers.failures import UNABLE, Failure, failure_of
 from ragbandit.shared.types import (
     ArmName,
     Budget,
     Conversation,
     Decision,
     DecisionId,
+    FailedArm,
     Json,
     Outcome,
     PinnedArm,
-    RequestFacts,
     TaskTurn,
 )
 
@@ -54,17 +53,15 @@ def other_arms(
     conversation: what the client sent. passing: arms that pass it on, see `passing_arms`. attempts: setting
         server.failover. rules: those of now
     """
-    query, link = decision.query, link_of(decision.query.request)
+    query, failed = decision.query, decision.query.continues.failed
     by_rules = rules.permitted(query, arms=worker_arms)
-    if link:
-        if link["attempt"] > attempts:
-            return []
-        return [ArmName(arm) for arm in link["left"] if arm in by_rules]
-    is_off = attempts == 0 or query.request.get(FAILOVER) is False
+    if failed is not None:
+        return [ArmName(arm) for arm in failed.left if arm in by_rules] if failed.attempt <= attempts else []
+    is_off = attempts == 0 or not query.sent.may_fail_over
     if is_off or query.arm_by == "caller" or PinnedArm.key in decision.facts:
         return []
-    turn: Any = query.request.get(TOOL_TURN, {})
-    permitted = turn.get(PERMITTED) if query.arm_by == "calls" else query.arms
+    loop = query.continues.loop
+    permitted = loop.permitted if loop is not None and query.arm_by == "calls" else query.arms
     allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in by_rules]
     if query.conversation is not conversation:
         query = replace(query, conversation=conversation)
@@ -85,8 +82,9 @@ def may_hand_over(decision: Decision, outcome: Outcome) -> bool:
     if outcome.status != "failed" or failure is None:
         return False
     if failure.is_unable:
-        return link_of(decision.query.request).get("reason") != UNABLE
-    return failure.kind != "refused" and TOOL_TURN not in decision.query.request
+        failed = decision.query.continues.failed
+        return failed is None or failed.reason != UNABLE
+    return failure.kind != "refused" and decision.query.continues.loop is None
 
 
 def next_decision(
@@ -115,19 +113,20 @@ def next_decision(
     if not ordered:
         return None
     arm, query = ordered[0], decision.query
-    link = link_of(query.request)
-    key = DecisionId(f"{RESPONSE_PREFIX if decision.id.startswith(RESPONSE_PREFIX) else ''}{new_id()}")
-    link = {
-        "first": link.get("first", decision.id),
-        "attempt": link.get("attempt", 1) + 1,
-        "arm": decision.arm,
-        "reason": failure.reason,
-        "left": list(ordered[1:]),
-    }
-    request: RequestFacts = {**query.request, FAILOVER: link}
-    request.pop(TOOL_TURN, None)
+    before, key = (
+        query.continues.failed,
+        DecisionId(f"{RESPONSE_PREFIX if decision.id.startswith(RESPONSE_PREFIX) else ''}{new_id()}"),
+    )
+    failed = FailedArm(
+        first=decision.id if before is None else before.first,
+        attempt=2 if before is None else before.attempt + 1,
+        arm=decision.arm,
+        reason=failure.reason,
+        left=tuple(ordered[1:]),
+    )
+    continues = replace(query.continues, failed=failed, loop=None)
     query = replace(
-        query, id=key, arms=(arm,), arm_by="failover", budget=budget, request=request, conversation=conversation
+        query, id=key, arms=(arm,), arm_by="failover", budget=budget, continues=continues, conversation=conversation
     )
     query = query if arm in passing else as_text(query)
     seed = seed_of(key, secret=secret)

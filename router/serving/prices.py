@@ -1,7 +1,7 @@
 """Prices: the cost weight at which a question is decided, from its caller, aim, API key, tenant and budget."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import TenantSettings
@@ -10,11 +10,8 @@ from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.serving.checks.questions import AIMS, check_type
 from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.texts.formats import did_you_mean
-from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, Json, Query
+from ragbandit.shared.types import MAX_WEIGHT, NO_TERMS, Json, Query, Terms
 
-#: key of a query's `request`: the cost weights that the API key or tenant sets, {"cost_weight": default,
-#: "cost_weights": [least, largest], "narrowed_by": "key" or "tenant"}; each of the three is optional
-TERMS: Final = "prices"
 #: name of an aim -> name of its term in reward.cost, if the two differ
 _COST_TERMS: Final = {"seconds": "seconds_total"}
 
@@ -43,42 +40,34 @@ def check_aim(query: Query) -> None:
         raise InvalidInput(f"{value!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
-def budget_factor(query: Query) -> float:
-    factor = query.request.get(BUDGET_FACTOR)
-    return float(factor) if isinstance(factor, int | float) else 1.0
-
-
-def price_terms(scopes: Mapping[str, Json], *, tenant: TenantSettings, named: Mapping[str, float]) -> dict[str, Json]:
-    """The TERMS of an API key with these scopes and of its tenant; {} if neither sets cost weights.
+def price_terms(scopes: Mapping[str, Json], *, tenant: TenantSettings, named: Mapping[str, float]) -> Terms:
+    """The cost weights of an API key with these scopes and of its tenant.
 
     named: name of a cost weight -> its number (setting `cost_weights`)
     """
     if not scopes and tenant.cost_weight is None and tenant.cost_weights is None:
-        return {}
-    terms = {name: scopes.get(name, getattr(tenant, name)) for name in ("cost_weight", "cost_weights")}
-    if terms["cost_weights"] is not None:
-        terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
-    default, bounds = terms["cost_weight"], terms["cost_weights"]
+        return Terms()
+    given: dict[str, Any] = {name: scopes.get(name, getattr(tenant, name)) for name in ("cost_weight", "cost_weights")}
+    default, bounds = given["cost_weight"], given["cost_weights"]
     weight = named.get(default) if isinstance(default, str) else default
     if isinstance(weight, int | float) and isinstance(bounds, list) and not bounds[0] <= weight <= bounds[1]:
         # A default outside the bounds is replaced by the nearest bound, which has no name.
-        terms["cost_weight"] = min(max(weight, bounds[0]), bounds[1])
-    return {name: value for name, value in terms.items() if value is not None}
-
-
-def terms_of(query: Query) -> Mapping[str, Json]:
-    terms = query.request.get(TERMS)
-    return terms if isinstance(terms, Mapping) else {}
+        default = min(max(weight, bounds[0]), bounds[1])
+    if bounds is None:
+        return Terms(cost_weight=default)
+    return Terms(
+        cost_weight=default, cost_weights=tuple(bounds), narrowed_by="key" if "cost_weights" in scopes else "tenant"
+    )
 
 
 def _price(query: Query) -> Json:
     """The cost weight (a number or a name) that the caller sent, or else the default of API key or tenant; or None."""
-    return terms_of(query).get("cost_weight") if query.cost_weight is None else query.cost_weight
+    return query.terms.cost_weight if query.cost_weight is None else query.cost_weight
 
 
 def price_name(query: Query) -> str | None:
     """The name of the cost weight at which the query was decided; None if it has no name."""
-    if query.aim or (query.cost_weight is None and TERMS not in query.request):
+    if query.aim or (query.cost_weight is None and not query.terms.has_prices):
         return None
     price = _price(query)
     return price if isinstance(price, str) else None
@@ -99,23 +88,19 @@ def served_weight(
     is refused. frontier: turns an aim into a weight. Raises InvalidInput for a weight that the policy or the tenant
     forbids, Forbidden if the API key forbids it.
     """
-    if (
-        query.cost_weight is None
-        and not query.aim
-        and TERMS not in query.request
-        and BUDGET_FACTOR not in query.request
-    ):
+    terms = query.terms
+    if query.cost_weight is None and not query.aim and terms == NO_TERMS:
         return None  # as nearly always
-    terms, factor = terms_of(query), budget_factor(query)
+    factor = terms.budget_factor
     default, price = reward.weight, _price(query)
     if query.aim:
         aimed = _aimed_weight(query.aim, frontier=frontier, prices=reward.cost)
         price = price if aimed is None else aimed
     weight = default if price is None else _weight(price, named=named)
-    bounds = terms.get("cost_weights")
-    if isinstance(bounds, list):
+    bounds = terms.cost_weights
+    if bounds is not None:
         if query.cost_weight is not None and not bounds[0] <= weight <= bounds[1]:
-            holder, allowed = terms.get("narrowed_by"), f"from {bounds[0]:g} to {bounds[1]:g}"
+            holder, allowed = terms.narrowed_by, f"from {bounds[0]:g} to {bounds[1]:g}"
             message = f"this {holder} may have weights of cost {allowed}, not {weight:g}"
             remedy = f"send one {allowed}, or leave cost_weight out"
             raise (Forbidden if holder == "key" else InvalidInput)(message, field="cost_weight", remedy=remedy)

@@ -36,7 +36,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden, InvalidInput, NotFound, Overloaded, RagBanditError, StoreError
 from ragbandit.shared.types import (
-    NAMED_ID,
     ArmName,
     Decision,
     DecisionId,
@@ -167,7 +166,7 @@ class Router(AbstractContextManager["Router"]):
         return asyncio.run_coroutine_threadsafe(deciding, event_loop())
 
     async def _prepare_and_decide(self, question: Question, *, steps: Sequence[Step], live: LiveVersions) -> Decision:
-        named = question.query.id if question.query.request.get(NAMED_ID) else None
+        named = question.query.id if question.query.sent.named_id else None
         if named is None or not await asyncio.to_thread(self.store.decisions_by_id, [DecisionId(named)]):
             for step in steps:
                 await step.prepare(question, live=live)

@@ -17,11 +17,11 @@ from sqlalchemy import ColumnElement, RowMapping, Select, Table, and_, bindparam
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.turn_sums import forget_sums, spending_rows
 from ragbandit.router.storage.begun_pairs import forget_pairs
-from ragbandit.router.storage.decisions.chains import LINKS, followers
+from ragbandit.router.storage.decisions.chains import followers
 from ragbandit.router.storage.jobs.answers import erase_chats
 from ragbandit.router.storage.jobs.claims import ScoreKind, drop_jobs
 from ragbandit.router.storage.paired_answers import erase_answers
-from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_messages
+from ragbandit.router.storage.rows.conversion import Row, arms_value, canonical, erased_feedback, without_words
 from ragbandit.router.storage.rows.outcome_rows import erased_reason
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.rows.waiting import take_out
@@ -33,7 +33,7 @@ from ragbandit.router.storage.sql.database import Database, overwrite_freed
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, waiting
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ERASED, IMPORTED, PICK, Json, facts_without_texts
+from ragbandit.shared.types import ERASED, IMPORTED, Json, facts_without_texts
 
 #: decisions per transaction
 BATCH: Final = 500
@@ -205,8 +205,9 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     if IMPORTED in facts:
         kept[IMPORTED] = facts[IMPORTED]
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(kept), "session": None}
-    blank |= QueriedFacts.of_row(row)._asdict()  # the JSON of a row without these columns loses facts now
-    blank["request"] = without_messages(row["request"], keep=(*LINKS, PICK))
+    queried = QueriedFacts.of_row(row)
+    blank |= queried._asdict()  # the JSON of a row without these columns loses facts now
+    blank["request"] = without_words(row["request"], arm_by=queried.arm_by, is_erased=True)
     blank["fault"] = None if row["fault"] is None else ERASED
     if features:
         blank["features"] = None

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypedDict, Unpack
 
 import uuid_utils
 
-from ragbandit.shared.types import Json
+from ragbandit.shared.types import Sent
 
 Attribute = str | bool | int | float | Sequence[str]
 SpanKind = Literal["internal", "server", "client"]
@@ -68,22 +68,20 @@ _NO_BLOCK: Final = nullcontext(_NO_SPAN)
 OFF: Final = Tracing()
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-REQUEST_ID: Final = "request_id"
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-def carrier_of(request: Mapping[str, Json]) -> dict[str, str]:
+def carrier_of(sent: Sent) -> dict[str, str]:
     """W3C headers stored with a decision; {} without a trace."""
-    headers = {name: request.get(name) for name in (TRACEPARENT, TRACESTATE)}
-    return {name: value for name, value in headers.items() if isinstance(value, str)}
+    headers = {TRACEPARENT: sent.traceparent, TRACESTATE: sent.tracestate}
+    return {name: value for name, value in headers.items() if value is not None}
 
 
-def trace_id_of(request: Mapping[str, Json]) -> str | None:
-    """Trace id of a decision, 32 hex digits; None without a trace."""
-    parent = request.get(TRACEPARENT)
-    matched = _TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
+def trace_id_of(traceparent: str | None) -> str | None:
+    """Trace id in the header traceparent, 32 hex digits; None without a trace."""
+    matched = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
     return matched[1] if matched else None
 
 

@@ -13,7 +13,6 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.serving.failover import FAILOVER
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.rows.conversion import decision_value
@@ -227,6 +226,6 @@ def assert_arms(rows):
     arms = defaultdict(set)
     for key, row in rows.items():
         request = json.loads(row["request"] or "{}").get("edge", {})
-        if row["turn_of"] is None or FAILOVER in request or MovedTurn.of(decision_value(row).facts) is not None:
+        if row["turn_of"] is None or "failover" in request or MovedTurn.of(decision_value(row).facts) is not None:
             arms[row["turn_of"] or key].add(row["arm"])
     assert [key for key, row in rows.items() if row["arm"] not in arms[row["turn_of"] or key]] == []

@@ -15,7 +15,7 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash, canonical
+from ragbandit.router.storage.rows.conversion import body_hash, canonical
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
 from ragbandit.shared.texts.text_forms import is_blank
@@ -202,7 +202,7 @@ def _own_outcome(record: DecisionRecord, *, arm: ArmName, present: Mapping[str, 
     outcome = record.outcome
     if outcome is None or arm != record.decision.arm or outcome.run_by != "worker":
         return None
-    if outcome.stop_reason in NOT_ITS_FAULT or calls_of(outcome) or CHAT_HASH in record.decision.query.request:
+    if outcome.stop_reason in NOT_ITS_FAULT or calls_of(outcome) or record.decision.query.continues.chat is not None:
         return None
     made_by = {name: value for name, value in outcome.made_by.items() if name not in (FAILURE, SUCCESSOR)}
     return outcome if canonical(made_by) == canonical(dict(present)) else None

@@ -18,13 +18,11 @@ from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.access.turn_sums import spending_row, turn_spenders
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry.logs import log_fields
 from ragbandit.router.telemetry.routines import insist
-from ragbandit.router.telemetry.tracing import REQUEST_ID, trace_id_of
+from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
-from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import ABANDONED, CANCELLED, DIED, NOT_PERMITTED, ArmName, Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.strategies.arms.basic import Model
@@ -101,8 +99,8 @@ class AnswerJob:
 
     def log_fields(self) -> contextlib.AbstractContextManager[None]:
         """A block in which all log lines contain the ids of the request, the decision and the trace."""
-        request, trace = self.decision.query.request.get(REQUEST_ID), trace_id_of(self.decision.query.request)
-        return log_fields(request=request if isinstance(request, str) else None, decision=self.decision.id, trace=trace)
+        sent = self.decision.query.sent
+        return log_fields(request=sent.request_id, decision=self.decision.id, trace=trace_id_of(sent.traceparent))
 
     def outcome_without_run(self) -> Outcome | None:
         """The outcome of a decision that was cancelled, that the rules of now forbid, or that was tried too often; None
@@ -167,7 +165,7 @@ class AnswerJob:
             reader=reader,
             source_chars=context.settings.log.source_chars,
             spans=ArmSpans(tracing) if tracing.enabled else NO_SPANS,
-            has_successor=bool(self._others) and TOOL_TURN not in decision.query.request,
+            has_successor=bool(self._others) and decision.query.continues.loop is None,
             account=self.account,
         )
         if tracing.enabled:
@@ -253,8 +251,9 @@ class AnswerJob:
     def next_run(self, successor: Decision) -> ActiveRun | None:
         """Claim the decision that takes over, and return its run; None if another process should run it."""
         context = self.context
-        extra = self.log_extra | {"action": "failover", "next": successor.arm}
-        extra["reason"] = str(link_of(successor.query.request)["reason"])
+        failed = successor.query.continues.failed
+        assert failed is not None
+        extra = self.log_extra | {"action": "failover", "next": successor.arm, "reason": failed.reason}
         log.warning("an arm failed before its first content; another one answers in its place", extra=extra)
         is_here = successor.arm in context.arms and not context.ending.is_set()
         claimed = context.queue.claim(only=successor.id) if is_here else None

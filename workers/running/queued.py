@@ -5,8 +5,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from ragbandit.router.queue.stream_writer import AnswerWriter
-from ragbandit.shared.model_servers.failures import link_of
-from ragbandit.shared.types import Decision, Outcome
+from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopEnded
@@ -62,7 +61,8 @@ class _RemoteCallers:
         streams, decision = self._streams, job.decision
         if streams is None:
             return None
-        first = link_of(decision.query.request).get("first")  # the reader waits for the first decision of the chain
+        failed = decision.query.continues.failed  # the reader waits for the first decision of the chain
+        first = None if failed is None else DecisionId(failed.first)
         opened = partial(streams.open, first or decision.id, linked=decision.id if first else None)
         return await job.context.in_thread(opened)
 

@@ -18,7 +18,7 @@ async def traced_run(
     """Await the run within a span, and return its outcome. attempt: from 1. The first run is a child of the decision's
     span. Later runs begin a new trace with a link to the decision, because the caller's trace may be over.
     """
-    carrier = carrier_of(decision.query.request)
+    carrier = carrier_of(decision.query.sent)
     attributes: dict[str, Attribute | None] = {
         names.OPERATION: "invoke_workflow",
         names.WORKFLOW: decision.arm,

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Request
@@ -21,9 +22,8 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import CHAT, TEXTS
-from ragbandit.router.serving.abilities import NEEDS, TOKENS
 from ragbandit.router.serving.checks.questions import checked_session, checked_text
-from ragbandit.shared.types import Conversation, Decision, Json, Outcome
+from ragbandit.shared.types import Conversation, Decision, Json, Outcome, Sent
 from ragbandit.shared.types.encodings import Encoding
 
 endpoints = Endpoints("Anthropic", errors=ERRORS, any_parameter=True)
@@ -71,10 +71,9 @@ class Messages:
         sent, foreign = chat_of(fields, joined=True)
         others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
         chat = read_chat(sent, passed=passed, others=others)
-        needs: Any = chat.facts[NEEDS]
         user = self._user(body)
-        facts: dict[str, Json] = {"surface": "anthropic", "user": body.safety_identifier or user}
-        facts[NEEDS] = needs + [NEED] * bool(foreign)
+        if foreign:
+            chat = replace(chat, read=replace(chat.read, needs=(*chat.read.needs, NEED)))
         headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
         read = {"metadata": fields.get("metadata"), "max_tokens": chat.sent.get("max_tokens")}  # a whole number
         fields = {name: value for name, value in fields.items() if name not in read}
@@ -87,13 +86,13 @@ class Messages:
             conversation=conversation,
             decision_id=id_in_header(key),
             session=session_of(user or ""),
-            facts=facts,
+            sent=Sent(surface="anthropic", user=body.safety_identifier or user),
         )
 
     @reads_body
     def tokens(self, _request: Request, body: MessagesBody) -> Json:
         """Estimated tokens of a request. Raises InvalidInput."""
-        return read_chat(chat_of(body.fields()[0], joined=True)[0], passed=True).facts[TOKENS]
+        return read_chat(chat_of(body.fields()[0], joined=True)[0], passed=True).read.tokens
 
     def _user(self, body: MessagesBody) -> str | None:
         """The user that a request names; None if it names none. Raises InvalidInput."""

@@ -40,7 +40,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_ur
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, dollars_of, tokens_of
 from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import Query, facts_of
+from ragbandit.shared.types import Query, Sent
 
 log = logging.getLogger("ragbandit.api")
 
@@ -175,8 +175,8 @@ async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response
 def _permitted(request: Request, *, tenant: str) -> Query:
     """The texts as a query without them. Raises Forbidden if a rule lets no server of embeddings read them."""
     router, headers = router_of(request), headers_of(request)
-    entries = facts_of({"surface": "openai", "agent": headers.agent})
-    query = Query(text="", tenant=tenant, api_key=caller_of(request).key, context=headers.context, request=entries)
+    sent = Sent(surface="openai", agent=headers.agent)
+    query = Query(text="", tenant=tenant, api_key=caller_of(request).key, context=headers.context, sent=sent)
     permission = router.service.step(Rules).book.permission(query)
     if permission.models is not None and "embeddings" not in permission.models:
         names = ", ".join(permission.names)

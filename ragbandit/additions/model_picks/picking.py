@@ -1,6 +1,6 @@
 """A language model's pick of an arm, from the arms' descriptions: the request, and the reading of the reply.
 
-The service asks before the draw and stores the pick in `Query.request`, under PICK; `evaluate` asks once per question.
+The service asks before the draw and stores the pick in `Sent.pick`; `evaluate` asks once per question.
 """
 
 import json

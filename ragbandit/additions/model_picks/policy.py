@@ -18,7 +18,7 @@ from ragbandit.router.policies.base import (
     PolicyParams,
     read_params,
 )
-from ragbandit.shared.types import PICK, ArmName, Features, Json, ModelPick, Query
+from ragbandit.shared.types import ArmName, Features, Json, ModelPick, Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class Llm(PerQuestionPolicy):
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
         """With the fallback, the fact `no_pick` has the reason: `not_asked`, `not_offered`, or that of the pick."""
         del features
-        pick = ModelPick.read(query.request[PICK]) if PICK in query.request else None
+        pick = ModelPick.read(query.sent.pick) if query.sent.pick else None
         pick = pick or ModelPick(failed="not_asked")
         picked, facts = pick.arm, dict[str, Json]()
         if picked not in arms:

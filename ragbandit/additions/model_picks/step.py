@@ -1,6 +1,6 @@
 """Picks: a language model is asked for the arm before the draw, if the policy that decides, or one in shadow, needs it.
 
-The pick is stored in `Query.request`, under PICK, with the model, its tokens and dollars, or the reason of a failure:
+The pick is stored in `Sent.pick`, with the model, its tokens and dollars, or the reason of a failure:
 `no_arm` or `several_arms` (the reply names none, or several), `too_long` (it was cut off), or one of `AskedModel`.
 """
 
@@ -16,9 +16,8 @@ from ragbandit.router.serving.asked_model import AskedModel
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import PICK, Decision, ModelPick
+from ragbandit.shared.types import Decision, ModelPick
 
 #: picks that may wait for others of the same model, within their time limit
 MOST_WAITING: Final = 1024
@@ -51,8 +50,8 @@ class Picks(Step):
         if not live.candidates and "pick" not in self._served.policy.needs:
             return None
         query = question.query
-        is_drawn = len(question.allowed) > 1 and query.arm_by is None and TOOL_TURN not in query.request
-        if not is_drawn or PICK in query.request or live.control.killed == "arm":
+        is_drawn = len(question.allowed) > 1 and query.arm_by is None and query.continues.loop is None
+        if not is_drawn or query.sent.pick or live.control.killed == "arm":
             return None
         shadows = live.candidates if live.asks else ()
         for served in (self._served, *(candidate.served for candidate in shadows)):
@@ -72,7 +71,7 @@ class Picks(Step):
         if reply is not None:
             facts |= {"failed": "too_long"} if reply.finish == "length" else parsed_pick(reply.text, arms=arms)
         self.results[str(facts.get("failed", "picked"))] += 1
-        question.query = replace(query, request={**query.request, PICK: facts})
+        question.query = replace(query, sent=replace(query.sent, pick=facts))
 
     def counters(self) -> Iterator[tuple[str, str, Mapping[str, int]]]:
         if self.results:
@@ -99,7 +98,7 @@ class Picks(Step):
     def after(self, batch: Batch) -> None:
         """Store the picks among the facts, also for versions in shadow and for exported logs."""
         for question in batch.questions:
-            pick = ModelPick.read(question.query.request[PICK]) if PICK in question.query.request else None
+            pick = ModelPick.read(question.query.sent.pick) if question.query.sent.pick else None
             if pick is not None and question.is_drawn:
                 question.add(pick)
 

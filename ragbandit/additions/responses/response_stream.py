@@ -38,7 +38,7 @@ class ResponseStream:
             return [PING]
         if isinstance(event, StatusNote):
             return []
-        if self.decision.query.request.get(responses.COMPACTS):  # its one item needs the whole text
+        if self.decision.query.sent.others.get(responses.COMPACTS):  # its one item needs the whole text
             return self._created()
         if isinstance(event, TextPiece):
             return self._text_delta("output_text", event.text)
@@ -97,7 +97,7 @@ class ResponseStream:
     def _call_delta(self, call: Mapping[str, Any]) -> list[bytes]:
         kind = "custom" if isinstance(call.get("custom"), Mapping) else "function"
         name, body, place = CALL_TEXTS[kind], call.get(kind) or {}, int(call.get("index", 0))
-        if body.get("name") and called_as(self.decision.query.request, str(body["name"]))[0] is not None:
+        if body.get("name") and called_as(self.decision.query.sent.others, str(body["name"]))[0] is not None:
             self._whole_calls.add(place)
         if place in self._whole_calls:
             return []

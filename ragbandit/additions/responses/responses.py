@@ -72,9 +72,9 @@ class ResponseReply(TypedDict):
     """The decision behind the answer; missing before there is an outcome."""
 
 
-#: key of a query's `request`: True if the answer is a summary in place of the conversation's turns
+#: key in `Sent.others`: True if the answer is a summary in place of the conversation's turns
 COMPACTS: Final = "compacts"
-#: key of a query's `request`: sent parameters that the response repeats
+#: key in `Sent.others`: sent parameters that the response repeats
 SENT: Final = "sent"
 #: parameter that a response repeats -> value if the request does not have it
 _REPEATED: Final[dict[str, Any]] = {
@@ -126,7 +126,8 @@ def response(
     """
     fault = None if outcome is None else errors.fault_of(decision, outcome)
     error = error if fault is None else errors.error_in_reply(fault)
-    status, request = _status(outcome, failed=error is not None), decision.query.request
+    status, query = _status(outcome, failed=error is not None), decision.query
+    notes = query.sent.others
     reason = None if outcome is None else _INCOMPLETE.get(replies.finish_of(outcome))
     system = [message.text for message in decision.query.messages if message.role == "system"]
     reply: dict[str, Any] = {
@@ -138,15 +139,15 @@ def response(
         "incomplete_details": {"reason": reason} if status == "incomplete" else None,
         "error": None if error is None else {"code": error["code"], "message": error["message"]},
         "model": replies.answering_model(decision),
-        "previous_response_id": request.get("previous_response_id"),
-        "instructions": next(iter(system), None) if request.get("instructions") else None,
+        "previous_response_id": query.continues.previous,
+        "instructions": next(iter(system), None) if notes.get("instructions") else None,
         "output": [],
         "usage": None,
-        "metadata": request.get("metadata") or {},
-        "store": request.get("store") is not False,
-        "safety_identifier": request.get("user"),
+        "metadata": query.sent.metadata,
+        "store": notes.get("store") is not False,
+        "safety_identifier": query.sent.user,
     }
-    sent: Any = request.get(SENT) or {}
+    sent: Any = notes.get(SENT) or {}
     for name, default in _REPEATED.items():
         reply[name] = sent.get(name, reply.get(name, default))
     reply["text"] = _REPEATED["text"] | {name: part for name, part in reply["text"].items() if part is not None}
@@ -162,7 +163,7 @@ def response(
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     passed = replies.message_of(outcome)
-    if decision.query.request.get(COMPACTS) and outcome.answer and replies.finish_of(outcome) not in _INCOMPLETE:
+    if decision.query.sent.others.get(COMPACTS) and outcome.answer and replies.finish_of(outcome) not in _INCOMPLETE:
         key = f"cmp_{_item_key(decision)}_0"
         return [{"type": COMPACTIONS[0], "id": key, "encrypted_content": f"{SUMMARY}{outcome.answer}"}]
     called = enumerate(passed.get("tool_calls", ()))
@@ -214,7 +215,7 @@ _CALL_IDS: Final = {
 def call_item(decision: Decision, call: Mapping[str, Any], *, place: int, status: str) -> dict[str, Any]:
     """The item of a tool call. call: in the form of chat completions. place: index among the calls of the answer."""
     custom, function = call.get("custom"), call.get("function") or {}
-    own_kind, names = called_as(decision.query.request, str((custom or function).get("name")))
+    own_kind, names = called_as(decision.query.sent.others, str((custom or function).get("name")))
     arguments = function.get("arguments") or ""
     own = None if own_kind is None else CLIENT_TOOLS[own_kind].item_fields(arguments)
     if isinstance(custom, Mapping):
@@ -344,10 +345,9 @@ class ResponseBody(OpenAIBody):
     """Only null is supported: the service has no prompt templates."""
 
     @property
-    def facts(self) -> dict[str, Json]:
+    def notes(self) -> dict[str, Json]:
+        """Entries of `Sent.others`."""
         return {
-            "surface": "responses",
-            "previous_response_id": self.previous_response_id,
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
             SENT: storable_value(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"),

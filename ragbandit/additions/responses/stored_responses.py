@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar, Final, cast
 
 from fastapi import Request
@@ -27,30 +28,31 @@ from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.serving.abilities import ContextExceeded, short_names
 from ragbandit.router.serving.checks.questions import ID_PATTERN, RESPONSE_PREFIX, new_id
-from ragbandit.router.storage.decisions.chains import CHAIN, MOST_LINKS, PREVIOUS, QUOTED
+from ragbandit.router.storage.decisions.chains import MOST_LINKS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
-from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
+from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.model_servers.failures import successor_of
-from ragbandit.shared.types import MAX_TEXT, NAMED_ID, Branch, Conversation, Decision, DecisionId, Json, Outcome
+from ragbandit.shared.types import MAX_TEXT, Branch, Continues, Conversation, Decision, DecisionId, Json, Outcome, Sent
 
 #: what `ResponseBody.input` is
 Input = str | list[dict[str, Any]]
+_PREVIOUS: Final = "previous_response_id"
 #: largest number of references to items in a request; each is read from the store
 _MOST_REFERENCES: Final = 256
 #: largest chain that a response can continue: number of responses, and characters of JSON
 MOST_TURNS: Final = 1024
 MOST_CHARACTERS: Final = 2_097_152
-#: key of a query's `request`: messages of a response's own turn, unless the question says all. Above MOST_SAID only
+#: key in `Sent.others`: messages of a response's own turn, unless the question says all. Above MOST_SAID only
 #: their size
 SAID: Final = "said"
 #: largest size of messages that are stored under SAID, characters of JSON
 MOST_SAID: Final = 262_144
-#: key of a query's `request`: tools of the items in the input of a response and of earlier ones. Above MOST_SAID only
+#: key in `Sent.others`: tools of the items in the input of a response and of earlier ones. Above MOST_SAID only
 #: their size
 ITEM_TOOLS: Final = "item_tools"
-#: key of a query's `request`: True if the answer before, with calls, is the first message of the turn
+#: key in `Sent.others`: True if the answer before, with calls, is the first message of the turn
 REPEATS: Final = "repeats_answer"
 
 
@@ -73,7 +75,7 @@ async def response_record(
     except NotFound:
         raise missing from None
     query = record.decision.query
-    if query.request.get("store") is False or tenant not in (None, query.tenant):
+    if query.sent.others.get("store") is False or tenant not in (None, query.tenant):
         raise missing
     return record
 
@@ -109,35 +111,37 @@ class Responses:
         own_id, session = None if body.store is False else response_id, None
         before, earlier, known = list[dict[str, Any]](), None, list[dict[str, Any]]()
         instructions = int(bool(body.instructions))  # number of messages that `instructions` make
-        facts = await self._facts(request, body)
+        notes, continues = await self._notes(request, body), Continues(previous=body.previous_response_id)
         if body.previous_response_id is not None:
             decision, before = await _messages_before(request, body.previous_response_id)
             known = _known_tools(decision)
-            facts |= call_facts([*known, *sent_tools(body.sent_fields)])
-            session, conversation = decision.query.session or decision.id, decision.query.request.get(CONVERSATION)
-            facts[CHAIN] = [decision.id, *_ids_before(decision)][:MOST_LINKS]
-            if isinstance(conversation, str) and decision.query.api_key == caller_of(request).key:
+            notes |= call_facts([*known, *sent_tools(body.sent_fields)])
+            session, conversation = decision.query.session or decision.id, decision.query.continues.conversation
+            continues = replace(continues, chain=(decision.id, *decision.query.continues.chain)[:MOST_LINKS])
+            if conversation is not None and decision.query.api_key == caller_of(request).key:
                 earlier = conversation, instructions + len(before) - 1  # the stored hash excludes the answer
         sent, quoted = await _with_items(request, body.input)
-        facts[QUOTED] = list[Json](quoted)
+        continues = replace(continues, quoted=tuple(quoted))
         skip = instructions + len(before)
         fields = {**body.sent_fields, "input": sent}
-        chat, facts["ignored"] = await self._chat(request, fields, before=before, known=known, skip=skip)
+        chat, ignored = await self._chat(request, fields, before=before, known=known, skip=skip)
         messages = chat.sent["messages"]
         if len(messages) == skip:
             raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
         if before and messages[skip - 1].get("tool_calls"):
-            skip, facts[REPEATS] = skip - 1, True
+            skip, notes[REPEATS] = skip - 1, True
         if body.store is not False:
-            facts |= said_of(messages[skip:]) | _kept_tools(sent, known=known)
-        if named_id is None:
-            facts[NAMED_ID] = False
+            notes |= said_of(messages[skip:]) | _kept_tools(sent, known=known)
+        others = {name: note for name, note in notes.items() if note not in (None, [], {})}
+        named = None if named_id else False
+        facts = Sent(surface="responses", named_id=named, ignored=tuple(ignored), others=others)
         ids: dict[str, str | None] = {"decision_id": response_id, "session": session, "own_id": own_id}
-        return await self._question(request, body, chat=chat, earlier=earlier, facts=facts, **ids)
+        more: dict[str, Any] = {"earlier": earlier, "sent": facts, "continues": continues, **ids}
+        return await self._question(request, body, chat=chat, **more)
 
     @reads_body
-    def _facts(self, _request: Request, body: ResponseBody) -> dict[str, Json]:
-        return body.facts
+    def _notes(self, _request: Request, body: ResponseBody) -> dict[str, Json]:
+        return body.notes
 
     @reads_body
     def _chat(
@@ -148,7 +152,7 @@ class Responses:
         before: Sequence[dict[str, Any]],
         known: Sequence[Mapping[str, Any]],
         skip: int,
-    ) -> tuple[Chat, list[Json]]:
+    ) -> tuple[Chat, list[str]]:
         """Returns (the chat of a response, names of what it lacks). skip: number of messages before the input's."""
         sent, ignored = chat_of_items(fields, before=before, known=known)
         passed = bool(router_of(request).service.passing)
@@ -166,23 +170,19 @@ async def _messages_before(request: Request, response_id: str) -> tuple[Decision
     """
     tenant = caller_of(request).tenant or "default"
     # Even a key for all tenants must not copy the texts of one tenant into a conversation of another.
-    record = await response_record(request, response_id, field=PREVIOUS, tenant=tenant)
+    record = await response_record(request, response_id, field=_PREVIOUS, tenant=tenant)
     if record.outcome is None and record.decision.query.text:
         remedy = f"wait for it: GET /v1/responses/{response_id}"
-        raise InvalidInput("this response has no answer yet", field=PREVIOUS, remedy=remedy)
+        raise InvalidInput("this response has no answer yet", field=_PREVIOUS, remedy=remedy)
     store = router_of(request).store
     messages = await reads_of(request).run(lambda: conversation_of(store, record.decision))
     return record.decision, messages
 
 
-def _ids_before(decision: Decision) -> list[Any]:
-    return cast(list[Any], decision.query.request.get(CHAIN, []))
-
-
 def conversation_of(store: DecisionStore, last: Decision) -> list[dict[str, Any]]:
     """The messages of a chain up to its last answer, by one query for 32 responses. Raises InvalidInput."""
     turns, size = [(last, _own_messages(last))], 0
-    while ids := _ids_before(turns[-1][0]):
+    while ids := [*map(DecisionId, turns[-1][0].query.continues.chain)]:
         found = store.decisions_by_id(ids)
         for key in ids:
             decision, _ = found.get(key, (None, ""))
@@ -195,7 +195,7 @@ def conversation_of(store: DecisionStore, last: Decision) -> list[dict[str, Any]
     outcomes = store.outcomes_by_id([decision.id for decision, _ in turns])
     messages: list[dict[str, Any]] = []
     for decision, said in reversed(turns):
-        if decision.query.request.get(REPEATS) and messages:
+        if decision.query.sent.others.get(REPEATS) and messages:
             messages.pop()
         messages += said
         outcome = outcomes.get(decision.id)
@@ -205,7 +205,7 @@ def conversation_of(store: DecisionStore, last: Decision) -> list[dict[str, Any]
 
 
 def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Returns {SAID: ...} for the query's `request`; {} if the query's text is the only message."""
+    """Returns {SAID: ...} for `Sent.others`; {} if the query's text is the only message."""
     match messages:
         case [{"role": "user", "content": str(text), **more}] if not more and text.strip() and len(text) <= MAX_TEXT:
             return {}
@@ -214,7 +214,7 @@ def said_of(messages: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
 
 
 def _kept_tools(sent: Input, *, known: Sequence[dict[str, Any]]) -> dict[str, Json]:
-    """Returns {ITEM_TOOLS: ...} for the query's `request`; {} if no item has brought tools."""
+    """Returns {ITEM_TOOLS: ...} for `Sent.others`; {} if no item has brought tools."""
     new = item_tools(sent)
     tools = storable_tools([*(tool for tool in known if tool not in new), *new])
     size = len(json.dumps(tools, ensure_ascii=False))
@@ -224,20 +224,20 @@ def _kept_tools(sent: Input, *, known: Sequence[dict[str, Any]]) -> dict[str, Js
 
 def _known_tools(decision: Decision) -> list[dict[str, Any]]:
     """The tools that items of a chain have brought. Raises InvalidInput if they are not stored."""
-    kept = decision.query.request.get(ITEM_TOOLS)
+    kept = decision.query.sent.others.get(ITEM_TOOLS)
     if isinstance(kept, int):
         raise _lost(f"the tools in items of {decision.id} have {kept} characters, and {MOST_SAID} are kept")
     return cast(list[dict[str, Any]], kept) if isinstance(kept, list) else []
 
 
 def _lost(message: str) -> InvalidInput:
-    return InvalidInput(message, field=PREVIOUS, remedy="send the whole conversation as input")
+    return InvalidInput(message, field=_PREVIOUS, remedy="send the whole conversation as input")
 
 
 def _own_messages(decision: Decision) -> list[dict[str, Any]]:
     """The messages of a response's own turn. Raises InvalidInput if they are not stored."""
     query = decision.query
-    question, stored = query.asked or query.text, query.request.get(SAID)
+    question, stored = query.asked or query.text, query.sent.others.get(SAID)
     if not question:
         raise _lost(f"the texts of the response {decision.id} were erased, or never stored (log.text)")
     if isinstance(stored, int):
@@ -255,7 +255,7 @@ def _answer(store: DecisionStore, outcome: Outcome) -> list[dict[str, Any]]:
     if calls and turns:  # the outcome has the answer of the last turn; the message with the calls is in the first one
         key, text = DecisionId(turns[0].partition(":")[0]), None
         turn, _ = store.decisions_by_id([key]).get(key, (None, ""))
-        if isinstance(turn, Decision) and turn.query.request.get(REPEATS) and turn.query.text:
+        if isinstance(turn, Decision) and turn.query.sent.others.get(REPEATS) and turn.query.text:
             return _own_messages(turn)[:1]
     if not text and not calls:
         return []

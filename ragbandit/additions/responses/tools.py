@@ -21,7 +21,7 @@ SEARCH_OUTPUT: Final = "tool_search_output"
 TOOL_ITEMS: Final = ("additional_tools", SEARCH_OUTPUT)
 #: namespace that Codex gives its own tools: they have no prefix, and their calls no namespace
 _NO_SPACE: Final = "functions"
-#: keys of a query's `request`: namespaces of the tools; name of a tool -> type of the item of its call, for tools of a
+#: keys in `Sent.others`: namespaces of the tools; name of a tool -> type of the item of its call, for tools of a
 #: type of their own, or _PLAIN for a tool without a namespace whose name begins as one
 NAMESPACES: Final = "namespaces"
 CALL_TYPES: Final = "call_types"
@@ -218,7 +218,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
 
 
 def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Entries of a query's `request`, by which `called_as` finds what a call is called."""
+    """Entries of `Sent.others`, by which `called_as` finds what a call is called."""
     members = list(_members(tools))
     spaces = list(dict.fromkeys(str(space) for _, space in members if space and space != _NO_SPACE))
     spaces = [space for space in spaces if SHORT_NAME.fullmatch(space)]
@@ -234,11 +234,11 @@ def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
     return {NAMESPACES: list[Json](spaces), CALL_TYPES: types}
 
 
-def called_as(request: Mapping[str, Any], name: str) -> tuple[str | None, dict[str, Any]]:
+def called_as(notes: Mapping[str, Any], name: str) -> tuple[str | None, dict[str, Any]]:
     """What a tool that was called is called by the client. Returns (type of a client's tool or None for a function or
     free text, name and namespace of the tool).
     """
-    types, spaces = request.get(CALL_TYPES), request.get(NAMESPACES)
+    types, spaces = notes.get(CALL_TYPES), notes.get(NAMESPACES)
     kind = types.get(name) if isinstance(types, dict) else None
     if kind is not None:
         return str(kind).removesuffix("_call") or None, {"name": name}

@@ -23,10 +23,6 @@ GoneSign = Literal["named", "words"]
 FAILURE: Final = "failure"
 #: key in the `made_by` of a failed outcome; the value is the id of the decision that answers the question instead
 SUCCESSOR: Final = "successor"
-#: key in a query's `request`. The value is False if the caller wants no other arm after a failure. In a decision that
-#: replaces a failed one, the value is {"first": id of the drawn decision, "attempt": number of this attempt, from 2,
-#: "arm": the failed arm, "reason": its `Failure.reason`, "left": arms that may still be asked}
-FAILOVER: Final = "failover"
 #: reason of a failover because the first arm was unable to answer this request
 UNABLE: Final = "unable"
 #: statuses of servers that are overloaded, or still load their model
@@ -170,17 +166,6 @@ def successor_of(made_by: Mapping[str, Any]) -> DecisionId | None:
     """Id of the decision that answers instead, in the `made_by` of a failed outcome; None if no decision does."""
     successor = made_by.get(SUCCESSOR)
     return DecisionId(successor) if isinstance(successor, str) else None
-
-
-def link_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The FAILOVER facts in a query's `request`; {} if the decision does not replace a failed one."""
-    link = request.get(FAILOVER)
-    return link if isinstance(link, Mapping) else {}
-
-
-def failover_facts(request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The FAILOVER facts to show in a reply; None if the decision does not replace a failed one."""
-    return {name: value for name, value in link_of(request).items() if name != "left"} or None
 
 
 def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, body: object = None) -> Failure:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Self, get_args, get_origin
 
-from ragbandit.shared.types.names import PICK, ArmName, DecisionId, DecisionUnit, Json
+from ragbandit.shared.types.names import ArmName, DecisionId, DecisionUnit, Json
 
 
 class Fact:
@@ -187,9 +187,9 @@ class JudgeRequest(LabelRequest):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPick(Fact):
-    """A language model's pick of the arm, before the draw. `Query.request` has the same values, and the cost."""
+    """A language model's pick of the arm, before the draw. `Sent.pick` has the same values, and the cost."""
 
-    key: ClassVar[str] = PICK
+    key: ClassVar[str] = "pick"
     #: the picked arm; None if the model failed
     arm: ArmName | None = None
     #: why there is no arm; None if there is one

@@ -71,13 +71,7 @@ NO_TEXT: Final = "no_text"
 #: stop reason of an imported outcome; also the key of the log's format in the facts of an imported decision and in
 #: `made_by` of an imported outcome. The draw of an imported decision cannot be repeated
 IMPORTED: Final = "imported"
-#: key in `Query.request`: whether the caller chose the decision id
-NAMED_ID: Final = "named_id"
-#: key in `Query.request`: the arm that a language model picked before the draw, or why it picked none
-PICK: Final = "pick"
-#: key in `Query.request`: the factor (>= 1) by which the caller's dollar budgets raise the question's cost weight
-BUDGET_FACTOR: Final = "budget_factor"
-#: largest BUDGET_FACTOR: of a budget that is spent. The cheapest arm then gets all questions, except the least
+#: largest `Terms.budget_factor`: of a budget that is spent. The cheapest arm then gets all questions, except the least
 #: probabilities (floors) of other arms
 MOST_FACTOR: Final = 1000.0
 #: fact of a decision whose texts were erased: "texts" or "texts and features"

@@ -24,7 +24,7 @@ from ragbandit.shared.types.names import (
     Role,
     RunBy,
 )
-from ragbandit.shared.types.request_facts import RequestFacts
+from ragbandit.shared.types.request_facts import NO_TERMS, NOTHING_CONTINUED, NOTHING_SENT, Continues, Sent, Terms
 
 #: key in `Outcome.reply`: whether the answer is the transcript of its audio
 SPOKEN: Final = "spoken"
@@ -328,7 +328,7 @@ class Query:
     arms: names of the arms to choose from; None for all configured arms
     budget: limits of the answer
     tenant: the tenant that asks
-    arm_by: who chose the arm beforehand: "caller", "calls" or "failover"; `arms` then has one name. None: nobody did
+    arm_by: who chose the arm beforehand, "caller", "calls" or "failover"; None if nobody did. `arms` then has one name
     session: id of the conversation, chosen by the caller or by the service (DERIVED); None without a conversation
     unit: what one draw decides: "turn", this question; "task", all turns of the session until it ends. None for the
         settings
@@ -337,7 +337,7 @@ class Query:
     cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None for reward.weight
     aim: target instead of a cost weight: {"quality": share of the best arm's quality} or a mean cost ({"steps": 1.8})
     api_key: public id of the API key; None if no key was needed
-    request: further facts about the request, such as ignored parameters and a trace
+    sent, continues, terms: what the client said besides the question, what it continues, and on which terms
     conversation: messages and parameters as the client sent them, for arms of the class `model`; kept until the answer
     limits: budgets, and limits of its session and task, that may refuse the question while it is stored; not stored
     """
@@ -356,7 +356,9 @@ class Query:
     cost_weight: float | str | None = None
     aim: Mapping[str, float] = field(default_factory=dict)
     api_key: str | None = None
-    request: RequestFacts = field(default_factory=RequestFacts)
+    sent: Sent = NOTHING_SENT
+    continues: Continues = NOTHING_CONTINUED
+    terms: Terms = NO_TERMS
     conversation: Conversation = NO_CONVERSATION
     limits: tuple[SpendLimit, ...] = field(default=(), compare=False, repr=False)
 

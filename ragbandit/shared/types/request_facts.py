@@ -1,103 +1,260 @@
-"""Facts about a request that are stored with its question, in `Query.request`. Every key is here, with its writer.
+"""What a client said with its question, what the question continues, and on which terms it is decided.
 
-A key is absent if there is nothing to say. The stored JSON has the same names. A value from the store of another
-release may be of another type, so readers that depend on a type check it.
+The store and replies have the three records as one JSON object, see `request_json`. There a field with its default is
+left out. A field that another release has written with another type is read as its default.
 """
 
-from collections.abc import Mapping
-from typing import TypedDict, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, cast, get_type_hints
 
 from ragbandit.shared.types.names import Json
 
-
-class RequestFacts(TypedDict, total=False):
-    """Facts about a request that its question does not have."""
-
-    # The door (router/api)
-    surface: str
-    """Interface: `openai`, `responses` or `anthropic`."""
-    user: str
-    """Id of the user who asks."""
-    message: str
-    """Id that the client gives the answer, by which a rating finds the decision."""
-    metadata: Mapping[str, Json]
-    """Pairs of `metadata`, except those that the setting `context` declares."""
-    ignored: list[Json]
-    """Names of parameters and parts that the arm did not get."""
-    failover: Json
-    """False if the caller wants no other arm; an object if the decision answers instead of a failed one."""
-    named_id: bool
-    """Whether the caller chose the id; absent if the service did."""
-    request_id: Json
-    """Header x-request-id."""
-    traceparent: str
-    tracestate: str
-    prices: Mapping[str, Json]
-    """Cost weights that key and tenant may choose."""
-    budget_factor: float
-    """Factor by which a nearly spent budget raises the cost weight."""
-
-    # What the request needs (router/api/openai/chats.py)
-    needs: list[Json]
-    """Abilities that an arm must have."""
-    optional_needs: list[Json]
-    """Abilities that an arm should have, if any arm has them."""
-    tokens: int
-    """Estimated tokens of the prompt."""
-    clipped: int
-    """Number of messages whose text was shortened for the features."""
-    effort_min: str | None
-    effort_max: str | None
-    """Lowest and highest reasoning effort that the caller allows."""
-
-    # What the request continues (router/storage/decisions, the addition `responses`)
-    chat_hash: str
-    """Hash of the whole conversation and its parameters."""
-    conversation_hash: str
-    """Hash of the caller and of all messages."""
-    tool_turn: Mapping[str, Json]
-    """The loop of tools that this turn continues: `first`, `previous`, `turn`, `permitted`, `called_by`."""
-    continues: str
-    """The decision whose answer a chat without an id continues; absent if the same chat has continued it before."""
-    agent: str
-    """The agent of the conversation that asks, if it is not the main one; it has tasks of its own."""
-    asked_model: str
-    """The model that the client named, if it is not `auto`; requests of different models are different tasks."""
-    previous_response_id: str
-    """Id of the response that this one continues, as the caller sent it."""
-    chain: list[Json]
-    """Ids of the responses before this one, nearest first."""
-    quoted: list[Json]
-    """Ids that the responses of the items in the input may have."""
-    said: Json
-    """Messages of this response's own turn; their size if they are too large."""
-    item_tools: Json
-    """Tools that the items of a chain of responses have brought; their size if they are too large."""
-    repeats_answer: bool
-    """Whether the answer before, with its calls, is the first message of the turn."""
-    sent: Mapping[str, Json]
-    """Parameters that the response repeats."""
-    namespaces: list[str]
-    """Namespaces of the tools."""
-    call_types: Mapping[str, Json]
-    """Name of a tool -> type of the item of its call, for tools that the client runs under a type of their own; "" for
-    a tool without a namespace whose name begins as one."""
-    compacts: bool
-    """Whether the answer is a summary, which later requests bring back in place of the conversation's turns."""
-    instructions: bool
-    """Whether the response has `instructions`."""
-    store: bool
-    """False if the response may not be read later."""
-
-    # Made while the decision is made (router/serving)
-    history: Json
-    """Counts of the earlier messages that were left out or shortened."""
-    rewrite: Json
-    """How the question was rewritten."""
-    pick: Json
-    """The arm that a language model has picked."""
+if TYPE_CHECKING:
+    from ragbandit.shared.types.outcomes import Query
 
 
-def facts_of(entries: Mapping[str, Json]) -> RequestFacts:
-    """The entries that say something: neither null nor empty."""
-    return cast(RequestFacts, {name: value for name, value in entries.items() if value not in (None, [], {})})
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sent:
+    """What the client said, and what was read or made from it before the question was decided."""
+
+    #: interface: `openai`, `responses`, `anthropic` or another door; None: the library
+    surface: str | None = None
+    #: id of the user who asks
+    user: str | None = None
+    #: id that the client gives the answer, by which a rating finds the decision
+    message: str | None = None
+    #: pairs of `metadata`, except those that the setting `context` declares
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    #: names of parameters and parts that the arm did not get
+    ignored: tuple[str, ...] = ()
+    #: whether another arm may answer if the arm fails
+    may_fail_over: bool = True
+    #: whether the caller chose the decision's id; None: not known before the question is checked
+    named_id: bool | None = None
+    #: header x-request-id
+    request_id: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    #: the agent of the conversation that asks, if it is not the main one; it has tasks of its own
+    agent: str | None = None
+    #: the model that the client named, if it is not `auto`; requests of different models are different tasks
+    asked_model: str | None = None
+    #: abilities that an arm must have, and that an arm should have, if any arm has them
+    needs: tuple[str, ...] = ()
+    optional_needs: tuple[str, ...] = ()
+    #: estimated tokens of the prompt
+    tokens: int | None = None
+    #: number of messages whose text was shortened for the features
+    clipped: int | None = None
+    #: lowest and highest reasoning effort that the caller allows
+    effort_min: str | None = None
+    effort_max: str | None = None
+    #: counts of the earlier messages that were left out or shortened
+    history: Mapping[str, Json] = field(default_factory=dict)
+    #: how the question was rewritten; empty if it was not
+    rewrite: Mapping[str, Json] = field(default_factory=dict)
+    #: the arm that a language model has picked, or why it picked none; empty if none was asked
+    pick: Mapping[str, Json] = field(default_factory=dict)
+    #: what additions note, each under names of its own
+    others: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loop:
+    """The loop of tools whose results a turn brings."""
+
+    #: the turn of a task that began the loop; None if the decision began it
+    begun_by: str | None = None
+    #: the arm that made the calls, if the turn may go to another arm
+    called_by: str | None = None
+    #: the decision of the loop
+    first: str = ""
+    #: the arms that the caller may use, if it has not named the arm; None: all
+    permitted: tuple[str, ...] | None = None
+    #: the turn that made the calls
+    previous: str = ""
+    #: number of this turn, from 2
+    turn: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedArm:
+    """The attempt in whose place another arm answers."""
+
+    arm: str = ""
+    #: number of the attempt that takes over, from 2
+    attempt: int = 0
+    #: the drawn decision
+    first: str = ""
+    #: arms that may still be asked
+    left: tuple[str, ...] = ()
+    #: `Failure.reason`
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Continues:
+    """What the request continues. storage/decisions/continuing.py says which of it is looked for, and where."""
+
+    #: hash of the caller and of all messages
+    conversation: str | None = None
+    #: hash of the whole chat and its parameters: requests with the same hash are one
+    chat: str | None = None
+    #: None if the request brings no results of tools
+    loop: Loop | None = None
+    #: the decision whose answer a chat without an id continues; None if the same chat has continued it before
+    answer: str | None = None
+    #: None unless the decision answers in place of a failed arm
+    failed: FailedArm | None = None
+    #: id of the response that this one continues, as the caller sent it
+    previous: str | None = None
+    #: ids of the responses before this one, nearest first
+    chain: tuple[str, ...] = ()
+    #: ids that the responses of the items in the input may have
+    quoted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """On which terms the question is decided: what its key, its tenant and their budgets say about the cost weight."""
+
+    #: the weight of a question that names none, a number or a name; None: setting reward.weight
+    cost_weight: float | str | None = None
+    #: least and largest weight that a question may name; None: any
+    cost_weights: tuple[float, ...] | None = None
+    #: who has set `cost_weights`: "key" or "tenant"
+    narrowed_by: str | None = None
+    #: factor (>= 1) by which a nearly spent budget raises the weight
+    budget_factor: float = 1.0
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether a key or a tenant says something about the weight."""
+        return self.cost_weight is not None or self.cost_weights is not None
+
+
+_Reader = Callable[[Json], Any]
+
+
+def _is(*kinds: type) -> _Reader:
+    """A function that returns values of these types, and None for others."""
+    if int in kinds:  # True is an int, too
+        return lambda value: value if isinstance(value, kinds) and not isinstance(value, bool) else None
+    return lambda value: value if isinstance(value, kinds) else None
+
+
+def _each(*kinds: type) -> _Reader:
+    """As `_is`, for lists: returns the tuple of the values of these types."""
+    return lambda value: tuple([x for x in value if isinstance(x, kinds)]) if isinstance(value, list | tuple) else None
+
+
+_READERS: Final[Mapping[Any, _Reader]] = {
+    str: _is(str),
+    str | None: _is(str),
+    bool: _is(bool),
+    bool | None: _is(bool),
+    int: _is(int),
+    int | None: _is(int),
+    float: _is(int, float),
+    float | str | None: _is(int, float, str),
+    tuple[str, ...]: _each(str),
+    tuple[str, ...] | None: _each(str),
+    tuple[float, ...] | None: _each(int, float),
+    Mapping[str, Json]: _is(dict),
+    Loop | None: lambda value: _LOOP.record(value) if isinstance(value, dict) and value else None,
+    FailedArm | None: lambda value: _FAILED.record(value) if isinstance(value, dict) and value else None,
+}
+
+
+def _plain(value: Any) -> Json:
+    if isinstance(value, Loop):
+        return _LOOP.entries(value)
+    if isinstance(value, FailedArm):
+        return _FAILED.entries(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+class _Form:
+    """A record as JSON: its fields without those that have their defaults, or of a part of a record without None."""
+
+    def __init__(self, kind: type[Any], *, is_part: bool = False, **names: str) -> None:
+        """names: names in JSON of fields that have another one."""
+        hints = {name: hint for name, hint in get_type_hints(kind).items() if name != "others"}
+        self._kind, self.empty = kind, kind()
+        self._columns = attrgetter(*hints)
+        self._defaults = (None,) * len(hints) if is_part else self._columns(self.empty)
+        self.names = [names.get(name, name) for name in hints]
+        #: name in JSON -> (field, function that returns its value, or None for a value of another type)
+        self._fields = {names.get(name, name): (name, _READERS[hint]) for name, hint in hints.items()}
+
+    def entries(self, record: object) -> dict[str, Json]:
+        if record is self.empty:
+            return {}
+        values = zip(self.names, self._columns(record), self._defaults, strict=True)
+        return {name: _plain(value) for name, value, default in values if value != default}
+
+    def record(self, entries: Mapping[str, Json]) -> Any:
+        values, places = {}, self._fields
+        for name, entry in entries.items():
+            if name in places:
+                place, read = places[name]
+                if (value := read(entry)) is not None:
+                    values[place] = value
+        return self._kind(**values) if values else self.empty
+
+
+_SENT: Final = _Form(Sent, may_fail_over="failover")
+_LOOP: Final[_Form] = _Form(Loop, is_part=True)
+_FAILED: Final[_Form] = _Form(FailedArm, is_part=True)
+_CONTINUES: Final = _Form(
+    Continues,
+    conversation="conversation_hash",
+    chat="chat_hash",
+    loop="tool_turn",
+    answer="continues",
+    failed="failover",
+    previous="previous_response_id",
+)
+_TERMS: Final = _Form(Terms)
+NOTHING_SENT: Final[Sent] = _SENT.empty
+NOTHING_CONTINUED: Final[Continues] = _CONTINUES.empty
+NO_TERMS: Final[Terms] = _TERMS.empty
+#: name in JSON of the object with the fields of Terms but `budget_factor`, and this field's name
+_PRICES: Final = "prices"
+_FACTOR: Final = "budget_factor"
+#: names in the object of `request_json`, besides those of additions
+REQUEST_NAMES: Final = frozenset({*_SENT.names, *_CONTINUES.names, _PRICES, _FACTOR})
+
+
+def request_json(query: "Query") -> dict[str, Json]:
+    """The records of a query as one object, as the store and replies have it."""
+    sent, continues, prices = query.sent, query.continues, _TERMS.entries(query.terms)
+    entries = {**sent.others, **_SENT.entries(sent), **_CONTINUES.entries(continues)}
+    if continues.loop is not None and query.arm_by == "caller":  # as processes without the column `arm_by` read it
+        entries["tool_turn"] = {**_LOOP.entries(continues.loop), "named": True}
+    if _FACTOR in prices:
+        entries[_FACTOR] = prices.pop(_FACTOR)
+    return {**entries, _PRICES: prices} if prices else entries
+
+
+def sent_of(entries: Mapping[str, Json]) -> Sent:
+    """The record from the object of `request_json`."""
+    others = {
+        name: value for name, value in entries.items() if name not in REQUEST_NAMES and value not in (None, [], {})
+    }
+    sent: Sent = _SENT.record(entries)
+    return replace(sent, others=others) if others else sent
+
+
+def continues_of(entries: Mapping[str, Json]) -> Continues:
+    """As `sent_of`."""
+    return cast(Continues, _CONTINUES.record(entries))
+
+
+def terms_of(entries: Mapping[str, Json]) -> Terms:
+    """As `sent_of`."""
+    prices = entries.get(_PRICES)
+    factor = {_FACTOR: entries[_FACTOR]} if _FACTOR in entries else {}
+    return cast(Terms, _TERMS.record({**(prices if isinstance(prices, Mapping) else {}), **factor}))

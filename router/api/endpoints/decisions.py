@@ -42,7 +42,7 @@ from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, Overloaded, RagBanditError
-from ragbandit.shared.types import Decision, Query, facts_of
+from ragbandit.shared.types import NO_TERMS, NOTHING_CONTINUED, Decision, Query, Sent
 
 MAX_WAIT_S = 600
 
@@ -281,8 +281,9 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
     decision, router = explained.record.decision, router_of(request)
     if decision.turn_of is None or not decision.query.text:
         return explained
-    read_by_rules = facts_of({name: decision.query.request.get(name) for name in ("surface", "agent")})
-    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, arm_by=None, request=read_by_rules)
+    sent = Sent(surface=decision.query.sent.surface, agent=decision.query.sent.agent)  # as rules read it
+    query = replace(decision.query, id=None, session=None, unit="turn", arms=None, arm_by=None, sent=sent)
+    query = replace(query, continues=NOTHING_CONTINUED, terms=NO_TERMS)
     try:
         now = await await_future(request, router.preview(query, run_by=decision.run_by), what="decision_id")
     except RagBanditError:  # no arm would be offered now

@@ -18,7 +18,6 @@ from ragbandit.router.replies.decisions import answer_json, pending_json, route_
 from ragbandit.router.replies.values import json_of
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.shared.errors import NotReady, RagBanditError, StoreError
-from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import Decision, DecisionId, DeltaPiece, Outcome, StatusNote, TextPiece
 
 AnswerEvent = TextPiece | DeltaPiece | StatusNote | Outcome
@@ -123,8 +122,9 @@ class PendingAnswer:
             raise decision
         limits = self.decision.query.limits  # they are not stored
         self.decision = replace(decision, query=replace(decision.query, limits=limits))
-        link = link_of(decision.query.request)
-        self.request.app.state.metrics.failovers.labels(arm=link["arm"], reason=link["reason"]).inc()
+        failed = decision.query.continues.failed
+        assert failed is not None
+        self.request.app.state.metrics.failovers.labels(arm=failed.arm, reason=failed.reason).inc()
 
     def forget(self) -> None:
         """Stop waiting for the outcome."""

@@ -34,20 +34,17 @@ from ragbandit.router.serving.abilities import lacks_of
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.tasks import open_turn
-from ragbandit.router.serving.prices import budget_factor
 from ragbandit.router.storage.access.turn_sums import REACHED
 from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, EarlierTurn, earlier_turn
 from ragbandit.shared.errors import Conflict, LimitReached, NotReady, RagBanditError
 from ragbandit.shared.types import (
     DERIVED,
     MOST_FACTOR,
-    NAMED_ID,
     ArmName,
     Decision,
     DeltaPiece,
     Outcome,
     Query,
-    RequestFacts,
     StatusNote,
     TextPiece,
 )
@@ -157,7 +154,7 @@ class ChatExchange:
                 raise
             # Another request has meanwhile brought the results, continued the answer, or reached the limit.
             return await self._decide()
-        return decision, query.id is None or query.request.get(NAMED_ID) is False
+        return decision, query.id is None or query.sent.named_id is False
 
     async def _whole_query(self) -> Query | Decision:
         """The question with what it continues, priced and rewritten; its decision if the same turn came before."""
@@ -166,7 +163,7 @@ class ChatExchange:
         if earlier is not None and (same := earlier.same) is not None:
             return (await reads_of(request).run(lambda: router.decision(same))).decision
         query = await paced(request, self._continuing(earlier))
-        is_spent = budget_factor(query) >= MOST_FACTOR or query.reached_limit is not None
+        is_spent = query.terms.budget_factor >= MOST_FACTOR or query.reached_limit is not None
         if query.arm_by == "calls" and is_spent:
             query = open_turn(query, arms=asked_for.arms)
         made = query if headers_of(request).is_preview else router.conversations.rewritten(query)
@@ -214,9 +211,9 @@ class ChatExchange:
         query = self.question.query
         if earlier is None:
             return replace(query, session=f"{DERIVED}{new_id()}") if self._lacks_session else query
-        request: RequestFacts = {**query.request, **earlier.facts}
+        continues = replace(query.continues, loop=earlier.loop, answer=earlier.answer)
         session = earlier.session if query.session is None else query.session
-        query = replace(query, request=request, session=session)
+        query = replace(query, continues=continues, session=session)
         return query if earlier.arm is None else replace(query, arms=(earlier.arm,), arm_by=query.arm_by or "calls")
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:

@@ -12,13 +12,13 @@ from pydantic import BeforeValidator
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.tool_loops import results_of
 from ragbandit.router.api.schemas.requests import wanted
-from ragbandit.router.serving.abilities import BOUNDS, CHAT, NEEDS, OPTIONAL, TOKENS
+from ragbandit.router.serving.abilities import BOUNDS, CHAT
 from ragbandit.router.serving.conversations import without_middle
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
+from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import MAX_TEXT, Json, Message
+from ragbandit.shared.types import MAX_TEXT, Message, Sent
 from ragbandit.shared.types.encodings import Encoding, KnownParts
 
 #: fields that never pass: the service's own, and the handling of streams
@@ -72,8 +72,10 @@ class Chat:
     turns: tuple[Message, ...]
     #: messages and parameters as the caller sent them, under their names in chat completions
     sent: Mapping[str, Any]
-    #: entries for `Query.request`
-    facts: Mapping[str, Json]
+    #: what was read from `sent`: needs, tokens and shortened messages
+    read: Sent
+    #: hash of the whole chat and its parameters; None for a plain question
+    hash: str | None
     #: the JSON of `sent`
     encoding: Encoding
 
@@ -116,17 +118,16 @@ def read_chat(
     if clipped:
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
     offered = [tools for tools, choice in _TOOLS.items() if whole.get(tools) and whole.get(choice) != "none"]
-    facts: dict[str, Json] = {NEEDS: list[Json](sorted(needs)), OPTIONAL: [], "clipped": clipped or None}
-    if offered and "tools" not in needs:
-        facts[OPTIONAL] = ["tools"]
+    optional = ("tools",) if offered and "tools" not in needs else ()
+    read, chat_hash = Sent(needs=tuple(sorted(needs)), optional_needs=optional, clipped=clipped or None), None
     if passed:
-        facts[TOKENS] = reader.tokens + _parameter_tokens(whole, encoding=encoding)
+        read = replace(read, tokens=reader.tokens + _parameter_tokens(whole, encoding=encoding))
         given = {name: value for name, value in whole.items() if value is not None}
         if others is not None:
-            facts[CHAT_HASH] = body_hash([messages, others])
+            chat_hash = body_hash([messages, others])
         elif len(given) > 1 or needs or results:
-            facts[CHAT_HASH] = body_hash(given)  # also differs if only the parameters differ
-    return Chat(turns=tuple(texts), sent=whole, facts=facts, encoding=encoding)
+            chat_hash = body_hash(given)  # also differs if only the parameters differ
+    return Chat(turns=tuple(texts), sent=whole, read=read, hash=chat_hash, encoding=encoding)
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str) -> tuple[dict[str, Any], Encoding]:

@@ -16,7 +16,7 @@ from ragbandit.router.api.schemas.requests import id_in_header
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.rules import APP, CHAT, TEXTS
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.types import Conversation, Decision, Outcome
+from ragbandit.shared.types import Conversation, Decision, Outcome, Sent
 
 endpoints = Endpoints("OpenAI", errors=errors.ERRORS, any_parameter=True)
 
@@ -79,9 +79,10 @@ class Completions:
         if body.n is not None and body.n != 1:
             message = f"{body.n} answers are asked for, but every chat gets one"
             raise errors.Unsupported(message, field="n", remedy="leave n out")
-        conversation, facts = Conversation(fields=chat.sent, encoding=chat.encoding), {"ignored": body.ignored}
+        conversation = Conversation(fields=chat.sent, encoding=chat.encoding)
+        sent = Sent(surface="openai", ignored=body.ignored)
         return requests.chat_question(
-            request, body, chat=chat, conversation=conversation, decision_id=decision_id, facts=facts
+            request, body, chat=chat, conversation=conversation, decision_id=decision_id, sent=sent
         )
 
 

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, errors
-from ragbandit.router.serving.abilities import TOKENS, ContextExceeded
+from ragbandit.router.serving.abilities import ContextExceeded
 from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.model_servers.failures import Failure, FailureKind, failure_of
@@ -99,7 +99,7 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
     if failure is not None and failure.kind == "refused":
         message = f"the model of {arm} refuses the request: {outcome.error}"
         if failure.inability == "context":
-            tokens: Any = failure.tokens or decision.query.request.get(TOKENS)
+            tokens = failure.tokens or decision.query.sent.tokens
             message = f"{too_long_in_words(tokens=tokens, most=failure.most_tokens)}: {message}"
         return ServerFault(message, failure=failure, remedy=None)
     message = f"{arm} failed: {outcome.error or outcome.stop_reason}"

@@ -7,11 +7,10 @@ from typing_extensions import TypedDict
 
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.endpoints.streaming import PING, event_of
-from ragbandit.router.replies.decisions import decision_json
+from ragbandit.router.replies.decisions import decision_json, failover_json
 from ragbandit.router.replies.values import filled, json_of
 from ragbandit.router.serving.checks.questions import COMPLETION_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, MEDIA
-from ragbandit.shared.model_servers.failures import failover_facts
 from ragbandit.shared.types import (
     CUT,
     Decision,
@@ -200,10 +199,10 @@ def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         policy_version=decision.version,
         forced=decision.query.arm_by is not None,
         abstained=not ((outcome.answer or "").strip() or calls_of(outcome) or message_of(outcome).keys() & MEDIA),
-        ignored=_names(decision.query.request, "ignored") + _names(outcome.reply, "ignored"),
+        ignored=list(decision.query.sent.ignored) + _names(outcome.reply, "ignored"),
         omitted=_names(outcome.reply, "omitted"),
         passages=passages,
-        failover=failover_facts(decision.query.request),
+        failover=None if (failed := decision.query.continues.failed) is None else failover_json(failed),
     )
 
 

@@ -20,28 +20,28 @@ from ragbandit.router.api.openai.replies import ListedModel, ModelList
 from ragbandit.router.api.openai.tool_loops import hash_conversation
 from ragbandit.router.api.schemas.question_headers import header_value, headers_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, limits
-from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms, unit_of
+from ragbandit.router.api.security.ownership import may_force, permitted_arms, terms_of_caller, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.server import ARM_PREFIXES
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.abilities import BOUNDS, short_names
+from ragbandit.router.serving.abilities import short_names
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.conversations import with_chat
 from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.decisions.turns import CONVERSATION
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, RATED_MESSAGE, body_hash
+from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import (
+    NOTHING_CONTINUED,
     ArmName,
     Caller,
+    Continues,
     Conversation,
     DecisionId,
     Json,
     Query,
-    facts_of,
+    Sent,
 )
 
 AUTO: Final = "auto"
@@ -111,8 +111,8 @@ def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]
     lowest, highest = 0.0, math.inf
     if caller is not None:
         tenant = settings.tenant(caller.tenant or "default")
-        bounds = price_terms(caller.scopes, tenant=tenant, named=settings.cost_weights).get("cost_weights")
-        if isinstance(bounds, list):
+        bounds = price_terms(caller.scopes, tenant=tenant, named=settings.cost_weights).cost_weights
+        if bounds is not None:
             lowest, highest = bounds
     return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if lowest <= weight <= highest)]
 
@@ -210,7 +210,7 @@ class ChatBody(OpenAIBody):
 
     model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
 
-    _ignored: tuple[Json, ...] = PrivateAttr(default=())
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="wrap")
     @classmethod
@@ -222,9 +222,9 @@ class ChatBody(OpenAIBody):
         return chat
 
     @property
-    def ignored(self) -> list[Json]:
+    def ignored(self) -> tuple[str, ...]:
         """Names of what the body had in the form of another interface, and a chat completion lacks."""
-        return list(self._ignored)
+        return self._ignored
 
     # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
@@ -266,7 +266,8 @@ def chat_question(
     session: str | None = None,
     own_id: str | None = None,
     earlier: tuple[str, int] | None = None,
-    facts: Mapping[str, Json] | None = None,
+    sent: Sent,
+    continues: Continues = NOTHING_CONTINUED,
 ) -> ChatQuestion:
     """Make the question of a body. Raises ModelNotFound, Forbidden, and InvalidInput with the name of the parameter.
 
@@ -276,31 +277,27 @@ def chat_question(
     session: id of the conversation if no header names one.
     own_id: id of a conversation that begins here, if nothing else identifies it.
     earlier: (hash, number) of the first messages; None if none of the messages is stored.
-    facts: more entries of the query's `request`; they replace entries of the same name, such as `surface`.
+    sent: what the door itself knows: surface, ignored names, whose id it is, and the notes of its addition.
+    continues: the response that is continued, and what the items of the input quote.
     """
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     headers = headers_of(request)
     named = headers.arm or model.arm
     forced_arm = None if named is None else (named,)
-    interface = str((facts or {}).get("surface", "openai"))
+    interface = str(sent.surface)
     arms = permitted_arms(
         forced_arm, unit=headers.unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
     )
     unit = unit_of(caller, given=headers.unit)
     if headers.unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
         unit = "turn"
-    prices = noted_prices(caller, tenant=tenant, router=router)
     schema = router.settings.context
     context, metadata = _context_of(conversation.fields.get("metadata"), schema=schema)
     origin = [tenant, caller.key, None if headers.session == session else headers.session]
     begin, start = earlier or (body_hash(origin), 0)
     hashed, calls, answered = hash_conversation(chat.sent["messages"], begin=begin, start=start, encoding=chat.encoding)
-    more = {"metadata": dict(metadata), RATED_MESSAGE: headers.message, "agent": headers.agent}
-    more["asked_model"] = None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE)
-    entries = facts_of({**_facts(body, chat=chat), **prices, **(facts or {}), **more})
-    if CHAT_HASH in entries or (unit or router.settings.conversation.unit_of(interface)) == "task":
-        entries[CONVERSATION] = hashed
+    has_turns = chat.hash is not None or (unit or router.settings.conversation.unit_of(interface)) == "task"
     asked = with_chat(None, chat.turns, settings=router.settings.conversation)
     query = replace(
         asked,
@@ -314,7 +311,15 @@ def chat_question(
         session=headers.session or session or own_id,
         unit=unit,
         api_key=caller.key,
-        request={**asked.request, **entries},
+        sent=replace(
+            _sent(body, sent=sent, read=chat.read),
+            metadata=metadata,
+            message=headers.message,
+            agent=headers.agent,
+            history=asked.sent.history,
+        ),
+        continues=replace(continues, chat=chat.hash, conversation=hashed if has_turns else None),
+        terms=terms_of_caller(caller, tenant=tenant, router=router),
         conversation=_without_context(conversation, context=context) if context else conversation,
     )
     return ChatQuestion(query=query, calls=calls, answered=answered, streamed=bool(body.stream))
@@ -333,18 +338,25 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
     return model.price if body.cost_weight is None else body.cost_weight
 
 
-def _facts(body: OpenAIBody, *, chat: Chat) -> dict[str, Json]:
+def _sent(body: OpenAIBody, *, sent: Sent, read: Sent) -> Sent:
+    """`sent` with what every body of a chat says. read: see `Chat`"""
+    asked_model = None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE)
     user = body.safety_identifier or body.user
     if user:
         field = "safety_identifier" if body.safety_identifier else "user"
         checked_text(user, field=field, most=LONGEST_USER)
-    return {
-        "surface": "openai",
-        FAILOVER: False if body.failover is False else None,
-        **{name: getattr(body, name) for name in BOUNDS},
-        "user": user or None,
-        **chat.facts,
-    }
+    return replace(
+        sent,
+        asked_model=asked_model,
+        may_fail_over=body.failover is not False,
+        effort_min=body.effort_min,
+        effort_max=body.effort_max,
+        user=sent.user or user or None,
+        needs=read.needs,
+        optional_needs=read.optional_needs,
+        tokens=read.tokens,
+        clipped=read.clipped,
+    )
 
 
 def _context_of(metadata: object, *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:

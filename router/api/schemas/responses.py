@@ -11,7 +11,6 @@ from ragbandit.router.replies.decisions import limits_json
 from ragbandit.router.replies.values import json_of
 from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.errors import LimitReached, RagBanditError
-from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import Decision, SpendLimit
 
 
@@ -23,7 +22,7 @@ class JsonReply(JSONResponse):
 
 
 def decision_headers(decision: Decision) -> dict[str, str]:
-    trace, link = trace_id_of(decision.query.request), link_of(decision.query.request)
+    trace, failed = trace_id_of(decision.query.sent.traceparent), decision.query.continues.failed
     return {
         "x-ragbandit-decision-id": decision.id,
         "x-ragbandit-strategy": decision.arm,
@@ -32,7 +31,7 @@ def decision_headers(decision: Decision) -> dict[str, str]:
         "x-ragbandit-explored": str(decision.explored).lower(),
         **({} if decision.cost_weight is None else {"x-ragbandit-cost-weight": repr(decision.cost_weight)}),
         **({} if trace is None else {"x-ragbandit-trace-id": trace}),
-        **({"x-ragbandit-failover": str(link["first"])} if link else {}),
+        **({} if failed is None else {"x-ragbandit-failover": failed.first}),
         **limit_headers(decision.query.turn_limits),
     }
 

@@ -8,11 +8,11 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.operation.budgets import budgets_of
 from ragbandit.router.serving.checks.questions import checked_id
-from ragbandit.router.serving.prices import TERMS, price_terms
+from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
-from ragbandit.shared.types import CHOOSES_ARM, ArmName, Caller, DecisionUnit, Json, RunBy
+from ragbandit.shared.types import CHOOSES_ARM, ArmName, Caller, DecisionUnit, RunBy, Terms
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
@@ -109,11 +109,10 @@ def _narrowed(
     return arms
 
 
-def noted_prices(caller: Caller, *, tenant: str, router: Router) -> dict[str, Json]:
-    """Entry of a question's `request`: the cost weights of the caller's key and tenant. {} if they have none."""
+def terms_of_caller(caller: Caller, *, tenant: str, router: Router) -> Terms:
+    """The cost weights of the caller's key and tenant."""
     settings = router.settings
-    terms = price_terms(caller.scopes, tenant=settings.tenant(tenant), named=settings.cost_weights)
-    return {TERMS: terms} if terms else {}
+    return price_terms(caller.scopes, tenant=settings.tenant(tenant), named=settings.cost_weights)
 
 
 async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:

@@ -34,7 +34,6 @@ from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFac
 from ragbandit.router.storage.sql.counters import GONE, row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import RESTORE, SnapshotError, StoreError
-from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
@@ -243,7 +242,7 @@ def _check_draw(decision: Decision, *, secret: bytes | None, verdict: AuditResul
 
 def _first_of(decision: Decision) -> DecisionId | None:
     """The decision whose arm this turn should have; None for a decision, or if another arm answered in its place."""
-    if IMPORTED in decision.facts or FAILOVER in decision.query.request:
+    if IMPORTED in decision.facts or decision.query.continues.failed is not None:
         return None
     stay = StickyTurn.of(decision.facts)
     return decision.turn_of if stay is None else stay.first

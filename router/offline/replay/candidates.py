@@ -28,7 +28,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import TableTrained
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import PICK, ArmName, Update
+from ragbandit.shared.types import ArmName, Update
 
 
 def learn_columns(
@@ -91,7 +91,7 @@ def learn_columns(
 
 def _check_picks(updates: Sequence[Update], *, name: str) -> None:
     """Raise InvalidInput if a row has no pick of a model, since replay asks no model."""
-    missing = sum(PICK not in update.query.request for update in updates)
+    missing = sum(not update.query.sent.pick for update in updates)
     if missing:
         message = f"{missing} of {len(updates)} rows have no pick of a model, and replay asks no model"
         remedy = "replay it on decisions since it decides or is in shadow: --since DATE"

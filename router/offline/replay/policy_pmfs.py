@@ -2,7 +2,7 @@
 is asked about the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
+from ragbandit.router.storage.sql.json_columns import object_at
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import PICK, Decision, Matrix, ModelPick, PolicyLabel, Query, RequestFacts, Update
+from ragbandit.shared.types import Decision, Json, Matrix, ModelPick, PolicyLabel, Query, Sent, Update
 
 MakeEncoder = Callable[[], Encoder]
 
@@ -52,17 +53,16 @@ def row_lessons(log: MemoryLog, *, plan: Plan) -> list[Update]:
             budget=asked.budget,
             tenant=asked.tenant,
             cost_weight=plan.weight,
-            request=_pick(decision),
+            sent=Sent(pick=_pick(decision)),
         )
         features = None if log.log.features is None else log.log.features[index]
         updates.append(replace(update, query=query, features=features))
     return updates
 
 
-def _pick(decision: Decision) -> RequestFacts:
+def _pick(decision: Decision) -> Mapping[str, Json]:
     """A model's pick of the arm, as the service hands it to a policy; {} if no model was asked."""
-    stored = decision.query.request.get(PICK, decision.facts.get(ModelPick.key))
-    return {} if stored is None else {PICK: stored}
+    return decision.query.sent.pick or object_at(decision.facts, ModelPick.key)
 
 
 class CandidatePolicy:

@@ -28,7 +28,7 @@ from ragbandit.router.storage.decisions.tasks import TAKEN
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import NAMED_ID, ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
+from ragbandit.shared.types import ArmName, Decision, DecisionId, PolicyLabel, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 #: maximum number of times that a question is decided again, see `RouteService._decide_and_commit`
@@ -172,8 +172,8 @@ class RouteService:
             schema=settings.context,
             most_bytes=settings.server.max_context_bytes,
         )
-        if query.id is not None:
-            checked = replace(checked, request={NAMED_ID: True, **checked.request})
+        if query.id is not None and query.sent.named_id is None:
+            checked = replace(checked, sent=replace(checked.sent, named_id=True))
         allowed = tuple(map(ArmName, checked.arms or offered))
         question = Question(query=checked, run_by=run_by, allowed=allowed, arm_by=checked.arm_by)
         for check in self._checks:
@@ -198,7 +198,7 @@ class RouteService:
         for question in batch:
             if question.is_preview:
                 previews.append(question)
-            if question.query.request.get(NAMED_ID):  # an id that the service chose is new
+            if question.query.sent.named_id:  # an id that the service chose is new
                 named.append(DecisionId(str(question.query.id)))
         if previews:
             wanted = iter(self._previews(previews))

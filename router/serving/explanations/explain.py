@@ -14,10 +14,8 @@ from ragbandit.router.reporting.status import learning_of
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps import all_steps
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
     IMPORTED,
@@ -186,12 +184,12 @@ def numbers_of(value: Json, *, count: int) -> list[float] | None:
 
 def turn_words(decision: Decision) -> str:
     """Which turn it is of its task or loop of tools: "turn 6 of a task"; of a decision, "a decision"."""
-    task, loop = TaskTurn.of(decision.facts), decision.query.request.get(TOOL_TURN)
+    task, loop = TaskTurn.of(decision.facts), decision.query.continues.loop
     if decision.turn_of is None:
         return "a decision"
     if task is not None:
         return f"turn {task.turn} of a task"
-    return f"turn {loop.get('turn')} of a loop of tools" if isinstance(loop, Mapping) else "a later turn of a task"
+    return "a later turn of a task" if loop is None else f"turn {loop.turn} of a loop of tools"
 
 
 def amounts_in_words(amounts: Mapping[str, float]) -> dict[str, float]:
@@ -204,11 +202,11 @@ def amounts_in_words(amounts: Mapping[str, float]) -> dict[str, float]:
 
 def choice_words(decision: Decision) -> str:
     """Who or what chose the arm, in a few words: on pages, in `explain` and in replies."""
-    facts, by, link = decision.facts, decision.arm_by, link_of(decision.query.request)
+    facts, by, failed = decision.facts, decision.arm_by, decision.query.continues.failed
     safe_start, most = SafeStart.of(facts), max(decision.pmf, default=1.0)
     words = {
         "drawn elsewhere, in an imported log": IMPORTED in facts,
-        f"it answers in place of {link.get('arm') if link else ''}, which failed": bool(link),
+        f"it answers in place of {failed.arm if failed else ''}, which failed": failed is not None,
         f"{turn_words(decision)}: nothing was drawn": decision.turn_of is not None,
         "the caller chose it": by == "caller",
         "the kill switch chose it": by == "kill switch",
@@ -230,10 +228,10 @@ def _instead_of_a_draw(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
             f"{turn_words(decision).capitalize()} belongs to decision {decision.turn_of}: nothing was drawn, and its "
             "cost and its feedback count for that decision."
         )
-    if link := link_of(decision.query.request):
+    if (failed := decision.query.continues.failed) is not None:
         yield (
-            f"{decision.arm} answers in place of {link.get('arm')}, which failed ({link.get('reason')}) before its "
-            f"first content; decision {link.get('first')} has the draw. Nothing was drawn here, and nothing is learned."
+            f"{decision.arm} answers in place of {failed.arm}, which failed ({failed.reason}) before its "
+            f"first content; decision {failed.first} has the draw. Nothing was drawn here, and nothing is learned."
         )
     elif decision.arm_by == "caller" and decision.turn_of is None:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."

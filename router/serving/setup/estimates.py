@@ -5,7 +5,6 @@ from typing import Any
 
 from ragbandit.router.config.named_sections import DEFAULT
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.serving.abilities import TOKENS
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.dialects.registry import token_limits
 from ragbandit.shared.model_servers.token_usage import Tokens
@@ -60,8 +59,8 @@ def estimator(
         if price is None or decision.run_by != "worker":
             return 0.0
         query = decision.query
-        sent: Any = query.request.get(TOKENS)
-        read = sent if isinstance(sent, int) else estimated_tokens(query.text) + 1
+        sent = query.sent.tokens
+        read = estimated_tokens(query.text) + 1 if sent is None else sent
         if decision.arm not in is_model:
             read = max(read, _PROMPT)
         written = min([_ANSWER, *token_limits(query.conversation).values()])

@@ -8,20 +8,11 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, RowMapping, or_, select
 
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, ids_of, may_be
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.model_servers.failures import FAILOVER
 
-#: keys in `Query.request`: id of the response that a response continues, as the caller sent it; and ids that the
-#: responses of the items in the input may have, at most MOST_LINKS
-PREVIOUS: Final = "previous_response_id"
-QUOTED: Final = "quoted"
-#: keys in `Query.request` with links and without texts
-LINKS: Final = (PREVIOUS, QUOTED, TOOL_TURN, FAILOVER)
-#: key in `Query.request`: ids of the responses before this one, nearest first, at most MOST_LINKS
-CHAIN: Final = "chain"
+#: maximum number of ids in `Continues.chain` and `Continues.quoted`
 MOST_LINKS: Final = 32
 #: number of rows whose links are looked up at once
 _BATCH: Final = 100

@@ -1,54 +1,45 @@
-"""Which earlier turn does a request continue? Five keys name it, and this file looks for all of them.
+"""Which earlier turn does a request continue? Five keys name it; KEYS says who makes each, and where it is stored.
 
 A *turn* is a request with its answer, and a *task* is all turns that one decision decides. Results of tools continue
 the turn with the calls. A session, a conversation or an agent names a task and not a turn in it.
 
-The five keys, and where each one is looked for:
+1. Results of calls. They are accepted once (`take_answers`), so the turns that bring them form a chain.
 
-- results of calls: `calls_key`, made by `hash_conversation` in api/openai/tool_loops.py, stored in `outcomes.call`, and
-  looked for by `earlier_turn`. Results are accepted once (`take_answers`), so the turns that bring them form a chain -
-  text of an answer, in a chat without an id: `answer_key`, made, stored and looked for like the key of calls. Chats of
-  several users may begin alike, so an answer is continued once, too, except by the same chat sent again - previous
-  response: the id of its decision, in `previous_response_id`. The addition `responses` gives the request the
-  session and the messages of that response, and `earlier_turn` looks for calls of that decision alone - session, in a
-  header or a field of the body: it names the task by `task_key`, stored in `units.key`. The step `Tasks` looks for it
-  by `newest_tasks`, with one statement for all questions that are decided at once - message id, in a header: it names
-  the answer to this request, so that a rating that is fetched finds the decision. No question is continued by it
+2. The text of an answer, in a chat without an id. Chats of several users may begin alike, so an answer is continued
+   once, too, except by the same chat sent again.
+
+3. The previous response. The addition `responses` gives the request the session and the messages of that response, and
+   calls of that decision alone are looked for.
+
+4. The session, in a header or a field of the body. It names a task, for which the step `Tasks` looks by one statement
+   for all questions that are decided at once.
+
+5. The message id, in a header. It names the answer to this request, so that a rating that is fetched finds the
+   decision. No question is continued by it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Column, delete, select, update
 
-from ragbandit.router.storage.decisions.chains import PREVIOUS
-from ragbandit.router.storage.decisions.turns import (
-    BEGUN_BY,
-    CONTINUES,
-    CONVERSATION,
-    PERMITTED,
-    TOOL_TURN,
-    edge_of,
-    tool_turn_of,
-)
-from ragbandit.router.storage.rows.conversion import CHAT_HASH, body_hash
+from ragbandit.router.storage.decisions.turns import continued_by, loop_of
+from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions, outcomes
+from ragbandit.router.storage.sql.tables import decisions, outcomes, units
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.types import (
     DERIVED,
     ArmName,
     Decision,
     DecisionId,
-    Json,
+    Loop,
     Outcome,
     Query,
-    RequestFacts,
     calls_of,
-    facts_of,
 )
 
 _CALLS: Final = (
@@ -66,28 +57,57 @@ _NEWEST: Final = "SELECT key, first, arm, turns, until FROM units WHERE key IN ?
 #: `field` of the error raised if another request has already brought the results, or continued the answer
 RESULTS: Final = "tool_call_id"
 ANSWER: Final = "messages"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """A key that names what a request continues, or for a rating the answer. Functions are below `ragbandit.router`."""
+
+    #: function that makes it
+    made_by: str
+    stored_in: Column[Any]
+    #: function that looks for it; None: an addition does
+    found_by: str | None
+    #: `field` of the error of a second request with it; None: any number may have it
+    once: str | None = None
+
+
+_HERE: Final = "storage.decisions.continuing"
+KEYS: Final = {
+    "results of calls": Key(
+        made_by=f"{_HERE}.calls_key", stored_in=outcomes.c.call, found_by=f"{_HERE}.earlier_turn", once=RESULTS
+    ),
+    "text of an answer": Key(
+        made_by=f"{_HERE}.answer_key", stored_in=outcomes.c.call, found_by=f"{_HERE}.earlier_turn", once=ANSWER
+    ),
+    "previous response": Key(
+        made_by="serving.checks.questions.new_id", stored_in=decisions.c.id, found_by=f"{_HERE}.earlier_turn"
+    ),
+    "session": Key(made_by=f"{_HERE}.task_key", stored_in=units.c.key, found_by=f"{_HERE}.newest_tasks"),
+    "message id": Key(made_by="api.schemas.question_headers.headers_of", stored_in=decisions.c.request, found_by=None),
+}
 #: number of newest outcomes with the same key that are read
 _MOST_ALIKE: Final = 64
 
 
-def calls_key(conversation: object, calls: Sequence[str]) -> str | None:
+def calls_key(conversation: str | None, calls: Sequence[str]) -> str | None:
     """The key by which results find the turn with these calls; None if an id of a call is empty or repeated.
 
     conversation: hash of the caller and of the messages before the calls; None if the request was no chat
     """
-    if not isinstance(conversation, str) or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
+    if conversation is None or len({*calls}) < max(1, len(calls)) or not all(map(str.strip, calls)):
         return None
     return body_hash([conversation, *sorted(calls)])
 
 
-def answer_key(conversation: object, answer: str | None) -> str | None:
+def answer_key(conversation: str | None, answer: str | None) -> str | None:
     """The key by which the next question of a chat without an id finds this answer; None without a text.
 
     It is the hash of the chat with the answer as its last message, see `hash_conversation`. conversation: as in
     `calls_key`
     """
     text = "".join((answer or "").split())
-    return body_hash([conversation, "assistant", "", text]) if text and isinstance(conversation, str) else None
+    return body_hash([conversation, "assistant", "", text]) if text and conversation is not None else None
 
 
 def continuation_key(outcome: Outcome, *, request: str | None, session: str | None = None) -> str | None:
@@ -95,7 +115,7 @@ def continuation_key(outcome: Outcome, *, request: str | None, session: str | No
 
     request, session: columns of the decision
     """
-    calls, conversation = calls_of(outcome), edge_of(request).get(CONVERSATION)
+    calls, conversation = calls_of(outcome), continued_by(request).conversation
     if calls:
         return calls_key(conversation, calls)
     is_own = session is not None and session.startswith(DERIVED)
@@ -107,8 +127,10 @@ class EarlierTurn:
     """The turn that a request continues."""
 
     session: str | None
-    #: entries for `Query.request` of the request: TOOL_TURN for results, CONTINUES for an answer that waits; or none
-    facts: RequestFacts
+    #: None if the request brings no results
+    loop: Loop | None = None
+    #: the decision whose answer waits to be continued
+    answer: DecisionId | None = None
     #: the arm that made the calls and gets their results; None if the request brings no results
     arm: ArmName | None = None
     #: the stored turn, if the same request came before
@@ -156,7 +178,7 @@ def _turn_of_calls(
     """
     if not keys:
         return None
-    previous = query.request.get(PREVIOUS)
+    previous = query.continues.previous
     named = "" if previous is None else " AND d.id = ?"
     values = [list(keys), since, *([] if previous is None else [previous]), _MOST_ALIKE]
     rows = run_statement(connection, _CALLS.format(named=named), *values)
@@ -165,30 +187,26 @@ def _turn_of_calls(
         return _repeated(connection, [row["taken_by"] for row in rows], query=query)
     calling = waiting[0]
     first = calling["turn_of"] or calling["id"]
-    before = tool_turn_of(connection, calling["request"])
+    before = loop_of(connection, calling["request"])
     began = run_statement(connection, "SELECT made_at FROM decisions WHERE id = ?", first)
     if len(waiting) > 1 or not began or began[0]["made_at"] <= since:
         return None
-    number, arm = int(before.get("turn", 1)) + 1, ArmName(calling["arm"])
+    number, arm = (1 if before is None else before.turn) + 1, ArmName(calling["arm"])
     if not (query.arms is None or arm in query.arms) or not may_answer(arm, number):
         return None
-    link: dict[str, Json] = {"first": first, "previous": calling["id"], "turn": number}
-    if not before and first != calling["id"]:
-        link[BEGUN_BY] = calling["id"]
-    elif BEGUN_BY in before:
-        link[BEGUN_BY] = before[BEGUN_BY]
-    if query.arm_by is None and query.arms is not None:
-        link[PERMITTED] = list[Json](query.arms)
-    return EarlierTurn(session=calling["session"], facts=facts_of({TOOL_TURN: link}), arm=arm)
+    begun_by = before.begun_by if before is not None else calling["id"] if first != calling["id"] else None
+    permitted = query.arms if query.arm_by is None else None
+    loop = Loop(first=first, previous=calling["id"], turn=number, begun_by=begun_by, permitted=permitted)
+    return EarlierTurn(session=calling["session"], loop=loop, arm=arm)
 
 
 def _repeated(connection: Connection, turns: Sequence[str], *, query: Query) -> EarlierTurn | None:
     """The stored turn with the same chat as `query`. A failed turn counts only if it has the same id as `query`."""
-    chat = query.request.get(CHAT_HASH)
+    chat = query.continues.chat
     for row in run_statement(connection, _REPEATED, list(turns), query.id) if turns and chat is not None else ():
-        if edge_of(row["request"]).get(CHAT_HASH) == chat:
+        if continued_by(row["request"]).chat == chat:
             is_permitted = query.arms is None or row["arm"] in query.arms
-            return EarlierTurn(session=None, facts={}, same=DecisionId(row["id"])) if is_permitted else None
+            return EarlierTurn(session=None, same=DecisionId(row["id"])) if is_permitted else None
     return None
 
 
@@ -206,11 +224,11 @@ def _turn_of_chat(connection: Connection, keys: Sequence[str], *, query: Query, 
         return None
     for row in alike:
         if row.taken_by is None:
-            return EarlierTurn(session=row.session, facts=facts_of({CONTINUES: row.id}))
+            return EarlierTurn(session=row.session, answer=row.id)
     taken_by = select(decisions.c.request).where(decisions.c.id.in_([row.taken_by for row in alike]))
     for request in connection.execute(taken_by).scalars():
-        if edge_of(request).get(CONVERSATION) == query.request.get(CONVERSATION):
-            return EarlierTurn(session=alike[0].session, facts={})
+        if continued_by(request).conversation == query.continues.conversation:
+            return EarlierTurn(session=alike[0].session)
     return None
 
 
@@ -227,9 +245,7 @@ def task_key(query: Query) -> str | None:
     """The key of the conversation's tasks; None without a session. Each agent and each model has tasks of its own."""
     if query.session is None:
         return None
-    return body_hash(
-        [query.tenant, query.api_key, query.session, query.request.get("agent"), query.request.get("asked_model")]
-    )
+    return body_hash([query.tenant, query.api_key, query.session, query.sent.agent, query.sent.asked_model])
 
 
 def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTask]:
@@ -241,11 +257,10 @@ def newest_tasks(database: Database, keys: Collection[str]) -> dict[str, OpenTas
 
 def _continued(decision: Decision) -> tuple[str, str] | None:
     """Returns (decision with the calls or the answer that this one continues, RESULTS or ANSWER); None if none."""
-    request = decision.query.request
-    turn, answer = request.get(TOOL_TURN), request.get(CONTINUES)
-    if isinstance(turn, Mapping):
-        return str(turn["previous"]), RESULTS
-    return None if answer is None else (str(answer), ANSWER)
+    continues = decision.query.continues
+    if continues.loop is not None:
+        return continues.loop.previous, RESULTS
+    return None if continues.answer is None else (continues.answer, ANSWER)
 
 
 def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:

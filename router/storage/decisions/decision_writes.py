@@ -24,15 +24,13 @@ from ragbandit.router.storage.access.reservations import reserve_answers, units
 from ragbandit.router.storage.access.turn_sums import add_turns_of, spending_row
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import take_answers
-from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.rows.conversion import (
-    RATED_MESSAGE,
     Row,
     canonical,
     decision_row,
     readable,
-    without_messages,
+    without_words,
 )
 from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send, send_new
@@ -41,7 +39,7 @@ from ragbandit.router.storage.sql.counters import Moves, WriteTransaction
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.shared.errors import Conflict, RagBanditError, StoreError, TooManyRequests
-from ragbandit.shared.types import NAMED_ID, PICK, Decision, DecisionId, PolicyLabel, SpenderKind
+from ragbandit.shared.types import Decision, DecisionId, PolicyLabel, SpenderKind
 
 #: `field` of the error of decisions that were made with an older revision of versions and kill switch
 OUTDATED: Final = "revision"
@@ -234,8 +232,7 @@ def _queue(
 def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[str, Any]:
     """Columns of a decision if texts are not stored. context: keys of the context that are still stored."""
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    kept = (TOOL_TURN, CONVERSATION, NAMED_ID, RATED_MESSAGE, PICK)
-    request = without_messages(row["request"], keep=kept)
+    request = without_words(row["request"], arm_by=row["arm_by"], is_erased=False)
     return {"text": "", "context": canonical(values), "request": request, "responses": None}
 
 

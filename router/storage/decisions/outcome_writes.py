@@ -18,7 +18,7 @@ from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import continuation_key
 from ragbandit.router.storage.decisions.decision_writes import DecisionWrites
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
-from ragbandit.router.storage.decisions.turns import add_turns, earlier_turns, edge_of
+from ragbandit.router.storage.decisions.turns import add_turns, continued_by, earlier_turns
 from ragbandit.router.storage.jobs import answers
 from ragbandit.router.storage.jobs.scores import MAX_CHECKS, JudgeSample, add_jobs, add_labels, sample_outcomes
 from ragbandit.router.storage.rows.conversion import Row
@@ -30,7 +30,6 @@ from ragbandit.router.storage.sql.counters import Moves, WriteTransaction, ask_k
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.shared.errors import Conflict, RagBanditError
-from ragbandit.shared.model_servers.failures import link_of
 from ragbandit.shared.types import (
     ERASED,
     Decision,
@@ -206,7 +205,7 @@ def _add(connection: Connection, new: Sequence[tuple[Outcome, Row]], *, locked: 
             continue
         if TaskTurn.key in decision["parsed"]:
             of_tasks.append(outcome.decision_id)
-        if not link_of(edge_of(decision["request"])):
+        if continued_by(decision["request"]).failed is None:
             scored.append(outcome)
     if of_tasks:
         turns += earlier_turns(connection, of_tasks, without={outcome.decision_id for outcome, _, _ in turns})

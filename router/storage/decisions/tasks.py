@@ -12,7 +12,6 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, or_, select, update
 
 from ragbandit.router.storage.decisions.continuing import give_back_answers, task_key
-from ragbandit.router.storage.decisions.turns import CONTINUES, TOOL_TURN
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
 from ragbandit.router.storage.rows.waiting import lock_rows, take_out
 from ragbandit.router.storage.sql.bulk_insert import insert_into, send
@@ -57,7 +56,7 @@ def store_tasks(connection: Connection, new: Iterable[Decision]) -> dict[Decisio
         else:
             goes_on = (units.c.key == fact.unit, units.c.first == decision.turn_of, units.c.turns != ENDED)
             changed: dict[str, Any] = {"turns": units.c.turns + 1, "until": fact.until}
-            if TOOL_TURN not in decision.query.request:  # results go to the arm of their calls, not of the task
+            if decision.query.continues.loop is None:  # results go to the arm of their calls, not of the task
                 changed["arm"] = decision.arm
             if not connection.execute(update(units).where(*goes_on).values(**changed).returning(units.c.first)).first():
                 message, remedy = "the task has ended meanwhile", "send the request again: it gets a draw"
@@ -74,7 +73,7 @@ def lock_tasks(connection: Connection, new: Iterable[Decision]) -> None:
     """
     keys = set[str]()
     for decision in new:
-        is_further = decision.turn_of is not None or CONTINUES in decision.query.request
+        is_further = decision.turn_of is not None or decision.query.continues.answer is not None
         fact = TaskTurn.of(decision.facts) if is_further else None
         if fact is not None:
             keys.add(fact.unit)

@@ -9,14 +9,14 @@ has one answer, so the decision's outcome gets the newest answer of this loop. A
 `tasks`), and a task's decision keeps the answer to its own question. How a request finds its turn: see `continuing`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select, update
 
-from ragbandit.router.storage.rows.conversion import Row, canonical
+from ragbandit.router.storage.rows.conversion import Row, canonical, edge_of
 from ragbandit.router.storage.rows.outcome_rows import (
     LATER,
     cost_value,
@@ -28,36 +28,27 @@ from ragbandit.router.storage.rows.outcome_rows import (
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
+from ragbandit.router.storage.sql.json_columns import json_object
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.model_servers.failures import failure_of, link_of
+from ragbandit.shared.model_servers.failures import failure_of
 from ragbandit.shared.types import (
     ArmName,
     Branch,
+    Continues,
     Cost,
     DecisionId,
+    Loop,
     Outcome,
     OutcomeStatus,
     TraceEvent,
     calls_of,
+    continues_of,
 )
 
-#: key in `Query.request`; its value: {"first": id of the drawn decision, "previous": id of the decision that made the
-#: calls, "turn": number of this turn, from 2, BEGUN_BY, PERMITTED, CALLED_BY}
+#: rules in the trace of a decision for a turn in its loop of tools, and for another turn of its task
 TOOL_TURN: Final = "tool_turn"
-#: key in TOOL_TURN: id of the turn of a task that began the loop; missing if the decision began it
-BEGUN_BY: Final = "begun_by"
-#: rule in the trace of a decision for a turn of its task that is not in its loop
 TASK_TURN: Final = "task_turn"
 _TURNS: Final = (TOOL_TURN, TASK_TURN)
-#: key in TOOL_TURN, if the caller has not named the arm: the arms that the caller may use, if not all
-PERMITTED: Final = "permitted"
-#: key in TOOL_TURN, if the turn may go to another arm: the arm that made the calls
-CALLED_BY: Final = "called_by"
-#: key in `Query.request`: hash of the caller and of all messages
-CONVERSATION: Final = "conversation_hash"
-#: key in `Query.request` of a chat without an id: the decision whose answer it continues
-CONTINUES: Final = "continues"
 #: maximum number of events in the trace of a decision with turns; each turn has its own trace
 _MOST_EVENTS: Final = 500
 #: columns of the drawn decision's outcome that a later turn changes
@@ -65,19 +56,18 @@ _STATE: Final = ("status", "answer", "stop_reason", "error", "sources")
 _CHANGED: Final = (*_STATE, "trace", "cost", "steps")
 
 
-def edge_of(request: str | None) -> Mapping[str, Any]:
-    """`Query.request` of a stored decision; {} if it is unreadable. request: the column `decisions.request`."""
-    return object_at(object_or_empty(request), "edge")
+def continued_by(request: str | None) -> Continues:
+    """What a stored decision continues; nothing if it is unreadable. request: the column `decisions.request`"""
+    return continues_of(edge_of(request))
 
 
-def tool_turn_of(connection: Connection, request: str | None) -> Mapping[str, Any]:
-    """The value of TOOL_TURN of a turn, or of the turn that it replaces after a failure; {} if it brings no results."""
-    edge = edge_of(request)
-    if failed := link_of(edge).get("first"):
-        rows = run_statement(connection, "SELECT request FROM decisions WHERE id = ?", failed)
-        edge = edge_of(rows[0]["request"] if rows else None)
-    loop = edge.get(TOOL_TURN)
-    return loop if isinstance(loop, Mapping) else {}
+def loop_of(connection: Connection, request: str | None) -> Loop | None:
+    """The loop of a turn, or of the turn that it replaces after a failure; None if it brings no results."""
+    continues = continued_by(request)
+    if continues.failed is not None:
+        rows = run_statement(connection, "SELECT request FROM decisions WHERE id = ?", continues.failed.first)
+        continues = continued_by(rows[0]["request"] if rows else None)
+    return continues.loop
 
 
 def firsts_of(connection: Connection, ids: Iterable[str]) -> dict[str, DecisionId]:
@@ -154,8 +144,8 @@ def add_turns(
             connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(cost=late))
             continue
         before, failure = outcome_value(row), failure_of(outcome.made_by)
-        loop = tool_turn_of(connection, turn_row["request"])
-        is_in_loop = bool(loop) and BEGUN_BY not in loop
+        loop = loop_of(connection, turn_row["request"])
+        is_in_loop = loop is not None and loop.begun_by is None
         # A refused turn does not change the result of the loop, and other turns of a task have results of their own.
         is_result = is_in_loop and not (failure is not None and failure.is_unable)
         rule = TOOL_TURN if is_in_loop else TASK_TURN

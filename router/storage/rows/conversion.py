@@ -3,13 +3,13 @@
 import hashlib
 import json
 from binascii import b2a_base64
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from itertools import compress
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined] # typeshed lacks the first
 from operator import attrgetter, is_not
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from ragbandit.router.storage.rows.queried_facts import FORCED, QueriedFacts, ar
 from ragbandit.router.storage.sql.json_columns import json_object, object_at, object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.model_servers.failures import FAILOVER
 from ragbandit.shared.texts.formats import number_or_name
 from ragbandit.shared.texts.json_values import sorted_json_bytes
 from ragbandit.shared.types import (
@@ -27,30 +26,31 @@ from ragbandit.shared.types import (
     IMPORTED,
     SENT_ID,
     WHOLE,
+    ArmBy,
     ArmName,
     Budget,
+    Continues,
     Decision,
     DecisionId,
     Features,
     Feedback,
     Message,
     Query,
-    RequestFacts,
     Reward,
     RunBy,
+    Sent,
     SnapshotInfo,
     Update,
+    continues_of,
     is_released,
+    request_json,
+    sent_of,
+    terms_of,
 )
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-
-#: key in `Query.request`: hash of the whole chat request
-CHAT_HASH: Final = "chat_hash"
-#: key in `Query.request`: id that the client gives the answer, by which a rating finds the decision
-RATED_MESSAGE: Final = "message"
 
 Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
@@ -195,7 +195,7 @@ def _conversation(query: Query) -> dict[str, Any]:
     if not (
         (query.own_session or query.messages or query.asked is not None or query.arm_by or query.unit)
         or query.aim
-        or CHAT_HASH in query.request
+        or query.continues.chat is not None
         or query.cost_weight is not None
     ):
         return {}
@@ -207,7 +207,7 @@ def _conversation(query: Query) -> dict[str, Any]:
         "unit": query.unit,
         "price": price_text(query.cost_weight),
         "aim": dict(query.aim) or None,
-        "chat": query.request.get(CHAT_HASH),
+        "chat": query.continues.chat,
     }
     return {name: value for name, value in parts.items() if value is not None}
 
@@ -225,20 +225,35 @@ def _request(query: Query) -> str | None:
     parts = _conversation(query)
     for name in ("session", "price", "chat"):  # these have columns or stand in `edge`
         parts.pop(name, None)
-    if query.request:
-        parts["edge"] = dict(query.request)
-        loop = query.request.get("tool_turn")
-        if isinstance(loop, Mapping) and query.arm_by == "caller":  # as processes without the column `arm_by` read it
-            parts["edge"]["tool_turn"] = {**loop, "named": True}
+    if edge := request_json(query):
+        parts["edge"] = edge
     return canonical(parts) if parts else None
 
 
-def without_messages(request: str | None, *, keep: Collection[str]) -> str | None:
-    """Drop texts of users from the column `request`. FORCED, the aim, FAILOVER and the keys `keep` stay."""
+def edge_of(request: str | None) -> Mapping[str, Any]:
+    """The JSON of the records of a stored query; {} if it is unreadable. request: the column `decisions.request`."""
+    return object_at(object_or_empty(request), "edge")
+
+
+def without_words(request: str | None, *, arm_by: ArmBy | None, is_erased: bool) -> str | None:
+    """The column `request` without texts of users. FORCED, the aim, and ids and hashes stay.
+
+    arm_by: `Decision.arm_by`. is_erased: True if links between responses stay, and nothing by which a later request or
+        rating finds the decision; False for a new row of a store without texts, which is found, and has no responses
+    """
     values = object_or_empty(request)
+    edge = object_at(values, "edge")
+    sent, continues = sent_of(edge), continues_of(edge)
+    left = Sent(may_fail_over=sent.may_fail_over, pick=sent.pick)
+    links = Continues(loop=continues.loop, failed=continues.failed)
+    if is_erased:
+        links = replace(links, previous=continues.previous, quoted=continues.quoted)
+    else:
+        left = replace(left, named_id=sent.named_id, message=sent.message)
+        links = replace(links, conversation=continues.conversation)
     parts = {name: values[name] for name in ("aim", FORCED) if values.get(name)}
-    edge = {name: value for name, value in object_at(values, "edge").items() if name in (*keep, FAILOVER)}
-    if edge:
+    kept = Query(text="", sent=left, continues=links, arm_by=arm_by_of_query(arm_by, loop=links.loop))
+    if edge := request_json(kept):
         parts["edge"] = edge
     return canonical(parts) if parts else None
 
@@ -284,7 +299,7 @@ _DECISION: Final = TableRows(
 _QUERY: Final = TableRows(
     decisions,
     Query,
-    without=("id", "arms", "arm_by", "request", "cost_weight"),
+    without=("id", "arms", "arm_by", "cost_weight"),
     context=JSON_OBJECT,
     budget=Form(
         write=lambda budget: canonical(budget_caps(budget)), read=lambda text: of_known(Budget, json_object(text))
@@ -331,7 +346,8 @@ def decision_row(decision: Decision) -> dict[str, Any]:
 def decision_value(row: Row) -> Decision:
     """The decision of a row. Raises ValueError, TypeError or KeyError; UnreadableFieldError names the column."""
     request, arm_by = json_object(row["request"]), arm_by_of(row)
-    edge = cast(RequestFacts, object_at(request, "edge"))
+    edge = object_at(request, "edge")
+    continues = continues_of(edge)
     query = _QUERY.value(
         row,
         id=DecisionId(row["id"]),
@@ -339,8 +355,10 @@ def decision_value(row: Row) -> Decision:
         unit=request.get("unit"),
         messages=tuple(Message(role=role, text=text) for role, text in request.get("messages", ())),
         asked=request.get("asked"),
-        arm_by=arm_by_of_query(arm_by, request=edge),
-        request=edge,
+        arm_by=arm_by_of_query(arm_by, loop=continues.loop),
+        sent=sent_of(edge),
+        continues=continues,
+        terms=terms_of(edge),
         cost_weight=price_value(row["price"]),
         aim=request.get("aim", {}),
     )

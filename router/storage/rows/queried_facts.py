@@ -18,13 +18,19 @@ from ragbandit.router.storage.sql.tables import QUERIED_FACTS, UNFILLED_ARM_BY, 
 from ragbandit.shared.types import (
     IMPORTED,
     ArmBy,
+    Continues,
     Decision,
+    Loop,
     MovedTurn,
     PinnedArm,
+    Sent,
     StickyTurn,
     TaskTurn,
+    Terms,
+    continues_of,
+    sent_of,
+    terms_of,
 )
-from ragbandit.shared.types.request_facts import RequestFacts
 
 #: key of the column `request`: whether `Query.arm_by` names somebody; written for processes without that column
 FORCED: Final = "forced"
@@ -55,27 +61,27 @@ class QueriedFacts(NamedTuple):
     arm_by: ArmBy | None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any], *, request: RequestFacts, arm_by: ArmBy | None) -> Self:
-        """The facts from `Decision.facts`, `Query.request` and `Decision.arm_by`, without values of other types."""
-        task, loop, failover = TaskTurn.of(facts), request.get("tool_turn"), request.get("failover")
-        firsts = [link.get("first") for link in (loop, failover) if isinstance(link, Mapping)]
-        quoted = request.get("quoted")
-        responses = [request.get("previous_response_id"), *(quoted if isinstance(quoted, list | tuple) else ())]
+    def of(
+        cls, facts: Mapping[str, Any], *, sent: Sent, continues: Continues, terms: Terms, arm_by: ArmBy | None
+    ) -> Self:
+        """The facts from `Decision.facts`, the records of its query and `Decision.arm_by`."""
+        task, links = TaskTurn.of(facts), (continues.loop, continues.failed)
         return cls(
             is_imported=IMPORTED in facts,
-            has_callers_id=request.get("named_id") is True,
-            is_of_agent="agent" in request,
-            is_moved=_is_moved(facts) or (isinstance(failover, Mapping) and bool(failover)),
-            budget_factor=_number(request.get("budget_factor")),
+            has_callers_id=sent.named_id is True,
+            is_of_agent=sent.agent is not None,
+            is_moved=_is_moved(facts) or continues.failed is not None,
+            budget_factor=None if terms.budget_factor == 1.0 else _number(terms.budget_factor),
             task_until=None if task is None else _number(task.until),
-            belongs_to=_ids(firsts),
-            responses=_ids(responses),
+            belongs_to=_ids([link.first for link in links if link is not None]),
+            responses=_ids([continues.previous, *continues.quoted]),
             arm_by=arm_by,
         )
 
     @classmethod
     def of_decision(cls, decision: Decision) -> Self:
-        return cls.of(decision.facts, request=decision.query.request, arm_by=decision.arm_by)
+        query, by = decision.query, decision.arm_by
+        return cls.of(decision.facts, sent=query.sent, continues=query.continues, terms=query.terms, arm_by=by)
 
     @classmethod
     def of_row(cls, row: Row) -> Self:
@@ -91,10 +97,10 @@ class QueriedFacts(NamedTuple):
         The row of a release with schema 1006 has all columns but `arm_by`, and its JSON may have been erased since.
         """
         facts, parsed = object_or_empty(row["facts"]), object_or_empty(row["request"])
-        request = cast(RequestFacts, object_at(parsed, "edge"))
-        arm_by = _arm_by(row, facts=facts, request=request, is_chosen=parsed.get(FORCED) is True)
+        edge = object_at(parsed, "edge")
+        arm_by = _arm_by(row, facts=facts, edge=edge, is_chosen=parsed.get(FORCED) is True)
         if row["is_imported"] is None:
-            return cls.of(facts, request=request, arm_by=arm_by)
+            return cls.of(facts, sent=sent_of(edge), continues=continues_of(edge), terms=terms_of(edge), arm_by=arm_by)
         return cls._make(map(row.__getitem__, QUERIED_FACTS))._replace(arm_by=arm_by)
 
     @property
@@ -109,32 +115,31 @@ def arm_by_of(row: Row) -> ArmBy | None:
     return QueriedFacts.of_unfilled(row).arm_by if stored == UNFILLED_ARM_BY else cast(ArmBy | None, stored)
 
 
-def arm_by_of_query(arm_by: ArmBy | None, *, request: RequestFacts) -> ArmBy | None:
+def arm_by_of_query(arm_by: ArmBy | None, *, loop: Loop | None) -> ArmBy | None:
     """`Query.arm_by` of a stored decision. arm_by: `Decision.arm_by`"""
-    loop = request.get("tool_turn")
-    is_open = isinstance(loop, Mapping) and "called_by" in loop  # a step has chosen the arm of these calls
+    is_open = loop is not None and loop.called_by is not None  # a step has chosen the arm of these calls
     return arm_by if arm_by in ("caller", "calls", "failover") and not is_open else None
 
 
-def _arm_by(row: Row, *, facts: Mapping[str, Any], request: RequestFacts, is_chosen: bool) -> ArmBy | None:
+def _arm_by(row: Row, *, facts: Mapping[str, Any], edge: Mapping[str, Any], is_chosen: bool) -> ArmBy | None:
     """Who chose the arm of a row that a former release has inserted, as far as its JSON has it. is_chosen: FORCED"""
-    failover, loop = request.get("failover"), request.get("tool_turn")
+    failover, loop = edge.get("failover"), edge.get("tool_turn")
     if isinstance(failover, Mapping) and failover:
         return "failover"
     if is_chosen:
         return "calls" if isinstance(loop, Mapping) and not loop.get("named") else "caller"
     if PinnedArm.key in facts:
         return "kill switch"
-    if _is_beyond_limit(request):
+    if _is_beyond_limit(edge):
         return "limit"
     if row["turn_of"] is not None or StickyTurn.key in facts:
         return "calls" if isinstance(loop, Mapping) else "task"
     return "only arm" if len(list_or_empty(row["arms"])) == 1 else None
 
 
-def _is_beyond_limit(request: Mapping[str, Any]) -> bool:
+def _is_beyond_limit(edge: Mapping[str, Any]) -> bool:
     """Whether a release with schema 1006 stored with the question that a limit of its session or task was reached."""
-    limits = request.get("turn_limits")
+    limits = edge.get("turn_limits")
     for limit in limits if isinstance(limits, list) else ():
         used, most = (limit.get("used"), limit.get("most")) if isinstance(limit, Mapping) else (None, None)
         if isinstance(used, int | float) and isinstance(most, int | float) and used >= most:

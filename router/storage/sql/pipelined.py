@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 
 
 @dataclass(slots=True)
-class Sent:
+class PipelinedStatement:
     """A statement; a call returns its rows, or raises psycopg's errors."""
 
     connection: "PipelinedConnection"
@@ -35,12 +35,12 @@ class PipelinedConnection(psycopg.Connection[Any]):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._waiting: list[Sent] = []
+        self._waiting: list[PipelinedStatement] = []
         #: used again, since psycopg takes longer to make a cursor than to send a short statement
         self._cursors: list[psycopg.Cursor[dict[str, Any]]] = []
 
-    def send(self, statement: str, values: Sequence[Any] = ()) -> Sent:
-        sent = Sent(self, statement, values)
+    def send(self, statement: str, values: Sequence[Any] = ()) -> PipelinedStatement:
+        sent = PipelinedStatement(self, statement, values)
         self._waiting.append(sent)
         return sent
 

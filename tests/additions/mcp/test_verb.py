@@ -45,7 +45,7 @@ def test_an_agent_has_the_tools_of_the_service(tmp_path):
     finally:
         service.close()
     assert len(tools) == 5
-    assert kept.decision.query.request["surface"] == "mcp"
+    assert kept.decision.query.sent.surface == "mcp"
     assert (refused.is_error, refused.structured_content["error"]["field"]) == (True, "question")
     assert pending.structured_content["status"] == "pending"
     assert news == [(1.0, None, f"the arm {pending.structured_content['arm']} was chosen")]

@@ -15,7 +15,7 @@ from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import PICK, DecisionId, Query, candidate_note
+from ragbandit.shared.types import DecisionId, Query, Sent, candidate_note
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.testing.steps import check_step
 from tests.support import command
@@ -61,17 +61,17 @@ def test_the_model_picks_before_the_draw(make_world):
         kept = world.router.decision(decision.id).decision
         assert (kept.query, kept.pmf, kept.facts) == (decision.query, decision.pmf, decision.facts)
         assert kept.pmf[kept.arms.index(arm)] == max(kept.pmf) > 0.9
-        assert kept.query.request[PICK]["by"] == "small"
+        assert kept.query.sent.pick["by"] == "small"
     assert decided[0].facts["pick"] == {"arm": "no_retrieval", "by": "small"}
     assert decided[3].facts["pick"] == {"failed": "no_arm", "by": "small"}
     assert ["no_pick" in decision.facts for decision in decided] == [False, False, False, True]
-    assert decided[3].query.request[PICK]["failed"] == "no_arm"
+    assert decided[3].query.sent.pick["failed"] == "no_arm"
     material = json.loads(body["messages"][1]["content"])
     assert material["question"] == questions[0]
     assert {method["name"]: method["does"] for method in material["methods"]} == {
         name: arm["description"] for name, arm in ARMS.items()
     }
-    dollars = sum(decision.query.request[PICK]["dollars"] for decision in decided)
+    dollars = sum(decision.query.sent.pick["dollars"] for decision in decided)
     with world.database.read() as connection:
         key = Spender("tenant", "default")
         assert spent(connection, [key], now=time.time())[key].day == pytest.approx(dollars, abs=1e-9)
@@ -133,8 +133,8 @@ def test_in_shadow_it_is_asked_too(make_world):
         name = shadow(world, **changes)
         decision = world.route("Who wrote Dracula?")
         assert len(server.requests) == 1
-    assert PICK not in before.query.request
-    assert decision.query.request[PICK]["arm"] == "single_step"
+    assert not before.query.sent.pick
+    assert decision.query.sent.pick["arm"] == "single_step"
     assert decision.pmf == pytest.approx((1 / 3,) * 3)
     note = candidate_note(decision.facts, name)
     assert note.pmf[decision.arms.index("single_step")] > 0.9
@@ -155,7 +155,7 @@ def test_a_pick_that_fails_costs_no_answer(make_world, reply, failed, is_booked)
     with ScriptedServer(lambda _body: reply) as server:
         world = make_world(**asking(server, seconds=1.5))
         decision = world.route("Who wrote Dracula?")
-    pick = decision.query.request[PICK]
+    pick = decision.query.sent.pick
     assert (pick["failed"], "dollars" in pick, decision.facts["no_pick"]) == (failed, is_booked, failed)
     assert decision.pmf[decision.arms.index("single_step")] > 0.9
     with world.database.read() as connection:
@@ -186,7 +186,7 @@ def test_a_question_talks_the_model_into_no_forbidden_arm(make_world):
         asked = [json.loads(request.body["messages"][1]["content"]) for request in server.requests]
     for decision in ruled + named:
         assert set(decision.arms) == {"no_retrieval", "single_step"}
-        assert decision.query.request[PICK]["failed"] == "no_arm"
+        assert decision.query.sent.pick["failed"] == "no_arm"
         assert dict(zip(decision.arms, decision.pmf, strict=True))["single_step"] > 0.9
     assert [decision.facts["pick"]["arm"] for decision in free] == ["multi_step"] * len(STEERING)
     assert [material["question"] for material in asked] == [*STEERING] * 3
@@ -200,7 +200,7 @@ def test_a_server_that_is_gone_is_left_alone_for_a_while(make_world):
     with ScriptedServer([]) as server:
         settings = asking(server)
     world = make_world(**settings)
-    failed = [world.route().query.request[PICK]["failed"] for _ in range(5)]
+    failed = [world.route().query.sent.pick["failed"] for _ in range(5)]
     assert failed == ["connection", "connection", "connection", "down", "down"]
 
 
@@ -225,7 +225,7 @@ def test_questions_wait_for_a_free_call(make_world, monkeypatch):
         futures = world.router.submit_many([Query(text=f"{number} ?") for number in range(12)])
         decided = [future.result(20) for future in futures]
     assert most == 2
-    assert [decision.query.request[PICK]["arm"] for decision in decided] == [[*ARMS][n % 3] for n in range(12)]
+    assert [decision.query.sent.pick["arm"] for decision in decided] == [[*ARMS][n % 3] for n in range(12)]
 
 
 def test_who_needs_no_pick_is_not_asked_about(make_world):
@@ -236,10 +236,10 @@ def test_who_needs_no_pick_is_not_asked_about(make_world):
         again = world.route("Who wrote Dracula?", key="d1")
         forced = world.router.route(Query(text="Who?", arms=("multi_step",), arm_by="caller"))
         alone = world.router.route(Query(text="Who?", arms=("no_retrieval",)))
-        given = world.router.route(Query(text="Who?", request={PICK: {"arm": "multi_step"}}))
+        given = world.router.route(Query(text="Who?", sent=Sent(pick={"arm": "multi_step"})))
         assert len(server.requests) == 1
     assert (again.id, again.arm) == (first.id, first.arm)
-    assert (PICK in forced.query.request, PICK in alone.query.request) == (False, False)
+    assert (forced.query.sent.pick, alone.query.sent.pick) == ({}, {})
     assert given.facts["pick"] == {"arm": "multi_step"}
 
 
@@ -253,7 +253,7 @@ def test_without_texts_the_pick_stays(make_world, text):
         erase(world.database, Selection(decision=DecisionId("d1")), features=False, actor="cli:me", now=world.now)
     kept = world.router.decision(decision.id).decision
     assert kept.query.text == ""
-    assert kept.query.request[PICK]["arm"] == "multi_step"
+    assert kept.query.sent.pick["arm"] == "multi_step"
     assert world.router.verify(deep=True).ok
 
 

@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import PICK, ArmName, Query
+from ragbandit.shared.types import ArmName, Query, sent_of
 from ragbandit.testing.policies import ARMS
 
 NO, ONE, MANY = ARMS
@@ -84,8 +84,8 @@ def test_a_pick_is_asked_once():
 )
 def test_the_stored_pick_decides(stored, arms, pmf, facts):
     """The picked arm has all probability, or the fallback arm has it and the facts have the reason."""
-    request = {} if stored is None else {PICK: stored}
-    output = pmf_of_one(Llm(fallback="multi_step"), Query(text="who?", request=request), features=None, arms=arms)
+    query = Query(text="who?", sent=sent_of({"pick": stored}))
+    output = pmf_of_one(Llm(fallback="multi_step"), query, features=None, arms=arms)
     assert (output.pmf, output.facts) == (pmf, facts)
 
 

@@ -14,7 +14,7 @@ from ragbandit.additions.other_tools.ratings.rating_pages import MOST_PAGES, Pla
 from ragbandit.additions.other_tools.ratings.settings import RatingsSection, RatingsSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import Query
+from ragbandit.shared.types import Query, Sent
 from ragbandit.workers.chores import start_chores
 from ragbandit.workers.running.context import Context
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
@@ -36,8 +36,7 @@ def poller_of(world, url, *, name="chat", budget=PollBudget, **options):
 
 
 def asked_in(world, chat, message=None, tenant="default"):
-    request = {"message": message} if message else {}
-    query = Query(text=f"question of {message}", session=chat, request=request, tenant=tenant)
+    query = Query(text=f"question of {message}", session=chat, sent=Sent(message=message or None), tenant=tenant)
     return world.router.submit(query, run_by="caller").result(30)
 
 

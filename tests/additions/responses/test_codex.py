@@ -265,7 +265,7 @@ def test_a_result_follows_its_call():
 def ignored_of(codex, reply):
     """Names of what a response's request had and the model did not get."""
     assert reply.status_code == 200, reply.text
-    return list(codex.service.router.decision(reply.json()["id"]).decision.query.request.get("ignored", []))
+    return list(codex.service.router.decision(reply.json()["id"]).decision.query.sent.ignored)
 
 
 def test_the_effort_beside_other_words_of_openai(codex):

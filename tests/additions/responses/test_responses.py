@@ -15,7 +15,7 @@ from ragbandit.additions.responses.stored_responses import conversation_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.types import DeltaPiece, StatusNote, TextPiece
+from ragbandit.shared.types import DeltaPiece, StatusNote, TextPiece, request_json
 from ragbandit.testing.doors import check_door
 from tests.integration.api.openai.conftest import COST, outcome_of
 from tests.integration.api.security.conftest import Keyed
@@ -83,7 +83,7 @@ def test_a_response(client, service, answers):
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (310, 12, 322)
     assert (reply.metadata, reply.safety_identifier, reply.store) == ({"page": "faq"}, "u-1", True)
     assert reply.ragbandit["cost"]["retriever_calls"] == COST.retriever_calls
-    assert record.decision.query.request == {
+    assert request_json(record.decision.query) == {
         "surface": "responses",
         "metadata": {"page": "faq"},
         "user": "u-1",

@@ -234,7 +234,7 @@ def test_a_session_a_unit_and_a_key_at_every_door(world, door):
     later = world.decision(world.post(door, named)[1])
     assert (first.query.session, later.turn_of, TaskTurn.of(later.facts).turn) == (session, first.id, 2)
     agent = world.decision(world.post(door, [*named, ("x-ragbandit-agent", "sub")])[1])
-    assert (agent.turn_of, agent.query.request["agent"]) == (None, "sub")
+    assert (agent.turn_of, agent.query.sent.agent) == (None, "sub")
     status, reply = world.post(door, [*US, ("x-api-key", world.key)])
     assert status == 200, reply
     assert world.decision(reply).query.api_key == first.query.api_key
@@ -314,4 +314,4 @@ def test_sessions_and_agents_of_coding_agents(world, sent, session, agent):
     """
     for door in ("chat", "route"):
         query = world.decision(world.post(door, [*US, *sent])[1]).query
-        assert (query.session, query.request.get("agent")) == (session, agent)
+        assert (query.session, query.sent.agent) == (session, agent)

@@ -10,6 +10,7 @@ from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.types import NO_CONVERSATION, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import needs, only_with
+from tests.support.request_facts import records
 from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 from tests.support.waiting import until
@@ -208,7 +209,7 @@ def test_a_failover_obeys_the_rules_of_now(make_world):
     left = {"failover": {"first": "d", "attempt": 2, "arm": names[0], "reason": "http_500", "left": names[1:]}}
     for request in ({}, left):
         for context, allowed in (({"region": "eu"}, names[:2]), ({"region": "us"}, names), ({}, [])):
-            decision = world.router.route(Query(text="who?", context=context, request=request))
+            decision = world.router.route(Query(text="who?", context=context, **records(**request)))
             others = other_arms(decision, **found, rules=later.rule_book)
             possible = left["failover"]["left"] if request else [arm for arm in names if arm != decision.arm]
             assert set(others) == set(possible) & set(allowed), (request, context)

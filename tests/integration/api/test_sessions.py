@@ -103,7 +103,7 @@ def test_ids_in_headers_are_utf_8(service):
     assert first.query.session == name
     assert begun(service, name).turn_of == first.id
     agent = begun(service, x_ragbandit_session_id=name, x_claude_code_agent_id="\u00fc")
-    assert (agent.turn_of, agent.query.request["agent"]) == (None, "\u00fc")
+    assert (agent.turn_of, agent.query.sent.agent) == (None, "\u00fc")
     assert ended(service, name).json()["ended"] == 2
     reply = service.http.post("/v1/route", json={"question": "q?"}, headers=[(SESSION.encode(), b"Zo\xeb")])
     assert service.router.decision(reply.json()["decision_id"]).decision.query.session == "Zo\u00eb"
@@ -122,7 +122,7 @@ def test_long_ids_in_headers_are_refused(service, name, most):
     assert (reply.status_code, name in reply.text) == (400, True)
     reply = service.http.post("/v1/route", json={"question": "q?"}, headers={name: longest})
     stored = service.router.decision(reply.json()["decision_id"]).decision.query
-    assert name == MESSAGE or longest in (stored.session, stored.request.get("agent"))
+    assert name == MESSAGE or longest in (stored.session, stored.sent.agent)
 
 
 @pytest.mark.parametrize(

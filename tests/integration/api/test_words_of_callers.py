@@ -9,7 +9,6 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
-from typing import get_type_hints
 
 import httpx
 import numpy as np
@@ -26,8 +25,8 @@ from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.router.storage.sql.tables import arm_hours, feedback, jobs, outcomes
 from ragbandit.router.storage.totals import EVER, Extender
 from ragbandit.shared.additions import additions
-from ragbandit.shared.model_servers.failures import FAILOVER, FAILURE, SUCCESSOR
-from ragbandit.shared.types import Fact, RequestFacts, names
+from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
+from ragbandit.shared.types import REQUEST_NAMES, Fact, names
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support import additions as support
 from tests.support.servers.http_service import Service
@@ -35,7 +34,19 @@ from tests.support.servers.http_service import Service
 #: a word that stands in every text, key and value of a caller
 NAME = "quixotina"
 #: parts of the column `decisions.request`
-PARTS = {"asked", "forced", "messages", "unit", "aim", "edge", FAILOVER, FAILURE, SUCCESSOR}
+PARTS = {"asked", "forced", "messages", "unit", "aim", "edge", "failover", FAILURE, SUCCESSOR}
+#: what the addition `responses` notes of a request
+NOTES = {
+    "said",
+    "item_tools",
+    "repeats_answer",
+    "sent",
+    "namespaces",
+    "call_types",
+    "compacts",
+    "instructions",
+    "store",
+}
 
 
 def words() -> list[str]:
@@ -43,7 +54,7 @@ def words() -> list[str]:
     kinds = [kind for kind in Fact.__subclasses__() if hasattr(kind, "key")]
     kinds += [kind for parent in kinds for kind in parent.__subclasses__()]
     found = {kind.key for kind in kinds} | {field.name for kind in kinds for field in dataclasses.fields(kind)}
-    found |= get_type_hints(RequestFacts).keys() | PARTS
+    found |= REQUEST_NAMES | NOTES | PARTS
     found |= {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
     return sorted(word for word in found if word.replace("_", "").isalpha())
 

@@ -265,4 +265,4 @@ def test_the_conversation_of_any_dialect_passes(monkeypatch):
     assert chat_body(sent, options=options) == {"messages": contents}
     assert not_passed(sent, options=options) == ["config", "messages"]
     asked = Query(id=DecisionId("d1"), text="Who wrote Dracula?", conversation=sent)
-    assert as_text(asked).request["ignored"] == ["config", "messages"]
+    assert as_text(asked).sent.ignored == ("config", "messages")

@@ -17,7 +17,6 @@ from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, rea
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.verdict_requests import VerdictRequest
-from ragbandit.router.serving import abilities
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import entries
@@ -29,7 +28,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import paired_answers
 from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFound
-from ragbandit.shared.types import Budget, Query, SafeStart
+from ragbandit.shared.types import Budget, Query, SafeStart, Sent
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.setup import prepared as prepare
@@ -199,8 +198,8 @@ def test_what_cannot_be_asked_is_bounded(world, arms):
     the judge refuses widens it, too.
     """
     for key, text, more in (
-        ("tools", "easy a", {"request": {abilities.OPTIONAL: ["tools"]}}),
-        ("image", "easy b", {"request": {abilities.NEEDS: ["images"]}}),
+        ("tools", "easy a", {"sent": Sent(optional_needs=("tools",))}),
+        ("image", "easy b", {"sent": Sent(needs=("images",))}),
         ("rules", "easy c", {"arms": ("small", "other")}),
         ("refused", "easy refused", {}),
     ):

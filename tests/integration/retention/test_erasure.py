@@ -25,6 +25,7 @@ from ragbandit.shared.types import ERASED, NO_CONVERSATION, CallFailed, Cost, Fe
 from tests.conftest import on_sqlite
 from tests.support.audits import assert_compared, verified
 from tests.support.examples import made_paired_answer
+from tests.support.request_facts import records
 
 SECRET = "Zygmunt-Przybylski"
 TABLES = (decisions, outcomes, feedback, closures, paired_answers)
@@ -275,7 +276,7 @@ def test_what_follows_an_erased_response(world):
     """
 
     def asked(key, *, session="talk", **request):
-        query = Query(text=f"who is {SECRET}?", id=key, session=session, request=request)
+        query = Query(text=f"who is {SECRET}?", id=key, session=session, **records(**request))
         return world.router.submit(query, run_by="worker").result(30).id
 
     asked("resp_0")

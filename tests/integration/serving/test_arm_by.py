@@ -6,12 +6,11 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
 from ragbandit.router.storage.sql.tables import closures, decisions, updates
 from ragbandit.router.storage.totals import Extender
-from ragbandit.shared.types import MOST_FACTOR, ONE_ARM_LEFT, Query
+from ragbandit.shared.types import MOST_FACTOR, ONE_ARM_LEFT, Continues, Loop, Query, Sent, Terms
 from tests.conftest import on_sqlite
 from tests.support.stored_facts import UNFILLED
 
@@ -39,7 +38,7 @@ def reach_limit(world):
 def asked_beyond_limit(world):
     """The seventh turn of a session, with what a former release would have stored with it."""
     reach_limit(world)
-    return asked(world, session="long", request=BEYOND)
+    return asked(world, session="long", sent=Sent(others=BEYOND))
 
 
 def stored(world, decision):
@@ -59,11 +58,11 @@ def made_by_each(world):
     """arm_by -> a decision whose arm it chose, with the decisions that these belong to as None."""
     first = asked(world, session="task", unit="task")
     world.outcome(first)  # with calls of tools
-    results = {TOOL_TURN: {"first": first.id, "previous": first.id, "turn": 2}}
+    results = Continues(loop=Loop(first=first.id, previous=first.id, turn=2))
     made = {
         None: first,
         "caller": asked(world, arms=("single_step",), arm_by="caller"),
-        "calls": asked(world, arms=(first.arm,), arm_by="calls", request=results),
+        "calls": asked(world, arms=(first.arm,), arm_by="calls", continues=results),
         "task": asked(world, session="task", unit="task"),
         "limit": asked_beyond_limit(world),
         "rule": asked(world, context={"region": "eu"}),
@@ -160,7 +159,7 @@ def probabilities(world, *, secret, others):
 #: what chooses the arm of a question by its session, its caller or what is left of a budget -> facts of the query
 BY_OTHERS = {
     "limit": {"session": "long"},
-    "spent budget": {"request": {"budget_factor": MOST_FACTOR}},
+    "spent budget": {"terms": Terms(budget_factor=MOST_FACTOR)},
     "caller": {"arms": ("multi_step",), "arm_by": "caller"},
 }
 

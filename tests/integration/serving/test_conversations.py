@@ -54,7 +54,7 @@ def test_the_question_is_rewritten_and_both_are_kept(make_world):
     assert (kept.id, kept.query, kept.pmf, kept.arm) == (decision.id, decision.query, decision.pmf, decision.arm)
     assert (kept.query.text, kept.query.asked, kept.query.session) == (ALONE, ASKED, "chat-1")
     assert kept.query.messages == TALK[:3]
-    facts = kept.query.request["rewrite"]
+    facts = kept.query.sent.rewrite
     assert facts["by"] == "small"
     assert facts["prompt_tokens"] + 2 * facts["completion_tokens"] == pytest.approx(facts["dollars"] * 1e6)
     assert 0.0 < facts["seconds"] < 20.0
@@ -79,7 +79,7 @@ def test_a_rewrite_that_fails_costs_no_answer(make_world, reply, failed, is_book
         world = make_world(conversation=rewritten_by(server, seconds=1.5))
         decision = world.router.route(world.router.query_of_messages(TALK))
     assert (decision.query.text, decision.query.asked) == (ASKED, ASKED)
-    facts = decision.query.request["rewrite"]
+    facts = decision.query.sent.rewrite
     assert (facts["failed"], "dollars" in facts) == (failed, is_booked)
     with world.database.read() as connection:
         day = spent(connection, [SPENDER], now=time.time())[SPENDER].day
@@ -94,7 +94,7 @@ def test_tokens_of_a_rewrite_that_did_not_end_are_estimated_by_script(make_world
         world = make_world(conversation=rewritten_by(server, seconds=2.0))
         query = world.router.query_of_messages(talk, query=Query(text=""))
         (request,) = server.requests
-    facts = query.request["rewrite"]
+    facts = query.sent.rewrite
     assert facts["failed"] == "timeout"
     assert facts["prompt_tokens"] == sum(estimated_tokens(message["content"]) for message in request.body["messages"])
     assert facts["prompt_tokens"] > 400
@@ -105,7 +105,7 @@ def test_a_server_that_is_gone_is_left_alone_for_a_while(make_world):
     with ScriptedServer([]) as server:
         settings = rewritten_by(server)
     world = make_world(conversation=settings)
-    failed = [world.router.query_of_messages(TALK).request["rewrite"]["failed"] for _ in range(5)]
+    failed = [world.router.query_of_messages(TALK).sent.rewrite["failed"] for _ in range(5)]
     assert failed == ["connection", "connection", "connection", "down", "down"]
 
 
@@ -126,7 +126,7 @@ def test_only_so_many_rewrites_are_under_way(make_world, monkeypatch):
         go.set()
         first = [future.result(20) for future in futures[:2]]
         again = world.router.query_of_messages(TALK)
-    assert [query.request["rewrite"]["failed"] for query in late] == ["busy", "busy"]
+    assert [query.sent.rewrite["failed"] for query in late] == ["busy", "busy"]
     assert [query.text for query in (*first, again)] == [ALONE] * 3
 
 

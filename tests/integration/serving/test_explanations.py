@@ -9,7 +9,7 @@ from ragbandit.router.learning.monitoring.diagnosis import STARVED
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import choice_words, explain
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.shared.types import ERASED, Generated, Query, Retrieved, Round, Source
+from ragbandit.shared.types import ERASED, Continues, Generated, Loop, Query, Retrieved, Round, Source
 from tests.conftest import on_sqlite
 
 SECRET = "Zygmunt-Przybylski"
@@ -120,7 +120,7 @@ def test_reasons(make_world, make_decision, changes, said):
 
 
 TURN = {"turn_of": "first"}
-LOOP = {"tool_turn": {"first": "first", "previous": "p", "turn": 2}}
+LOOP = Continues(loop=Loop(first="first", previous="p", turn=2))
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ LOOP = {"tool_turn": {"first": "first", "previous": "p", "turn": 2}}
         # a turn that brings results of tools has its arm by force, inside a task and without one
         (
             TURN | {"facts": {"task": {"unit": "u", "turn": 6, "until": 1.0}}},
-            {"arm_by": "calls", "request": LOOP},
+            {"arm_by": "calls", "continues": LOOP},
             "turn 6 of a task: nothing was drawn",
         ),
-        (TURN, {"arm_by": "calls", "request": LOOP}, "turn 2 of a loop of tools: nothing was drawn"),
+        (TURN, {"arm_by": "calls", "continues": LOOP}, "turn 2 of a loop of tools: nothing was drawn"),
         (TURN, {"arm_by": "calls"}, "a later turn of a task: nothing was drawn"),
         ({"arm_by": "kill switch"}, {}, "the kill switch chose it"),
         ({"arm_by": "task"}, {}, "it stayed on the arm of an earlier turn"),

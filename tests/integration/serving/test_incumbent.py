@@ -8,7 +8,7 @@ from ragbandit.router.learning.examples import closing_rule, lessons
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.shared.types import BUDGET_FACTOR, MOST_FACTOR, Query
+from ragbandit.shared.types import MOST_FACTOR, Query, Terms
 
 INCUMBENT = "single_step"
 SAFE = {"policy": {"incumbent": INCUMBENT}}
@@ -69,7 +69,7 @@ def test_a_spent_budget_comes_before_the_safe_start(make_world):
     before = world.route(key="before").facts["incumbent"]["slack"]
     released = []
     for number in range(40):
-        query = Query(text=f"question {number}", tenant="poor", request={BUDGET_FACTOR: MOST_FACTOR})
+        query = Query(text=f"question {number}", tenant="poor", terms=Terms(budget_factor=MOST_FACTOR))
         released.append(world.router.route(query))
         world.feedback(released[-1], reward=0.0)
     assert all(d.facts["incumbent"]["released"] and d.facts["incumbent"]["share"] == 1.0 for d in released)
@@ -90,7 +90,7 @@ def test_the_account_is_a_function_of_the_ledger(make_world, database_url):
     world = make_world(database_url=database_url, cost_weights={"dear": 2.0}, **SAFE)
     taught(world, rows=30)
     bound = {"arms": ("single_step", "multi_step")}, {"arms": ("multi_step", "no_retrieval")}, {"arms": ("multi_step",)}
-    asked = (*bound, {"cost_weight": "dear"}, {"request": {BUDGET_FACTOR: MOST_FACTOR}}, {"unit": "task"})
+    asked = (*bound, {"cost_weight": "dear"}, {"terms": Terms(budget_factor=MOST_FACTOR)}, {"unit": "task"})
     for number in range(48):
         more = asked[number % len(asked)]
         session = f"session-{number}" if "unit" in more else None

@@ -77,7 +77,8 @@ class Asking(Step):
 
     async def prepare(self, question, *, live):
         type(self).asked += 1
-        question.query = replace(question.query, request={**question.query.request, "told": self.asked})
+        sent = replace(question.query.sent, others={"told": self.asked})
+        question.query = replace(question.query, sent=sent)
 
 
 def test_a_step_asks_before_the_draw(make_world, offer):
@@ -85,7 +86,8 @@ def test_a_step_asks_before_the_draw(make_world, offer):
     offer(asking=Asking)
     world = make_world()
     query = Query(text="Who?", id="d-1")
-    assert [world.router.route(query).query.request["told"] for _ in range(2)] == [1, 1]
-    assert [one.result(9).query.request.get("told") for one in world.router.submit_many(["Who?", "When?"])] == [2, None]
-    assert "told" not in world.router.preview("Who?").result(9).query.request
+    assert [world.router.route(query).query.sent.others["told"] for _ in range(2)] == [1, 1]
+    both = world.router.submit_many(["Who?", "When?"])
+    assert [one.result(9).query.sent.others.get("told") for one in both] == [2, None]
+    assert not world.router.preview("Who?").result(9).query.sent.others
     assert Asking.asked == 2

@@ -8,7 +8,7 @@ from ragbandit.router.operation.findings import of_settings
 from ragbandit.router.serving.failover import other_arms
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.errors import Forbidden, InvalidInput
-from ragbandit.shared.types import NO_CONVERSATION, AppliedRules, Query
+from ragbandit.shared.types import NO_CONVERSATION, AppliedRules, Query, Sent
 
 ARMS = {"arms": {name: {} for name in ("no_retrieval", "single_step", "multi_step")}}
 REGION = {"region": {"type": "category", "values": ["eu", "us"]}}
@@ -30,10 +30,10 @@ def test_rules_narrow_the_offer(make_world):
         ({}, 3, None),
         ({"context": {"region": "us"}}, 3, None),
         ({"context": {"region": "eu"}}, 2, ("eu",)),
-        ({"request": {"agent": "sub-7"}}, 2, ("rule 2",)),
-        ({"context": {"region": "eu"}, "request": {"agent": "sub-7"}}, 1, ("eu", "rule 2")),
+        ({"sent": Sent(agent="sub-7")}, 2, ("rule 2",)),
+        ({"context": {"region": "eu"}, "sent": Sent(agent="sub-7")}, 1, ("eu", "rule 2")),
         ({"tenant": "bank"}, 3, None),
-        ({"tenant": "broker", "request": {"surface": "openai"}}, 1, ("rule 3",)),
+        ({"tenant": "broker", "sent": Sent(surface="openai")}, 1, ("rule 3",)),
     ]
     for query, offered, names in cases:
         decision = asked(world, **query)
@@ -56,12 +56,12 @@ def test_no_request_and_no_failover_leaves_them(make_world):
         found["expected"] = ExpectedDollars()
         others = other_arms(one, **found, rules=world.settings.rule_book)
         assert set(others) == {"single_step", "multi_step"} - {one.arm}
-    subagent = {"agent": "sub-7"}
+    subagent = Sent(agent="sub-7")
     first = asked(world, session="t", arms=("multi_step",))
     assert (first.arm, asked(world, session="t").arm) == ("multi_step", "multi_step")
-    moved = asked(world, session="t", context={"region": "eu"}, request={})
+    moved = asked(world, session="t", context={"region": "eu"})
     assert moved.arm == "multi_step"
-    assert asked(world, session="t", request=subagent).arm != "multi_step"
+    assert asked(world, session="t", sent=subagent).arm != "multi_step"
 
 
 @pytest.mark.parametrize(

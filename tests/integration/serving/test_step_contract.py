@@ -14,7 +14,7 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.deciding.steps import STEPS
 from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, Decision, Fact, Query
+from ragbandit.shared.types import ArmName, Decision, Fact, Query, Sent
 from ragbandit.testing.steps import check_step
 from tests.support.rollouts import BASE, add, do
 
@@ -61,7 +61,7 @@ class Asking(Good):
 
     async def prepare(self, question, *, live):
         await asyncio.sleep(0.0)
-        question.query = replace(question.query, request={**question.query.request, "told": None})
+        question.query = replace(question.query, sent=replace(question.query.sent, others={"told": None}))
 
 
 class Lost(Good):
@@ -273,7 +273,7 @@ GIVEN = {
     "Rules": {"settings": {"rules": [{"name": "eu", "when": {"door": ["route"]}, "arms": ["first", "second"]}]}},
     "Needs": {
         "settings": CHATS | {"generator": SERVER},
-        "questions": [Query(text="Who?", request={"needs": ["tools"]})],
+        "questions": [Query(text="Who?", sent=Sent(needs=("tools",)))],
     },
     "KillSwitch": {"begin": pin},
     "Labels": {"settings": {"learning": {"labels_per_day": 5}}},

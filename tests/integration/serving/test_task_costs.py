@@ -6,8 +6,7 @@ import pytest
 
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.storage.decisions.turns import TOOL_TURN
-from ragbandit.shared.types import Query
+from ragbandit.shared.types import Continues, Loop, Query
 from tests.conftest import EPOCH, on_sqlite
 
 TASKS = {"conversation": {"unit": "task"}, "reward": {"cost": {"dollars": 1.0}}}
@@ -48,8 +47,8 @@ def test_a_loop_of_tools_is_learned_whole(make_world, database_url):
     world = make_world(database_url=database_url, reward=TASKS["reward"])
     first = turn(world, by_worker=True)
     ended(world, first, 0.01)
-    loop = {"first": first.id, "previous": first.id, "turn": 2}
-    second = turn(world, by_worker=True, arm_by="calls", arms=(first.arm,), request={TOOL_TURN: loop})
+    loop = Loop(first=first.id, previous=first.id, turn=2)
+    second = turn(world, by_worker=True, arm_by="calls", arms=(first.arm,), continues=Continues(loop=loop))
     world.feedback(first, rating=1.0)
     assert world.learn() == 0
     ended(world, second, 1.0)

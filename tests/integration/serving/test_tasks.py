@@ -12,13 +12,12 @@ from sqlalchemy import select
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.failover import FAILOVER
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tasks import end_tasks
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates, waiting
-from ragbandit.shared.types import Conversation, DecisionId, MovedTurn, Query, TaskTurn
+from ragbandit.shared.types import Continues, Conversation, DecisionId, FailedArm, MovedTurn, Query, Sent, TaskTurn
 from tests.conftest import EPOCH, on_sqlite
 
 TASKS = {"conversation": {"unit": "task"}}
@@ -69,8 +68,8 @@ def test_conversations_are_apart(make_world, database_url):
         {"session": "chat-2"},
         {"tenant": "acme"},
         {"api_key": "k1"},
-        {"request": {"agent": "sub-1"}},
-        {"request": {"asked_model": "auto:cheap"}},
+        {"sent": Sent(agent="sub-1")},
+        {"sent": Sent(asked_model="auto:cheap")},
     ]
     assert [place(turn(world, **other)) for other in others] == [(1, None)] * 5
     assert place(turn(world, session=None)) is None
@@ -87,7 +86,7 @@ def test_who_chooses_the_unit(make_world, database_url):
     assert place(turn(world, unit="turn")) is None
     by_interface = make_world(conversation={"units": {"openai": "task"}}, data_dir=str(world.settings.data_dir) + "2")
     assert place(turn(by_interface)) is None
-    assert place(turn(by_interface, request={"surface": "openai"}))[0] == 1
+    assert place(turn(by_interface, sent=Sent(surface="openai")))[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -308,8 +307,8 @@ def test_an_arm_that_answers_in_place_of_another_belongs_to_the_task(make_world,
     world = make_world(**TASKS)
     first = turn(world)
     other = next(arm for arm in first.arms if arm != first.arm)
-    link = {"first": first.id, "attempt": 2, "arm": first.arm, "reason": "timeout", "left": []}
-    query = replace(first.query, id=next(ids), arm_by="failover", arms=(other,), request={FAILOVER: link})
+    continues = Continues(failed=FailedArm(first=first.id, attempt=2, arm=first.arm, reason="timeout"))
+    query = replace(first.query, id=next(ids), arm_by="failover", arms=(other,), continues=continues)
     instead = replace(first, id=query.id, query=query, arm=other, arms=(other,), pmf=(1.0,), propensity=1.0, facts={})
     failed = made_outcome(
         decision_id=first.id, now=world.now, status="failed", stop_reason="error", cost={"dollars": 0.1}

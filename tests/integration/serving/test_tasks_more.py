@@ -8,11 +8,10 @@ from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.decisions import decision_writes
 from ragbandit.router.storage.decisions.tasks import end_tasks
-from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import outcomes, units
 from ragbandit.shared.errors import StoreError, TooManyRequests
-from ragbandit.shared.types import BUDGET_FACTOR, MOST_FACTOR, MovedTurn, Query
+from ragbandit.shared.types import MOST_FACTOR, NO_TERMS, Continues, Loop, MovedTurn, Query, Sent, Terms
 from tests.conftest import on_sqlite
 from tests.integration.serving.test_tasks import TASKS, cost_of, place, turn
 
@@ -47,7 +46,7 @@ def test_a_task_is_found_among_many_of_sub_agents(make_world, database_url):
     world = make_world(database_url=database_url, **TASKS)
     first = turn(world)
     for number in range(205):
-        turn(world, request={"agent": f"sub-{number}"})
+        turn(world, sent=Sent(agent=f"sub-{number}"))
     assert world.store.decision_of_session("chat-1", tenant="default") == (first.id, None)
     assert world.store.end_session("chat-1", tenant="default", now=world.now) == 206
 
@@ -87,8 +86,8 @@ def test_results_in_flight_belong_to_the_ended_task(make_world, database_url):
     world.outcome(first)
     world.feedback(first, rating=1.0)
     ended_meanwhile(world, first)
-    loop = {"first": first.id, "previous": first.id, "turn": 2}
-    results = turn(world, arm_by="calls", arms=(first.arm,), request={TOOL_TURN: loop})
+    loop = Loop(first=first.id, previous=first.id, turn=2)
+    results = turn(world, arm_by="calls", arms=(first.arm,), continues=Continues(loop=loop))
     assert (results.turn_of, place(results)) == (first.id, None)
     with world.database.read() as connection:
         taken = select(outcomes.c.taken_by).where(outcomes.c.decision_id == first.id)
@@ -104,8 +103,8 @@ def test_results_do_not_move_a_task_back(make_world, database_url):
     world.outcome(first)
     other = next(arm for arm in first.arms if arm != first.arm)
     assert turn(world, arms=(other,)).arm == other
-    loop = {"first": first.id, "previous": first.id, "turn": 2}
-    results = turn(world, arm_by="calls", arms=(first.arm,), request={TOOL_TURN: loop})
+    loop = Loop(first=first.id, previous=first.id, turn=2)
+    results = turn(world, arm_by="calls", arms=(first.arm,), continues=Continues(loop=loop))
     assert (results.arm, results.turn_of) == (first.arm, first.id)
     assert turn(world).arm == other
 
@@ -196,19 +195,19 @@ def expensive_task(world, session="s"):
     return first
 
 
-SPENT = {BUDGET_FACTOR: MOST_FACTOR}
+SPENT = Terms(budget_factor=MOST_FACTOR)
 
 
 def test_a_spent_budget_moves_the_next_turn(priced):
     """A turn of an open task leaves an expensive arm when the budget is spent, and the next ones keep the cheap arm."""
     first = expensive_task(priced)
     assert turn(priced, session="s").arm == "premium"
-    assert turn(priced, session="s", request={BUDGET_FACTOR: MOST_FACTOR / 2}).arm == "premium"
-    moved = turn(priced, session="s", request=SPENT)
+    assert turn(priced, session="s", terms=Terms(budget_factor=MOST_FACTOR / 2)).arm == "premium"
+    moved = turn(priced, session="s", terms=SPENT)
     assert (moved.arm, moved.turn_of, moved.arms, moved.pmf) == ("cheap", first.id, ("cheap",), (1.0,))
     reasons = explain(priced.store, moved.id, rule=closing_rule(priced.settings.learning)).reasons
     assert any("a dollar budget is spent" in reason for reason in reasons), reasons
-    stays = [turn(priced, session="s", request=request) for request in (SPENT, SPENT, {})]
+    stays = [turn(priced, session="s", terms=terms) for terms in (SPENT, SPENT, NO_TERMS)]
     assert [(one.arm, one.turn_of, MovedTurn.of(one.facts)) for one in stays] == [("cheap", first.id, None)] * 3
     for one in (first, moved):
         priced.outcome(one, cost={"dollars": 1.0 if one.arm == "premium" else 0.01})
@@ -219,9 +218,9 @@ def test_a_spent_budget_moves_the_next_turn(priced):
 def test_tasks_that_were_opened_before_do_not_escape(priced):
     """Each further turn is asked about, also of many agents and of tasks that were opened while the price was low."""
     opened = [expensive_task(priced, session=session) for session in "stu"]
-    agents = [turn(priced, session="s", arms=("premium",), request={"agent": f"a{number}"}) for number in range(10)]
-    later = [turn(priced, session=session, request=SPENT) for session in "stu"]
-    later += [turn(priced, session="s", request={"agent": f"a{number}", **SPENT}) for number in range(10)]
+    agents = [turn(priced, session="s", arms=("premium",), sent=Sent(agent=f"a{number}")) for number in range(10)]
+    later = [turn(priced, session=session, terms=SPENT) for session in "stu"]
+    later += [turn(priced, session="s", sent=Sent(agent=f"a{number}"), terms=SPENT) for number in range(10)]
     assert {one.arm for one in later} == {"cheap"}
     assert [one.turn_of for one in later] == [one.id for one in opened] + [one.id for one in agents]
 
@@ -231,9 +230,8 @@ def test_a_spent_budget_moves_results_of_tools(priced, unit):
     """Results that need not go to the arm of their calls go to the cheap one, and the loop stays one decision."""
     first = expensive_task(priced)
     priced.outcome(first)
-    loop = {"first": first.id, "previous": first.id, "turn": 2, CALLED_BY: "premium"}
-    request = {TOOL_TURN: loop, **SPENT}
-    results = turn(priced, session="s", unit=unit, request=request)
+    loop = Loop(first=first.id, previous=first.id, turn=2, called_by="premium")
+    results = turn(priced, session="s", unit=unit, continues=Continues(loop=loop), terms=SPENT)
     assert (results.arm, results.turn_of) == ("cheap", first.id)
     assert MovedTurn.of(results.facts)
     assert priced.router.verify(deep=True).ok
@@ -242,14 +240,14 @@ def test_a_spent_budget_moves_results_of_tools(priced, unit):
 def test_a_turn_moves_only_to_a_permitted_arm(priced):
     """A spent budget does not move a turn to an arm that the caller does not permit."""
     first = expensive_task(priced)
-    only = turn(priced, session="s", arms=("premium",), request=SPENT)
+    only = turn(priced, session="s", arms=("premium",), terms=SPENT)
     assert (only.arm, only.turn_of, MovedTurn.of(only.facts)) == ("premium", first.id, None)
 
 
 def test_a_preview_shows_the_move(priced):
     """A preview of such a turn has the cheap arm, and moves nothing."""
     first = expensive_task(priced)
-    query = Query(text="and now?", session="s", request=SPENT)
+    query = Query(text="and now?", session="s", terms=SPENT)
     shown = priced.router.preview(query).result(30)
     assert (shown.turn_of, shown.arm, shown.arms) == (first.id, "cheap", ("cheap",))
     assert turn(priced, session="s").arm == "premium"

@@ -41,7 +41,7 @@ def turn(key, *, first=None, number=1, limits=()):
 def further_turn(key, *, number):
     """A turn of the task of "a" that brings no results."""
     made = turn(key, first="a", number=number)
-    return replace(made, query=replace(made.query, request=decision(key).query.request))
+    return replace(made, query=replace(made.query, continues=decision(key).query.continues))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from ragbandit.router.storage.sql.schema import check_schema, migrate, wait_for_
 from ragbandit.router.storage.sql.tables import FORMER_FLAGS, SCHEMA_REVISION, decisions, metadata, tables_of
 from ragbandit.shared.errors import StoreError
 from tests.support.examples import made_decision
+from tests.support.request_facts import records
 
 
 def differences(database) -> list:
@@ -173,7 +174,7 @@ def test_turns_of_older_stores_belong_to_their_decision(empty):
     drawn, loop = made_decision("d1", made_at=1.0), {"tool_turn": {"first": "d1", "previous": "d1", "turn": 2}}
     kept = replace(made_decision("d3", made_at=3.0), facts={"sticky": {"first": "d1", "turn": 2, "turns": 3}})
     turn = made_decision("d2", made_at=2.0)
-    turn = replace(turn, query=replace(turn.query, arm_by="calls", request=loop))
+    turn = replace(turn, query=replace(turn.query, arm_by="calls", **records(**loop)))
     names = [column.name for column in older["decisions"].columns if not column.system]
     rows = [{name: row[name] for name in names} for row in map(decision_row, (drawn, turn, kept))]
     closed = {"policy": "main", "state": "closed", "reason": "the caller chose the arm", "made_at": 2.0}

@@ -8,14 +8,12 @@ from sqlalchemy import select
 
 from ragbandit.router.storage.decisions.continuing import RESULTS, calls_key, earlier_turn
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.turns import CONVERSATION, TOOL_TURN
 from ragbandit.router.storage.erasure import Selection, erasable, erase
 from ragbandit.router.storage.jobs.scores import JudgeSample
-from ragbandit.router.storage.rows.conversion import CHAT_HASH
 from ragbandit.router.storage.rows.outcome_rows import own_cost
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs, outcomes
-from ragbandit.shared.types import Conversation, Cost, DecisionId, Feedback, FeedbackId, Outcome
+from ragbandit.shared.types import Continues, Conversation, Cost, DecisionId, Feedback, FeedbackId, Loop, Outcome
 from tests.support.arms.answer_jobs import decision_for
 
 NOW = time.time()
@@ -23,10 +21,10 @@ NOW = time.time()
 
 def decision(key, *, first=None, previous=None, turn=0, tenant="default", said="s", at=NOW):
     made = decision_for("small")
-    request = {} if first is None else {TOOL_TURN: {"first": first, "previous": previous or first, "turn": turn}}
-    request |= {CONVERSATION: said, CHAT_HASH: f"chat {key[:2]}"}
+    loop = None if first is None else Loop(first=first, previous=previous or first, turn=turn)
+    continues = Continues(conversation=said, chat=f"chat {key[:2]}", loop=loop)
     chat = Conversation(fields={"messages": [{"role": "user", "content": "a secret"}]})
-    query = replace(made.query, tenant=tenant, arm_by=first and "calls", request=request, conversation=chat)
+    query = replace(made.query, tenant=tenant, arm_by=first and "calls", continues=continues, conversation=chat)
     return replace(made, id=DecisionId(key), query=query, made_at=at + turn, turn_of=first and DecisionId(first))
 
 
@@ -102,7 +100,7 @@ def test_feedback_on_a_turn_is_feedback_on_its_decision(loop):
 
 
 def found(store, said, *calls, chat=None, since=0.0, **more):
-    query = replace(decision("new").query, id=None, request={CHAT_HASH: chat, **more})
+    query = replace(decision("new").query, id=None, continues=Continues(chat=chat, **more))
     keys = {"calls": [calls_key(said, calls)], "answered": None}
     limits = {"calls_since": since, "chats_since": None, "may_answer": lambda _arm, _number: True}
     return earlier_turn(store.database, query, **keys, **limits)
@@ -110,7 +108,7 @@ def found(store, said, *calls, chat=None, since=0.0, **more):
 
 def linked(*found_by, **more):
     """The link of the turn that brings these results to the turn with the calls."""
-    return found(*found_by, **more).facts[TOOL_TURN]
+    return found(*found_by, **more).loop
 
 
 def test_results_find_the_calls_of_their_conversation(store):
@@ -120,15 +118,15 @@ def test_results_find_the_calls_of_their_conversation(store):
         store.add_outcome(outcome(key, "call_0", "call_1"))
     turn = found(store, "ann", "call_1", "call_0")
     assert turn.arm == "small"
-    assert turn.facts == {TOOL_TURN: {"first": "d1", "previous": "d1", "turn": 2}}
-    assert linked(store, "bob", "call_0", "call_1")["first"] == "d2"
+    assert turn.loop == Loop(first="d1", previous="d1", turn=2)
+    assert linked(store, "bob", "call_0", "call_1").first == "d2"
     for said, calls in (("eve", ("call_0", "call_1")), ("ann", ("call_0",)), ("ann", ("call_0", "call_1", "call_2"))):
         assert found(store, said, *calls) is None
     assert found(store, "ann", "call_0", "call_1", since=NOW) is None
     store.add_decisions([decision("d3", said="ann")])
     store.add_outcome(outcome("d3", "call_0", "call_1"))
     assert found(store, "ann", "call_0", "call_1") is None
-    assert linked(store, "ann", "call_0", "call_1", previous_response_id="d3")["first"] == "d3"
+    assert linked(store, "ann", "call_0", "call_1", previous="d3").first == "d3"
     for calls in ((), ("",), ("call_0", "call_0"), ("call_0", " ")):
         assert calls_key("ann", calls) is None
     assert calls_key(None, ("call_0",)) is None
@@ -150,7 +148,7 @@ def test_results_are_taken_once(store):
     assert found(store, "s", "c1", chat="chat t2") is None
     store.add_outcome(replace(outcome("t1", "c2"), status="failed", answer=None))
     assert found(store, "s", "c1", chat="chat t1") is None
-    assert linked(store, "t1", "c2")["turn"] == 3
+    assert linked(store, "t1", "c2").turn == 3
 
 
 def test_a_loop_without_stored_texts(database):
@@ -160,7 +158,7 @@ def test_a_loop_without_stored_texts(database):
     store.add_outcome(outcome("d1", "c1"))
     store.add_decisions([decision("d2", first="d1", turn=2, said="s2")])
     store.add_outcome(outcome("d2", "c2", answer="a secret"))
-    assert linked(store, "s2", "c2")["turn"] == 3
+    assert linked(store, "s2", "c2").turn == 3
     whole = store.outcomes_by_id(["d1"])["d1"]
     assert (whole.cost.dollars, whole.answer, whole.trace) == (1.0, None, ())
 

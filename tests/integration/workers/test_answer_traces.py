@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.shared.types import Sent
+
 pytest.importorskip("opentelemetry.sdk")
 
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
@@ -26,9 +28,9 @@ def run(work, *, tries=0, generator=None):
     passage = Passage(id="p1", title="Dracula", text=f"{SECRET} wrote Dracula.")
     context = work(retriever=MemoryRetriever([passage]), generator=generator)
     context.tracing = memory.tracing
-    request = {"traceparent": f"00-{TRACE}-{SPAN}-01", "request_id": "r1"}
+    sent = Sent(traceparent=f"00-{TRACE}-{SPAN}-01", request_id="r1")
     decision = decision_for("single_step")
-    query = Query(text=f"Did {SECRET} write Dracula?", request=request, session="s1")
+    query = Query(text=f"Did {SECRET} write Dracula?", sent=sent, session="s1")
     context.store.add_decisions([replace(decision, id="traced", query=replace(query, id="traced"))])
     context.queue.drop("d1")
     set_tries(context, tries)

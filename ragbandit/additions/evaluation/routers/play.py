@@ -27,7 +27,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import PICK, ArmName, Json, Matrix, Query, TableRow
+from ragbandit.shared.types import ArmName, Json, Matrix, Query, Sent, TableRow
 
 #: largest difference between 1 and a sum of shares
 _ROUNDING: Final = 1e-6
@@ -201,7 +201,7 @@ def play(
 def _query(row: TableRow, *, setup: Setup) -> Query:
     query = table_query(row)
     pick = setup.picks.get(row.question)
-    return query if pick is None else replace(query, request={PICK: dict(pick)})
+    return query if pick is None else replace(query, sent=Sent(pick=dict(pick)))
 
 
 def _policy(task: PlayTask, *, setup: Setup) -> Policy:

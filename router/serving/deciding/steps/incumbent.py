@@ -11,7 +11,6 @@ from ragbandit.router.config.settings import LEAST_SHARE
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.serving.prices import budget_factor
 from ragbandit.shared.types import MOST_FACTOR, Decision, SafeStart
 
 
@@ -22,7 +21,7 @@ class IncumbentStep(Step):
 
     def before(self, batch: Batch) -> None:
         for question in batch.questions:
-            question.released = budget_factor(question.query) >= MOST_FACTOR
+            question.released = question.query.terms.budget_factor >= MOST_FACTOR
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.serving.prices import (
-    TERMS,
-    budget_factor,
     check_aim,
     check_weight,
     price_name,
@@ -30,9 +28,9 @@ class Prices(Step):
             check_weight(query.cost_weight, prices=self._named)
         if query.aim:
             check_aim(query)
-        if served.settings.tenants and TERMS not in query.request:  # the HTTP layer adds those of key and tenant
+        if served.settings.tenants and not query.terms.has_prices:  # the HTTP layer adds those of key and tenant
             terms = price_terms({}, tenant=served.settings.tenant(query.tenant), named=self._named)
-            query = replace(query, request={**query.request, TERMS: terms}) if terms else query
+            query = replace(query, terms=replace(terms, budget_factor=query.terms.budget_factor))
         question.query = query
         question.cost_weight = served_weight(
             query,
@@ -50,7 +48,7 @@ class Prices(Step):
         query, name = decision.query, price_name(decision.query)
         why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
         named = "" if name is None else f" ({name})"
-        factor = budget_factor(query)
+        factor = query.terms.budget_factor
         why += f", raised {factor:g}-fold by a dollar budget" if factor > 1.0 else ""
         yield (
             f"It was served at cost weight {decision.cost_weight:g}{named}, {why}; "

@@ -13,16 +13,14 @@ of the task both go to the cheapest arm.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.serving.deciding.steps.breaker import UnhealthyArms
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
-from ragbandit.router.serving.prices import budget_factor
 from ragbandit.router.storage.decisions.continuing import OpenTask, newest_tasks, task_key
 from ragbandit.router.storage.decisions.tasks import ENDED, end_tasks
-from ragbandit.router.storage.decisions.turns import CALLED_BY, TOOL_TURN
 from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
@@ -61,11 +59,11 @@ class Tasks(Step):
         keyed: list[tuple[Question, str]] = []
         for question in batch.questions:
             query = question.query
-            link: Any = query.request.get(TOOL_TURN)
-            if isinstance(link, Mapping):
-                question.turn_of = DecisionId(str(link["first"]))
-                if CALLED_BY in link:
-                    _keep(question, arm=ArmName(str(link[CALLED_BY])), by="calls")
+            loop = query.continues.loop
+            if loop is not None:
+                question.turn_of = DecisionId(loop.first)
+                if loop.called_by is not None:
+                    _keep(question, arm=ArmName(loop.called_by), by="calls")
             if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
                 keyed.append((question, key))
         if keyed:
@@ -76,7 +74,7 @@ class Tasks(Step):
     def _key(self, question: Question) -> str | None:
         """The key of the question's task; None if its unit is one turn."""
         query = question.query
-        is_named = query.arm_by is not None and TOOL_TURN not in query.request
+        is_named = query.arm_by is not None and query.continues.loop is None
         return task_key(query) if self._settings.is_task(query) and not is_named else None
 
     def _life(self, question: Question) -> float:
@@ -135,9 +133,10 @@ class Tasks(Step):
 
 def open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
     """A turn with results that may leave the arm of their calls. arms: those that the caller may use; None: all."""
-    (arm,) = turn.arms or ("",)
-    link: Any = turn.request[TOOL_TURN]
-    return replace(turn, arms=arms, arm_by=None, request={**turn.request, TOOL_TURN: {**link, CALLED_BY: arm}})
+    (arm,), loop = turn.arms or ("",), turn.continues.loop
+    assert loop is not None
+    continues = replace(turn.continues, loop=replace(loop, called_by=arm))
+    return replace(turn, arms=arms, arm_by=None, continues=continues)
 
 
 def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
@@ -152,7 +151,7 @@ def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
     reason = _reason_to_move(question, arm=arm)
     if reason is not None:
         question.add(MovedTurn(reason=reason))
-    elif question.cost_weight is not None and budget_factor(question.query) >= MOST_FACTOR:
+    elif question.cost_weight is not None and question.query.terms.budget_factor >= MOST_FACTOR:
         question.kept_arm = arm
     else:
         question.arms, question.certain_arm = (arm,), arm

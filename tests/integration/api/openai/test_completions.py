@@ -8,6 +8,7 @@ import pytest
 from openai.types import Model
 from openai.types.chat import ChatCompletion
 
+from ragbandit.shared.types import request_json
 from tests.integration.api.openai.conftest import COST, SOURCES
 from tests.support.additions import needs
 from tests.support.servers.http_service import QUESTION
@@ -100,7 +101,7 @@ def test_what_is_kept_of_a_request(serve, http, answers, service):
     reply = posted(http, headers=headers, **more, **strange)
     assert reply.status_code == 200, reply.text
     query = service.router.decision("mine-1").decision.query
-    assert query.request == {
+    assert request_json(query) == {
         "surface": "openai",
         "ignored": ["max_tokens", "other", "seed", "stop", "temperature", "tool_choice", "tools"],
         "user": "u-17",
@@ -108,7 +109,7 @@ def test_what_is_kept_of_a_request(serve, http, answers, service):
         "named_id": True,
     }
     assert (query.session, query.context) == ("talk-1", {})
-    assert http.get("/v1/decisions/mine-1").json()["request"] == query.request
+    assert http.get("/v1/decisions/mine-1").json()["request"] == request_json(query)
     assert posted(http, headers=headers, temperature=0.9).status_code == 200
 
 
@@ -128,7 +129,7 @@ def test_metadata_that_is_declared(serve, answering):
     key = posted(service.http, metadata=sent).json()["ragbandit"]["decision_id"]
     query = service.router.decision(key).decision.query
     assert query.context == {"age": 3.5, "plan": "pro", "premium": True, "topics": ["billing", "urgent"]}
-    assert query.request["metadata"] == {"other": "x"}
+    assert query.sent.metadata == {"other": "x"}
 
 
 def test_a_conversation(http, service, answers):
@@ -172,7 +173,7 @@ def test_what_a_response_has_and_a_chat_lacks_is_named(http, service, answers):
     body = {"model": "auto", "input": QUESTION, "tools": [{"type": "web_search"}], "truncation": "auto"}
     chat, response = (http.post(path, json=body).json() for path in ("/v1/chat/completions", "/v1/responses"))
     keys = chat["id"].removeprefix("chatcmpl-"), response["id"]
-    stored = [service.router.decision(key).decision.query.request["ignored"] for key in keys]
+    stored = [list(service.router.decision(key).decision.query.sent.ignored) for key in keys]
     assert stored == [["tools.web_search", "truncation"]] * 2
     assert chat["ragbandit"]["ignored"] == stored[0]
 
@@ -195,6 +196,6 @@ def test_metadata_that_is_not_stored(http, answers, service):
     answers()
     pairs = {f"k{number:02}": "x" for number in range(17)}
     key = posted(http, metadata={"long": "x" * 513, "tags": [1]} | pairs).json()["ragbandit"]["decision_id"]
-    stored = service.router.decision(key).decision.query.request
-    assert (len(stored["metadata"]), "k16" in stored["metadata"]) == (16, False)
-    assert "ignored" not in stored
+    stored = service.router.decision(key).decision.query.sent
+    assert (len(stored.metadata), "k16" in stored.metadata) == (16, False)
+    assert stored.ignored == ()

@@ -35,7 +35,7 @@ def test_a_request_bounds_the_efforts(ask):
     assert set(ask("chat/completions", **chat).arms) == {"gpt", "gpt.effort-medium", "gpt.effort-high"}
     bounded = ask("chat/completions", **chat, effort_min="medium", effort_max=None)
     assert set(bounded.arms) == {"gpt.effort-medium", "gpt.effort-high"}
-    assert bounded.query.request["effort_min"] == "medium"
+    assert bounded.query.sent.effort_min == "medium"
     assert ask("chat/completions", **chat, reasoning_effort="low").arms == ("gpt",)
     assert ask("responses", model="auto", input="Why?", reasoning={"effort": "high"}).arms == ("gpt.effort-high",)
     assert ask("answer", question="Why?", effort_max="low").arms == ("gpt",)

@@ -39,7 +39,7 @@ def test_openais_client_turns_the_dial(priced):
             assert (facts["price"], facts["cost_weight"]) == (price, weight), more
             assert reply.headers.get("x-ragbandit-cost-weight") == (None if weight is None else repr(weight))
             query = priced.router.decision(facts["decision_id"]).decision.query
-            assert "ignored" not in query.request
+            assert not query.sent.ignored
         with pytest.raises(openai.NotFoundError, match="auto:economy, auto:quality"):
             client.chat.completions.create(model="auto:cheapest", **ASKED)
         for more in (

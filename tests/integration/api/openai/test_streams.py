@@ -144,7 +144,7 @@ def test_a_chat_is_a_conversation(http, service, answers, sent, session):
     headers = {"X-OpenWebUI-Chat-Id": sent, "X-OpenWebUI-Message-Id": "m1"}
     reply = http.post("/v1/chat/completions", json=body, headers=headers)
     query = service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision.query
-    assert (query.session, query.request["message"]) == (session, "m1")
+    assert (query.session, query.sent.message) == (session, "m1")
 
 
 def test_status_and_sources(http, in_pieces):

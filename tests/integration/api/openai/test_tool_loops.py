@@ -70,9 +70,9 @@ def with_results(messages, *results, order=1, content=None):
 def turn(router, key):
     """The first decision of a turn's loop and the turn's number; None if the decision drew its arm."""
     query = router.decision(key).decision.query
-    facts = query.request.get("tool_turn")
-    assert (query.arm_by is not None) == (facts is not None)
-    return None if facts is None else (facts["first"], facts["turn"])
+    loop = query.continues.loop
+    assert (query.arm_by is not None) == (loop is not None)
+    return None if loop is None else (loop.first, loop.turn)
 
 
 def test_callers_whose_calls_have_the_same_ids(loops):

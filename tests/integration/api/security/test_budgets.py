@@ -11,7 +11,7 @@ from ragbandit.router.operation.findings import of_store
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.prices import served_weight
-from ragbandit.shared.types import BUDGET_FACTOR, MAX_WEIGHT, MOST_FACTOR, Query
+from ragbandit.shared.types import MAX_WEIGHT, MOST_FACTOR, Query, Terms
 from tests.integration.api.security.conftest import Keyed
 from tests.support.servers.http_service import QUESTION, Service, refused, routed
 
@@ -72,7 +72,7 @@ def test_the_price_rises(world, caplog):
     assert decision("first").decision.cost_weight is None
     items = client.post("/v1/route/batch", json={"items": [{"question": QUESTION}] * 2}).json()["items"]
     paced = decision(items[1]["decision_id"]).decision
-    assert paced.query.request["budget_factor"] == factor
+    assert paced.query.terms.budget_factor == factor
     with caplog.at_level(logging.WARNING, "ragbandit.api"):
         spend(world, items[0]["decision_id"], 0.6)
         assert weight() == pytest.approx(0.05 * MOST_FACTOR)
@@ -88,7 +88,7 @@ def test_weights_under_a_budget():
     mba, uniform = make_policy("mba", params={}), make_policy("uniform", params={})
 
     def served(weight, *, factor=1.0, policy=mba):
-        query = Query(text="q", cost_weight=weight, request={BUDGET_FACTOR: factor})
+        query = Query(text="q", cost_weight=weight, terms=Terms(budget_factor=factor))
         return served_weight(query, reward=settings.reward, named=settings.cost_weights, policy=policy)
 
     assert [served(None), served(None, factor=3.0, policy=uniform)] == [None, None]

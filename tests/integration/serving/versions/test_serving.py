@@ -110,7 +110,7 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert drawn_again(decision) == decision.arm
         chat = route(other, arms=("one", "two"), conversation=Conversation(fields={"messages": [], "seed": 1}))
         assert (chat.arm, bool(chat.query.conversation)) == ("one", False)  # not allowed: the fallback's rule
-        assert chat.query.request["ignored"] == ["seed"]
+        assert chat.query.sent.ignored == ("seed",)
         unkill(world.database)
         assert all(candidate_note(route(router).facts, name) for router in routers)
         kill(world.database)

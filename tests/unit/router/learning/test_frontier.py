@@ -5,9 +5,9 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.prices import TERMS, served_weight
+from ragbandit.router.serving.prices import served_weight
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import BUDGET_FACTOR, Query
+from ragbandit.shared.types import Query, Terms
 from tests.support.cases import every_case
 
 FRONTIER = Frontier(weights=(0.0, 0.1, 0.2, 0.4), quality=(0.9, 0.9, 0.8, 0.3), cost=(3.0, 2.0, 2.2, 1.0), best=0.85)
@@ -16,9 +16,8 @@ MBA = make_policy("mba", params={})
 
 def served(aim, *, frontier=FRONTIER, policy=MBA, factor=1.0, among=None, **reward):
     settings = Settings.model_validate({"reward": {"cost": {"steps": 1.0}, **reward}})
-    request = {} if factor == 1.0 else {BUDGET_FACTOR: factor}
-    request |= {} if among is None else {TERMS: {"cost_weights": among}}
-    query = Query(text="q", aim=aim, request=request)
+    terms = Terms(budget_factor=factor, cost_weights=among and tuple(among))
+    query = Query(text="q", aim=aim, terms=terms)
     return served_weight(query, reward=settings.reward, named=settings.cost_weights, policy=policy, frontier=frontier)
 
 

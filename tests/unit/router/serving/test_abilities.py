@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.abilities import lacks_of, no_arm, passing_arms
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Conversation, Query
+from ragbandit.shared.types import Conversation, Query, Sent
 
 ARMS = {
     "small": {"class": "model"},
@@ -23,8 +23,8 @@ PASSING = passing_arms(SETTINGS.worker_arms, generators=SETTINGS.named_generator
 
 
 def query(*needs, optional=(), **more):
-    request = {"needs": list(needs), "optional_needs": list(optional)} | more
-    return Query(text="?", request=request, conversation=Conversation(fields={"messages": [], "logprobs": True}))
+    sent = Sent(needs=needs, optional_needs=tuple(optional), **more)
+    return Query(text="?", sent=sent, conversation=Conversation(fields={"messages": [], "logprobs": True}))
 
 
 def test_what_arms_can_do():
@@ -86,7 +86,7 @@ EFFORTS = passing_arms(
 )
 def test_an_effort_outside_the_bounds_is_lacking(bounds, chat, lacking):
     """`effort_min`, `effort_max` and the effort of the chat itself bound the arms that have an effort."""
-    asked = Query(text="?", request=bounds, conversation=Conversation(fields={"messages": [], **chat}))
+    asked = Query(text="?", sent=Sent(**bounds), conversation=Conversation(fields={"messages": [], **chat}))
     assert lacks_of(asked, arms=EFFORTS, passing=EFFORTS) == {arm: ["effort"] for arm in lacking.split()}
 
 
@@ -101,7 +101,7 @@ def test_an_effort_outside_the_bounds_is_lacking(bounds, chat, lacking):
 )
 def test_bounds_that_no_arm_meets_are_refused(bounds, chat, field):
     """The error names the field of the bound, also if the bound is not an effort."""
-    asked = Query(text="?", request=bounds, conversation=Conversation(fields={"messages": [], **chat}))
+    asked = Query(text="?", sent=Sent(**bounds), conversation=Conversation(fields={"messages": [], **chat}))
     with pytest.raises(InvalidInput) as raised:
         raise no_arm(asked, lacking=lacks_of(asked, arms=["low", "high"], passing=EFFORTS), passing=EFFORTS)
     assert raised.value.field == field

@@ -18,7 +18,7 @@ from ragbandit.router.serving.conversations import (
     with_chat,
 )
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_TEXT, Message
+from ragbandit.shared.types import MAX_TEXT, NOTHING_SENT, Message
 
 
 def said(*texts):
@@ -35,7 +35,7 @@ def chat(*texts, **settings):
 def test_without_history_the_last_user_message_is_the_question():
     """One message is the question as it is, and nothing else is kept."""
     found = chat("user:  Who wrote Dracula? ")
-    assert (found.text, found.asked, found.messages, found.request) == (" Who wrote Dracula? ", None, (), {})
+    assert (found.text, found.asked, found.messages, found.sent) == (" Who wrote Dracula? ", None, (), NOTHING_SENT)
 
 
 def test_words_of_the_system_are_no_turns():
@@ -56,7 +56,7 @@ def test_the_last_turns_are_kept():
         ("assistant", "9"),
     ]
     assert found.asked == found.text == "And now?"
-    assert found.request == {"history": {"left_out": 17}}
+    assert found.sent.history == {"left_out": 17}
 
 
 def test_characters_are_bounded_from_the_newest_on():
@@ -64,7 +64,7 @@ def test_characters_are_bounded_from_the_newest_on():
     found = chat("user: old", f"user: {'a' * 300}", f"assistant: {'b' * 60}z", "user: And now?", chars=150)
     assert [len(each.text) for each in found.messages] == [89, 61]
     assert "[...]" in found.messages[0].text
-    assert found.request == {"history": {"left_out": 1, "shortened": 1}}
+    assert found.sent.history == {"left_out": 1, "shortened": 1}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from ragbandit.router.storage.rows.conversion import (
     snapshot_value,
     update_row,
     update_value,
-    without_messages,
+    without_words,
 )
 from ragbandit.router.storage.rows.outcome_rows import (
     MAX_STORED_MEDIA,
@@ -51,6 +51,7 @@ from ragbandit.shared.types import (
     Outcome,
     Query,
     Round,
+    Sent,
     SnapshotInfo,
     Update,
 )
@@ -107,9 +108,11 @@ def any_of(kind: Any, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]
     return st.builds(kind, **{name: given[name] if name in given else values_of(hints[name]) for name in names})
 
 
+#: what additions note under names of their own; null says nothing
+NOTES = OBJECTS.map(lambda value: {f"note {name}": one for name, one in value.items() if one is not None})
 QUERY_VALUES = any_of(
     Query,
-    request=OBJECTS,
+    sent=any_of(Sent, others=NOTES),
     cost_weight=st.none() | REALS | st.from_regex(r"[a-z]{1,9}", fullmatch=True),
     limits=st.just(()),
 )
@@ -122,8 +125,12 @@ def decisions(draw):
     several = st.lists(REALS, min_size=len(arms), max_size=len(arms)).map(tuple)
     vectors = {"arms": st.just(arms), "pmf": several, "scores": st.none() | several}
     decision = draw(any_of(Decision, id=IDS, query=QUERY_VALUES, seed=st.integers(0, 2**64 - 1), **vectors))
-    by = decision.arm_by if decision.arm_by in ("caller", "calls", "failover") else None
-    return replace(decision, query=replace(decision.query, id=decision.id, arm_by=by, conversation=NO_CONVERSATION))
+    query = replace(decision.query, id=decision.id, conversation=NO_CONVERSATION)
+    loop, failed = query.continues.loop, query.continues.failed
+    is_open = loop is not None and loop.called_by is not None
+    by = decision.arm_by if decision.arm_by in ("caller", "calls", "failover") and not is_open else None
+    sent = replace(query.sent, may_fail_over=query.sent.may_fail_over or failed is not None)
+    return replace(decision, query=replace(query, arm_by=by, sent=sent))
 
 
 OUTCOMES = any_of(Outcome, decision_id=IDS, stop_reason=st.text("abc", max_size=64))
@@ -260,9 +267,10 @@ def test_texts_leave_a_request():
     """Erasing keeps of a request only whether its arm was chosen; a plain question has no request."""
     said = (Message(role="user", text="Hello"),)
     query = replace(
-        QUERY, session="chat-1", messages=said, asked="And who?", request={"ignored": ["x"]}, arm_by="caller"
+        QUERY, session="chat-1", messages=said, asked="And who?", sent=Sent(ignored=("x",)), arm_by="caller"
     )
-    assert without_messages(decision_row(made_decision(query=query))["request"], keep=()) == '{"forced":true}'
+    request = decision_row(made_decision(query=query))["request"]
+    assert without_words(request, arm_by="caller", is_erased=True) == '{"forced":true}'
     assert decision_row(made_decision())["request"] is None
 
 
@@ -325,7 +333,7 @@ def test_another_request_is_another_body(change):
 
 def test_a_request_is_known_by_what_was_asked():
     """Another rewrite of the same words, another key, and what was decided do not change the hash of a request."""
-    first = replace(QUERY, text="Who wrote Dracula?", asked="And who wrote it?", request={"ignored": ["seed"]})
+    first = replace(QUERY, text="Who wrote Dracula?", asked="And who wrote it?", sent=Sent(ignored=("seed",)))
     again = replace(QUERY, text="Who is the author of Dracula?", asked="And who wrote it?", api_key="abc")
     decided = {"arm": "b", "pmf": (0.1, 0.9), "facts": {"x": 1}, "version": "main-9-9", "made_at": 9.0, "seed": 7}
     rows = decision_row(made_decision(query=first)), decision_row(made_decision(query=again, **decided))

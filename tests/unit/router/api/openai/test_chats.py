@@ -49,7 +49,7 @@ def test_the_question_of_a_chat(messages, question, needs):
     """
     chat = read(*messages)
     asked = [turn for turn in chat.turns if turn.role != "system"][-1]
-    assert (asked.role, asked.text, chat.facts["needs"]) == ("user", question, [*needs])
+    assert (asked.role, asked.text, chat.read.needs) == ("user", question, (*needs,))
     assert chat.sent["messages"] == messages
 
 
@@ -67,9 +67,9 @@ def test_long_texts_and_broken_characters():
     """Long texts are sent whole and kept without their middle; what no store takes is a replacement character."""
     long, half = "x" * (MAX_TEXT + 5), {"role": "tool", "tool_call_id": "c1", "content": "4\ud83d\x00"}
     chat = read({"role": "system", "content": long}, HI)
-    assert (chat.facts["needs"], chat.facts["clipped"], chat.sent["messages"][0]["content"]) == ([], 1, long)
+    assert (chat.read.needs, chat.read.clipped, chat.sent["messages"][0]["content"]) == ((), 1, long)
     assert max(len(turn.text) for turn in chat.turns) == MAX_TEXT
-    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).facts["needs"] == ["chat"]
+    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).read.needs == ("chat",)
     assert read({"role": "user", "content": long}, passed=False).turns[0].text == long
     sent = read(HI, CALLS, half, tools=[{"function": {"name": "f\udc00"}}]).sent
     assert (sent["messages"][2]["content"], sent["tools"]) == ("4��", [{"function": {"name": "f�"}}])
@@ -107,9 +107,9 @@ def test_the_size_of_a_chat_has_no_data():
         {"type": "image_url", "image_url": data},
         {"type": "video", "video": data},
     ]
-    assert read(user(*parts)).facts["tokens"] < 100
+    assert read(user(*parts)).read.tokens < 100
     answer = {**YES, "images": [data], "reasoning_details": [{"type": "reasoning.encrypted", "data": "A" * 40_000}]}
-    assert read(HI, answer, HI).facts["tokens"] < 100
+    assert read(HI, answer, HI).read.tokens < 100
 
 
 @pytest.mark.parametrize("value", [float("nan"), [[float("inf")]]])

@@ -15,6 +15,7 @@ from ragbandit.shared import errors
 from ragbandit.shared.errors import InvalidInput, LimitReached, NotReady, Overloaded, RagBanditError
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.waits import retry_after_s
+from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.texts.plain_values import for_json
 from ragbandit.shared.texts.redaction import without_secrets
 from ragbandit.shared.types import DecisionUnit, OutcomeStatus
@@ -51,7 +52,8 @@ class Connection:
         """Arguments of httpx.Client and httpx.AsyncClient."""
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=min(20, self.connections))
         headers = {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
-        return {"base_url": self.url, "headers": headers, "limits": limits, "follow_redirects": False}
+        fixed = {"base_url": self.url, "headers": headers, "limits": limits, "follow_redirects": False}
+        return fixed | httpx_options(self.url or "")
 
 
 #: largest value of a limit, in seconds or as a count

@@ -23,6 +23,7 @@ from typing import Any, Final
 from ragbandit.router.encoders.weight_formats import gguf, onnx_encoder
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files import cache_root, open_file, read_text, whole_folder, write_file
+from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.texts.formats import did_you_mean
 
 log = logging.getLogger("ragbandit.weights")
@@ -222,7 +223,7 @@ def _reachable(endpoint: str) -> bool:
 
     def ask() -> None:
         try:
-            answers.append(httpx.head(endpoint, timeout=_REACH_SECONDS).status_code)
+            answers.append(httpx.head(endpoint, timeout=_REACH_SECONDS, **httpx_options(endpoint)).status_code)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             log.debug("hub probe: %r", error)
 

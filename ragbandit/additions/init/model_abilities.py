@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import httpx
 
+from ragbandit.shared.proxies import httpx_options
+
 #: name of a feature in OpenRouter's list, which has all features -> our name
 _FEATURES: Final = {
     "tools": "tools",
@@ -73,7 +75,7 @@ def abilities_by_model(names: Sequence[str], *, url: str, key: str | None) -> di
         able, unable = ("files", "images", "json", "tools"), ("json", "tools")
         return {name: able if _OPENAI.fullmatch(name) else unable for name in names}
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    with httpx.Client(headers=headers, timeout=_TIMEOUT_S) as client:
+    with httpx.Client(headers=headers, timeout=_TIMEOUT_S, **httpx_options(url)) as client:
         for name in names:
             for method, path in _DESCRIPTIONS:
                 body = {"model": name} if method == "POST" else None

@@ -14,6 +14,7 @@ from ragbandit.additions.init.model_abilities import supports_of
 from ragbandit.router.cli.console import errors
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.outbound import shown_address
+from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.texts.redaction import credentials_in, without_secrets
 
 #: product -> its default port
@@ -82,7 +83,7 @@ def _listed(url: str, *, key: str | None, source: str) -> ModelCatalog:
         path = given.raw_path.partition(b"?")[0].decode().rstrip("/") or "/v1"
         base, list_url = (given.copy_with(path=each) for each in (path, f"{path}/models"))
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, trust_env=bool(source))
+        response = httpx.get(list_url, headers=headers, timeout=10.0 if source else 1.0, **httpx_options(url))
         rows, name = _rows(response.raise_for_status().json())
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)

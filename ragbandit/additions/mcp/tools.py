@@ -18,6 +18,7 @@ from ragbandit.client.exchange import Call, Connection, away
 from ragbandit.client.replies.decisions import PreviewReply
 from ragbandit.router.api.schemas.responses import error_body
 from ragbandit.shared.errors import LimitReached, RagBanditError, root_cause
+from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.texts.formats import did_you_mean
 from ragbandit.shared.version import __version__
 
@@ -174,7 +175,8 @@ async def serve_pipes(connection: Connection) -> None:
     """Forward every call on stdin to the service's /mcp, until the agent closes the pipe."""
     # The timeout limits silence, not a whole call: during a long call the service sends a comment every 15 seconds.
     timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
-    async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
+    route = httpx_options(connection.url or "")
+    async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout, **route) as http:
 
         async def ask(request: types.Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
             # Each call has its own client, because a client cannot reconnect. A fixed `mode` saves the handshake.

@@ -16,6 +16,7 @@ from ragbandit.shared.model_servers.failures import (
     server_message,
 )
 from ragbandit.shared.model_servers.outbound import credentials_of, decompressed, redirect_message, shown_address
+from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
@@ -46,7 +47,7 @@ class JsonServer:
     def client(self) -> httpx.AsyncClient:
         """A client for `post`, which the caller closes."""
         # A compressed reply may be a thousand times as large as what is sent.
-        return httpx.AsyncClient(headers={"Accept-Encoding": "identity", **self.headers})
+        return httpx.AsyncClient(headers={"Accept-Encoding": "identity", **self.headers}, **httpx_options(self.url))
 
     async def post(
         self,

@@ -7,17 +7,16 @@ import io
 import json
 import math
 import os
-import ssl
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
-from urllib.request import getproxies, proxy_bypass
 
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
+from ragbandit.shared.proxies import certificates, httpx_options, proxy_of
 from ragbandit.shared.reading.budget import ReadBudget
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.json_values import json_bytes
@@ -87,7 +86,7 @@ class ModelServer:
             self._headers["Authorization"] = f"Basic {credentials}"
         self._address = address.with_user(None)
         self._connect_s, self._read_s = connect_s, read_s
-        self._proxy = _proxy_of(address.scheme, host=f"{address.host}:{address.port}")
+        self._proxy = proxy_of(url)
 
     async def post(self, body: bytes, *, headers: Mapping[str, str]) -> "aiohttp.ClientResponse":
         """Send a JSON document, with more headers. Returns the reply with its body unread; the caller closes it."""
@@ -109,8 +108,8 @@ class ModelServer:
         import aiohttp
 
         is_secure = "https" in (self._address.scheme, (self._proxy or "").partition(":")[0].lower())
-        certificates = _certificates() if is_secure else True
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=certificates)
+        ssl_context = certificates() if is_secure else True
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S, ssl=ssl_context)
         connector._factory = functools.partial(_protocol(), loop=connector._loop)  # noqa: SLF001 - it has no parameter
         # Called at the end of this object or of the process, because aiohttp warns about connections that stay open.
         weakref.finalize(self, connector._close)  # noqa: SLF001 - `close` is a coroutine
@@ -156,28 +155,6 @@ def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
     return Protocol
 
 
-def _proxy_of(scheme: str, *, host: str) -> str | None:
-    """The proxy by $HTTP_PROXY, $HTTPS_PROXY or $ALL_PROXY; None if there is none, for SOCKS, and for hosts in
-    $NO_PROXY.
-
-    aiohttp's `trust_env` also reads ~/.netrc, uses two threads for each request, and refuses "host:port".
-    """
-    proxies = getproxies()
-    proxy = proxies.get(scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(host):
-        return None
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
-    return proxy if proxy.lower().startswith(("http://", "https://")) else None
-
-
-def _certificates() -> ssl.SSLContext:
-    """Certificate authorities: $SSL_CERT_FILE or $SSL_CERT_DIR, else certifi, since many container images have none."""
-    import certifi
-
-    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder or None)
-
-
 class RefusedRequest(Exception):
     """The server replied with a status other than 2xx."""
 
@@ -206,11 +183,15 @@ def connect(
     base_url: None for $OPENAI_BASE_URL, else OpenAI; a query in the URL is sent with every request
     key: None for the key "none"
     """
+    import httpx
     import openai
 
     key = key or "none"
     address, mark, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
-    client = openai.AsyncOpenAI(base_url=address or None, api_key=key, default_headers=dict(headers))
+    unused = httpx.AsyncClient(**httpx_options(""))  # else openai makes one, which reads the proxies of the environment
+    client = openai.AsyncOpenAI(
+        base_url=address or None, api_key=key, default_headers=dict(headers), http_client=unused
+    )
     # A compressed reply takes processor time, and may be a thousand times as large as what is sent.
     all_headers = {"Authorization": f"Bearer {key}", "Accept-Encoding": "identity", **client.default_headers}
     # Values other than texts mark headers that should not be sent.

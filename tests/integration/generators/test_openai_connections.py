@@ -15,14 +15,8 @@ import pytest
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error
-from ragbandit.shared.model_servers.openai_client import (
-    READ,
-    UNREAD,
-    RefusedRequest,
-    _certificates,
-    connect,
-    reply_pieces,
-)
+from ragbandit.shared.model_servers.openai_client import READ, UNREAD, RefusedRequest, connect, reply_pieces
+from ragbandit.shared.proxies import certificates
 
 PACES = pytest.mark.parametrize("pace", [None, READ, UNREAD], ids=["as it comes", "read", "unread"])
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -371,7 +365,7 @@ def test_certificates_are_those_of_the_environment_else_of_certifi(monkeypatch):
     """An empty SSL_CERT_DIR counts as none."""
     monkeypatch.setenv("SSL_CERT_DIR", "")
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    assert _certificates().cert_store_stats()["x509_ca"] > 50
+    assert certificates().cert_store_stats()["x509_ca"] > 50
 
 
 @pytest.mark.timeout(30)

@@ -15,6 +15,7 @@ import httpx
 from ragbandit.additions.other_tools.ratings.rating_lists import RatingList
 from ragbandit.router.offline.logs.records import cell
 from ragbandit.shared.model_servers.outbound import shown_address
+from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.reading.fields import objects_in, words_of
 
 log = logging.getLogger("ragbandit.worker")
@@ -70,7 +71,7 @@ class RatingPages:
 
         A failing service, a slow or large reply raises httpx.HTTPError or ValueError, after the ratings before it.
         """
-        with httpx.Client(headers=self._headers, timeout=REPLY_S / 3) as client:
+        with httpx.Client(headers=self._headers, timeout=REPLY_S / 3, **httpx_options(self._url)) as client:
             while (place := self.place) is not None:
                 reply, content = RatingList(self._body(client, place, budget=budget)), sha256()
                 count = 0

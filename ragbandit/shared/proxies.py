@@ -1,0 +1,132 @@
+"""The proxy and the certificates of outgoing HTTP calls, by the variables that operators set. All clients ask here.
+
+HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, also in small letters, name a proxy. NO_PROXY lists what is asked without one:
+names (with all below them), addresses, networks, each with or without a port, patterns such as 10.1.*, and * for
+everything. Addresses of this machine are never asked through a proxy.
+"""
+
+import functools
+import ipaddress
+import os
+import re
+import socket
+import ssl
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from ragbandit.shared.errors import ConfigError
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+#: ports of a URL without one
+_PORTS: Final = {"http": 80, "https": 443}
+_HTTP: Final = ("http://", "https://")
+
+
+def proxy_of(url: str) -> str | None:
+    """URL of the proxy through which a valid URL is asked; None if it is asked directly, as also for SOCKS."""
+    proxies = getproxies()
+    parts = urlsplit(url)
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or _is_direct(
+        parts.hostname or "", port=parts.port or _PORTS.get(parts.scheme), listed=proxies.get("no")
+    ):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    return proxy if proxy.lower().startswith(_HTTP) else None
+
+
+def httpx_options(url: str) -> dict[str, Any]:
+    """Arguments of a client of httpx that asks this URL, or others on its host.
+
+    httpx itself cannot read an IPv6 network in NO_PROXY, asks this machine through the proxy, and knows no networks.
+    """
+    proxy = proxy_of(url)
+    is_secure = any(each.lower().startswith("https:") for each in (url, proxy or ""))
+    # A context without authorities takes no time to make, and trusts nobody, if the address is changed after all.
+    verify = certificates() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {"proxy": proxy, "verify": verify, "trust_env": False}
+
+
+@functools.lru_cache(maxsize=4)
+def _context(file: str | None, folder: str | None) -> ssl.SSLContext:
+    import certifi
+
+    return ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
+
+
+def certificates() -> ssl.SSLContext:
+    """Certificate authorities: $SSL_CERT_FILE, $SSL_CERT_DIR or $REQUESTS_CA_BUNDLE, a file or a folder; else certifi,
+    since many container images have none.
+    """
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    bundle = os.environ.get("REQUESTS_CA_BUNDLE")
+    is_bundle = bool(bundle) and not (file or folder)
+    if is_bundle:
+        file, folder = (None, bundle) if os.path.isdir(str(bundle)) else (bundle, None)
+    try:
+        return _context(file or None, folder or None)
+    except OSError as error:
+        message = f"the certificates in {file or folder} cannot be read: {error.strerror or error}"
+        name = "REQUESTS_CA_BUNDLE" if is_bundle else "SSL_CERT_FILE"
+        raise ConfigError(message, field=name, remedy="let it name a file of certificates in PEM form") from error
+
+
+def _is_direct(host: str, *, port: int | None, listed: str | None) -> bool:
+    host = host.lower().rstrip(".")
+    address = _address(host)
+    entries = re.split(r"[\s,;]+", listed or "")
+    return _is_here(host, address) or any(_matches(entry, host=host, address=address, port=port) for entry in entries)
+
+
+def _is_here(host: str, address: _Address | None) -> bool:
+    """Whether a host is this machine. No name is looked up."""
+    if address is None:
+        return host == "localhost" or host.endswith(".localhost") or host == socket.gethostname().lower()
+    if address.is_loopback or address.is_unspecified:
+        return True
+    kind = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(kind, socket.SOCK_DGRAM) as bound:
+            bound.bind((str(address), 0))  # only an address of this machine can be bound
+    except OSError:
+        return False
+    return True
+
+
+def _matches(entry: str, *, host: str, address: _Address | None, port: int | None) -> bool:
+    """Whether an entry of NO_PROXY means a host and its port."""
+    entry = entry.lower().removeprefix("http://").removeprefix("https://")
+    if not entry:
+        return False
+    if "/" in entry and address is not None:
+        with suppress(ValueError):
+            return address in ipaddress.ip_network(entry.replace("[", "").replace("]", ""), strict=False)
+    entry, listed_port = _with_port(entry.partition("/")[0])
+    if listed_port is not None and listed_port != port:
+        return False
+    listed = _address(entry)
+    if listed is not None or address is not None:
+        return listed == address if listed is not None else "*" in entry and fnmatchcase(host, entry)
+    name = entry.removeprefix("*").strip(".")
+    is_below = host == name or host.endswith(f".{name}")
+    return is_below if name and "*" not in name else fnmatchcase(host, entry)
+
+
+def _with_port(entry: str) -> tuple[str, int | None]:
+    """(host, port) of "host:80", "[::1]:80", "::1" or "host"."""
+    host, mark, port = entry.rpartition(":")
+    if not mark or not port.isdecimal() or (":" in host and not host.endswith("]")) or len(port) > 5:
+        return entry.strip("[]"), None
+    return host.strip("[]"), int(port)
+
+
+def _address(host: str) -> _Address | None:
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address if mapped is None else mapped

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
 from ragbandit.shared.additions import offered_beside, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.told_prices import Preference
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query, SpenderKind
 
 
@@ -116,6 +117,9 @@ class GeneratorSettings(Section):
     #: dollars per million tokens, as {input: 0.15, output: 0.6, cached_input: 0.075}; the cost term `dollars` of
     #: outcomes is computed from them. None: calls cost 0 dollars
     token_prices: TokenPrices | None = None
+    #: servers: which price of a call counts if the server reports one and `token_prices` has another. "told": the
+    #: server's, which includes fees and discounts, up to 100 times the listed one (docs/price.md). "listed": the list's
+    prices: Preference = "told"
     #: servers, for arms of the class `model`: inputs and outputs that the model supports besides text. A request that
     #: needs something else is not offered this arm
     supports: list[Ability] = Field(default_factory=lambda: list[Ability](["tools", "json"]))

@@ -25,6 +25,7 @@ from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, used_tokens
+from ragbandit.shared.model_servers.told_prices import charged_dollars
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Json, Query
 
@@ -56,7 +57,7 @@ class AskedModel:
     ) -> None:
         self.model, self.seconds = chosen.model, seconds
         self._max_tokens, self._purpose, self._database = max_tokens, purpose, database
-        self._options, self._prices = chosen.openai, chosen.prices_by_model
+        self._options, self._prices, self._prefers = chosen.openai, chosen.prices_by_model, chosen.prices
         #: the server of `model`, opened by the first call
         self._server: ModelServer | None = None
         self._most = MOST_UNDER_WAY + most_waiting
@@ -115,11 +116,16 @@ class AskedModel:
             prompt, completion = sum(tokens.read for tokens in calls), sum(tokens.written for tokens in calls)
             self.tokens.update(prompt=prompt, completion=completion)
             facts |= {"prompt_tokens": prompt, "completion_tokens": completion}
-            dollars = sum(tokens.dollars(self._prices.get(self.model, (0.0, 0.0))) for tokens in calls)
+            dollars = sum(map(self._dollars, replies, calls))
             facts |= {"dollars": dollars} if dollars else {}
         if failed is not None:
             return None, facts | {"failed": failed}
         return replies[-1], facts
+
+    def _dollars(self, reply: ModelReply, tokens: Tokens) -> float:
+        price = self._prices.get(self.model)
+        listed = None if price is None else tokens.dollars(price)
+        return charged_dollars(reply.dollars, listed=listed, prefers=self._prefers, model=self.model)
 
     async def _attempt(self, fields: Mapping[str, Any], *, replies: list[ModelReply]) -> None:
         """Complete a chat in at most two attempts. Raises the error of the last one.
@@ -135,9 +141,8 @@ class AskedModel:
             reply = ModelReply()
             replies.append(reply)
             try:
-                pieces: AsyncIterator[list[Any]] = reply_pieces(
-                    self._server, fields, read=functools.partial(_take, reply), budget=reply.budget
-                )
+                reading: Any = {"read": functools.partial(_take, reply), "read_headers": reply.take_headers}
+                pieces: AsyncIterator[list[Any]] = reply_pieces(self._server, fields, budget=reply.budget, **reading)
                 async with aclosing(pieces) as groups:  # type: ignore[type-var] # a generator
                     async for _ in groups:
                         pass

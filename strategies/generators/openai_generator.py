@@ -25,6 +25,7 @@ from ragbandit.shared.model_servers.openai_client import (
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
 from ragbandit.shared.model_servers.token_usage import CHARACTERS, Tokens, used_tokens
+from ragbandit.shared.model_servers.told_prices import Preference, charged_dollars
 from ragbandit.shared.reading.thread import UnendedReading
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import shown_variable
@@ -60,6 +61,7 @@ class OpenAiGenerator(Generator):
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
     section = "generator"  #: section of the settings that configures this generator, for remedies
+    prices: Preference = "told"  #: which price of a call counts if the server reports one and another one is listed
     provider = OpenAiOptions.provider
     options_type: type[OpenAiOptions] = OpenAiOptions
     #: repairs of requests that only this dialect needs
@@ -126,7 +128,8 @@ class OpenAiGenerator(Generator):
         """Send a request, read its reply, and yield the pieces that arrived together."""
         reply = call.reply
         server, budget, write = self._connected(), reply.budget, call.written
-        return reply_pieces(server, fields, read=reply.read, budget=budget, joins=True, write=write, pace=reply.pace)
+        reading: Any = {"read": reply.read, "read_headers": reply.take_headers, "budget": budget, "pace": reply.pace}
+        return reply_pieces(server, fields, joins=True, write=write, **reading)
 
     def log_refusal(self, name: str, *, action: str) -> None:
         """Log what the server has refused, as a warning at its first refusal. action: what is done about it."""
@@ -264,11 +267,11 @@ class OpenAiGenerator(Generator):
         )
 
     def _dollars(self, used: Tokens, *, reply: PartialReply) -> float:
-        """The price that the server reports, which includes its fees and discounts, else the price of the tokens."""
+        """The price that the server reports, which includes its fees and discounts, or the price of the tokens."""
         prices, model = self._options.token_prices, reply.model
-        if reply.dollars is not None or not prices:
-            return reply.dollars or 0.0
-        return used.dollars(prices[self.name if model is None or model not in prices else model])
+        price = prices.get(self.name if model is None or model not in prices else model)
+        listed = None if price is None else used.dollars(price)
+        return charged_dollars(reply.dollars, listed=listed, prefers=self.prices, model=self.name)
 
     def _failed(self, error: Exception, *, call: "PromptCall") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""

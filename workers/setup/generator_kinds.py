@@ -111,7 +111,7 @@ class ServerKind(GeneratorKind):
         del threads
         options = replace(self.options, token_prices=self.settings.prices_by_model)
         server = self.generator(self.settings.model, options=options, context_tokens=self.settings.known_context)
-        server.section = self.section
+        server.section, server.prices = self.section, self.settings.prices
         return server
 
 

@@ -75,8 +75,8 @@ class AnthropicGenerator(ChatGenerator):
             for chunk in chunks.of(value):
                 yield from reply.read(chunk)
 
-        server, budget, write = self._connected(), reply.budget, call.written
-        return reply_pieces(server, fields, read=read, budget=budget, headers=headers, write=write, pace=reply.pace)
+        reading: Any = {"read": read, "read_headers": reply.take_headers, "budget": reply.budget, "pace": reply.pace}
+        return reply_pieces(self._connected(), fields, headers=headers, write=call.written, **reading)
 
     def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], Fitted]:
         """A chat completion as a request for Messages."""

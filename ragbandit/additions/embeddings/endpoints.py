@@ -38,7 +38,8 @@ from ragbandit.shared.model_servers.failures import failure_of_error, server_mes
 from ragbandit.shared.model_servers.openai_client import cause_of, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
-from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, dollars_of, tokens_of
+from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, tokens_of
+from ragbandit.shared.model_servers.told_prices import charged_dollars, told_dollars
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Query, Sent
 
@@ -100,26 +101,36 @@ class EmbeddingsServer:
             raise ModelNotFound(f"the model {model!r:.200} of embeddings has no price", field="model", remedy=remedy)
         return tokens.dollars(self._prices[model])
 
-    def cost(self, reply: Mapping[str, Any], *, model: str, estimate: Tokens) -> float:
-        """Dollars of a reply, by its usage, else by the estimate; 0.0 for an error without a usage."""
+    def cost(self, reply: Mapping[str, Any], *, told: float | None, model: str, estimate: Tokens) -> float:
+        """Dollars of a reply, by its price, its usage, or the estimate; 0.0 for an error without a price and a usage.
+
+        told: the price in the headers
+        """
         usage, counts = reply.get("usage"), dict[str, int]()
-        dollars = dollars_of(usage) if isinstance(usage, dict) else None
-        if dollars is not None:
-            return dollars
+        told = told_dollars(reply, place="reply") or told
+        told = (told_dollars(usage, place="usage") if isinstance(usage, dict) else None) or told
         add_usage(counts, reply)
         if not counts and not _has_embeddings(reply):
-            return 0.0
+            return told or 0.0
         if "total" in counts:  # Voyage reports nothing else
             counts.setdefault("read", counts["total"])
-        return self.price(tokens_of(counts, read=estimate.read, written=0) or estimate, model=model)
+        used = tokens_of(counts, read=estimate.read, written=0) or estimate
+        return charged_dollars(told, listed=self.price(used, model=model) if self._prices else None, model=model)
 
-    async def ask(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the reply; {} for a reply that has no object. Raises BrokenReply, and errors as `reply_pieces`."""
-        replies = list[Any]()
-        async with aclosing(reply_pieces(self._server, fields, read=lambda value: [value])) as groups:  # type: ignore[type-var] # a generator
+    async def ask(self, fields: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
+        """Returns (the reply, the price in its headers); {} for a reply that has no object. Raises BrokenReply, and
+        errors as `reply_pieces`.
+        """
+        replies, told = list[Any](), list[float | None]()
+
+        def read_headers(headers: Mapping[str, str]) -> None:
+            told.append(told_dollars(headers, place="headers"))
+
+        pieces = reply_pieces(self._server, fields, read=lambda value: [value], read_headers=read_headers)
+        async with aclosing(pieces) as groups:  # type: ignore[type-var] # a generator
             async for values in groups:
                 replies = replies or values
-        return replies[0] if replies and isinstance(replies[0], dict) else {}
+        return replies[0] if replies and isinstance(replies[0], dict) else {}, told[0] if told else None
 
     def fault(self, error: Exception) -> ServerFault:
         cause = cause_of(error, address="the server of embeddings", secrets=self._secrets)
@@ -194,12 +205,13 @@ async def _paid_reply(
     error or cannot be reached.
     """
     try:
-        reply = await server.ask(sent)
+        reply, told = await server.ask(sent)
     except Exception as error:
         if costs_nothing(error):
             await _settle(database, reservation, dollars=0.0)
         raise
-    await _settle(database, reservation, dollars=server.cost(reply, model=sent["model"], estimate=estimate))
+    dollars = server.cost(reply, told=told, model=sent["model"], estimate=estimate)
+    await _settle(database, reservation, dollars=dollars)
     raise_error(reply)
     if not _has_embeddings(reply):
         raise BrokenReply(server_message(reply) or "the reply has no list of embeddings in its field data")

@@ -207,6 +207,7 @@ async def reply_pieces(
     read: Callable[[Any], Iterable[_Piece]],
     budget: ReadBudget | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
+    read_headers: Callable[[Mapping[str, str]], None] = lambda _: None,
     joins: bool = False,
     write: Callable[[Mapping[str, Any]], bytes] = json_bytes,
     pace: Callable[[], Pace | None] = lambda: None,
@@ -214,9 +215,10 @@ async def reply_pieces(
     """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `read` makes of the
     values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
 
-    budget: counts what arrives; None for a new one. joins: see `EventReader`. pace: returns how the reply is read from
-    now on; None as it comes. Close the iterator with contextlib.aclosing, so that the connection is released. Raises
-    BrokenReply, RefusedRequest, aiohttp's errors, and those of `read`, after the pieces before.
+    budget: counts what arrives; None for a new one. read_headers: gets the headers of a reply with status 2xx. joins:
+    see `EventReader`. pace: returns how the reply is read from now on; None as it comes. Close the iterator with
+    contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
+    those of `read`, after the pieces before.
     """
     reply = await server.post(write(fields), headers=headers)
     reader, pauses, unturned = EventReader(budget, joins=joins), _Pauses(reply), 0
@@ -224,6 +226,7 @@ async def reply_pieces(
         chunks = _chunks(reply)
         if not 200 <= reply.status < 300:
             raise await _refusal(reply, await _error_body(chunks))
+        read_headers(reply.headers)
         async for data in chunks:
             pauses.note_arrival()
             work = reader.work(data)

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 #: largest plausible count of one call. Larger counts are ignored
 MAX_TOKENS: Final = 10_000_000
-#: largest plausible price of one call, dollars. Larger prices are ignored
-MAX_DOLLARS: Final = 1000.0
 CHARACTERS: Final = 4  #: characters of JSON in English per token, with a usual tokenizer
 #: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
 OUTPUT_LIMIT: Final = "max_output_tokens"
@@ -99,14 +97,6 @@ def _add_counts(known: dict[str, int], source: Mapping[str, Any], *, outer: str 
                 known[kind] = count
         elif isinstance(value, dict) and not outer:
             _add_counts(known, value, outer=f"{name}.")
-
-
-def dollars_of(usage: Mapping[str, Any]) -> float | None:
-    """The price of the call in a usage, in dollars (OpenRouter, Perplexity, DeepInfra); None if it is not above 0."""
-    cost = usage.get("cost")
-    sent = [cost.get("total_cost") if isinstance(cost, dict) else cost, usage.get("estimated_cost")]
-    numbers = [value for value in sent if isinstance(value, int | float) and not isinstance(value, bool)]
-    return next((float(value) for value in numbers if 0 < value <= MAX_DOLLARS), None)
 
 
 def count_of(value: Any) -> int | None:

@@ -1,6 +1,7 @@
 """The generator "openai": its requests, its reading of replies, and its checks at the start."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -23,6 +24,7 @@ from ragbandit.workers.setup.generators import make_generator
 from tests.support.examples import made_decision
 from tests.support.servers.openai_calls import ask, sent, wait_until
 from tests.support.servers.openai_settings import settings
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 
 PREFIXED = Prompt(instructions="", body="Where is it?", prefix="It lies in")
 LOGPROBS: frozenset[Need] = frozenset({"logprobs"})
@@ -133,6 +135,58 @@ def test_cached_tokens_cost_what_cached_tokens_cost(stream):
         done, _ = ask(server, token_prices=prices, stream=stream)
     assert (done.cached_tokens, done.cache_write_tokens, done.reasoning_tokens) == (6, 1, 2)
     assert done.dollars == pytest.approx((1 * 10.0 + 6 * 1.0 + 1 * 12.5 + 1 * 20.0 + 2 * 30.0) / 1e6)
+
+
+CHAT = {"id": "1", "object": "chat.completion", "created": 1, "model": "gpt"}
+COUNTS = {"prompt_tokens": 8, "completion_tokens": 4, "total_tokens": 12}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("usage", "more", "headers", "dollars"),
+    [
+        ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}, {}, {}, 0.021),
+        ({"cost_in_usd_ticks": 37756000}, {}, {}, 0.0037756),
+        ({}, {"x_nanogpt_pricing": {"amount": "0.0123", "currency": "USD"}}, {}, 0.0123),
+        ({}, {}, {"X-LiteLLM-Response-Cost": "0.0123"}, 0.0123),
+        ({}, {}, {"x-litellm-response-cost": "None"}, 12 * 1e-6),
+        ({"cost": 0.5}, {}, {"x-litellm-response-cost": "0.0123"}, 12 * 1e-6),
+    ],
+    ids=["own key", "ticks", "reply", "header", "no number", "implausible"],
+)
+def test_a_price_that_the_server_tells_is_charged(stream, usage, more, headers, dollars):
+    """Usage, reply and headers contain it, whole and streamed; it wins over the list up to 100 times the list."""
+    price = 1.0 if dollars == 12 * 1e-6 else 1000.0
+    part = {"message": {"role": "assistant", "content": "Paris"}, "index": 0, "finish_reason": "stop"}
+    value = {**CHAT, **more, "choices": [part], "usage": COUNTS | usage}
+    scripted = json_reply(value)
+    if stream:
+        parts = [
+            {**CHAT, "object": "chat.completion.chunk", "choices": [{**part, "delta": part["message"]}]},
+            {**CHAT, **more, "choices": [], "usage": COUNTS | usage},
+        ]
+        body = "".join(f"data: {json.dumps(each)}\n\n" for each in parts) + "data: [DONE]\n\n"
+        scripted = Scripted(body=body.encode(), headers={"content-type": "text/event-stream"})
+    with ScriptedHttp(replace(scripted, headers=scripted.headers | headers)) as server:
+        done, _ = ask(server, stream=stream, token_prices={"gpt": (price, price)})
+    assert done.dollars == pytest.approx(dollars)
+
+
+@pytest.mark.parametrize(("prices", "dollars"), [("told", 0.5), ("listed", 12 * 0.01)])
+def test_a_list_may_win_over_what_the_server_tells(prices, dollars):
+    """With `prices: listed` the tokens are priced by the list, though the server reports a price."""
+
+    async def once():
+        try:
+            return await generator.complete(Request(prompt=Prompt(instructions="", body="Where?"), max_tokens=8))
+        finally:
+            await generator.close()
+
+    with ScriptedServer([Reply(text="Paris", changes={"usage": COUNTS | {"cost": 0.5}})] * 2) as server:
+        chosen = settings(base_url=server.url, token_prices={"gpt": [1e4, 1e4]})
+        generator = make_generator(chosen.model_copy(update={"prices": prices}))
+        done = asyncio.run(asyncio.wait_for(once(), 20))
+    assert done.dollars == pytest.approx(dollars)
 
 
 def test_prices_reach_the_generator():

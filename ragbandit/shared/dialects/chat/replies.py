@@ -18,7 +18,8 @@ from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_budget
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.repeated_events import Repeated
-from ragbandit.shared.model_servers.token_usage import add_usage, count_of, dollars_of
+from ragbandit.shared.model_servers.token_usage import add_usage, count_of
+from ragbandit.shared.model_servers.told_prices import told_dollars
 from ragbandit.shared.reading.budget import REPLY
 from ragbandit.shared.reading.fields import (
     TEXTS,
@@ -188,6 +189,10 @@ class ModelReply:
         """The number of characters of `text`."""
         return self._text.size
 
+    def take_headers(self, headers: Mapping[str, str]) -> None:
+        """Read the headers of the reply. What follows them replaces their price."""
+        self.dollars = told_dollars(headers, place="headers") or self.dollars
+
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
         self._plain, self.delta, size = None, {}, self.size + self.budget.spent["media"]
@@ -197,7 +202,8 @@ class ModelReply:
             self._keep("more", part)
             if isinstance(usage := part.get("usage"), dict):
                 self._keep("usage", usage)
-                self.dollars = dollars_of(usage) or self.dollars
+                self.dollars = told_dollars(usage, place="usage") or self.dollars
+            self.dollars = told_dollars(part, place="reply") or self.dollars
             self._raise_failure(part)
             if isinstance(groq := part.get("x_groq"), dict):
                 self._raise_failure(groq)
@@ -281,6 +287,7 @@ class ModelReply:
         is_whole = not choice.get("delta")
         part = body if isinstance(body, dict) else {"content": body}
         self._raise_failure(part)
+        self.dollars = told_dollars(part, place="message") or self.dollars
         self._has_deltas = self._has_deltas or not is_whole
         if is_whole and self._has_deltas:  # a whole message after deltas repeats them
             known = {**self.message.whole, "content": self.text or self.tagged.has_thoughts, "tool_calls": self._calls}

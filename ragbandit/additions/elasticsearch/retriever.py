@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from elasticsearch import ApiError, Elasticsearch, TransportError
+from elasticsearch import ApiError, BadRequestError, Elasticsearch, TransportError
 from elasticsearch.helpers import BulkIndexError, bulk
 
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError, encodable
@@ -168,12 +168,7 @@ class ElasticsearchRetriever(Retriever):
     def _fill(self, reader: PassageReader, *, encoder: "SentenceEncoder | None") -> dict[str, Json]:
         client = self._client.options(request_timeout=30.0, max_retries=3, retry_on_timeout=True)
         live, building = self._places(client)
-        client.indices.create(
-            index=building,
-            # One shard, so that word frequencies and scores are computed over the whole corpus.
-            settings={"number_of_shards": 1, "refresh_interval": "-1"},
-            mappings=_mappings(width=None if encoder is None else encoder.width),
-        )
+        _create(client, building, mappings=_mappings(width=None if encoder is None else encoder.width))
         numbers = itertools.count(1)
         for batch in reader.batches(BATCH):
             documents = [_document(passage, number=next(numbers)) for passage, _ in batch]
@@ -252,6 +247,19 @@ class ElasticsearchRetriever(Retriever):
 def _not_ours(name: str) -> ConfigError:
     remedy = f"choose another name for the index, or delete {name!r}"
     return ConfigError(f"{name!r} exists, and is not made by ragbandit", field="retriever.index", remedy=remedy)
+
+
+def _create(client: Elasticsearch, name: str, *, mappings: dict[str, Any]) -> None:
+    """Make an index with one shard, so that word frequencies and scores are computed over the whole corpus. Elastic's
+    serverless projects refuse the number, since they divide indexes themselves.
+    """
+    settings: dict[str, Any] = {"refresh_interval": "-1"}
+    try:
+        client.indices.create(index=name, settings={"number_of_shards": 1, **settings}, mappings=mappings)
+    except BadRequestError as error:
+        if "serverless" not in str(error.body):
+            raise
+        client.indices.create(index=name, settings=settings, mappings=mappings)
 
 
 def _mappings(*, width: int | None) -> dict[str, Any]:

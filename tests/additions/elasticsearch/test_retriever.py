@@ -12,7 +12,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from ragbandit.testing.retrievers import PASSAGES, RETRIEVER_CHECKS, search_all
 from tests.support import command
-from tests.support.servers.scripted_http import ScriptedHttp, json_reply
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.tiny_models import tiny_encoder
 
 pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
@@ -213,6 +213,20 @@ def test_a_busy_server_is_asked_again_with_the_key(replies, asked, message):
             with pytest.raises(ArmFailed, match=message):
                 search_all(retriever, "river", k=1)
     assert [headers["authorization"] for _, headers, _ in server.seen] == ["ApiKey secret"] * asked
+
+
+def test_a_serverless_project_makes_the_index_without_a_number_of_shards():
+    """Elastic's serverless projects refuse number_of_shards, so the index is made by a second request without it."""
+    reason = "Settings [index.number_of_shards] are not available when running in serverless mode"
+    refusal = {"error": {"type": "illegal_argument_exception", "reason": reason}, "status": 400}
+    done = {"acknowledged": True, "errors": False, "items": [{"index": {"_id": "p1", "status": 201}}]}
+    elastic = {"x_elastic_product": "Elasticsearch"}
+    missing = Scripted(status=404, body=b"", headers={"x-elastic-product": "Elasticsearch"})
+    replies = json_reply(refusal, status=400, **elastic), json_reply(done, **elastic)
+    with ScriptedHttp(missing, missing, missing, *replies) as server:
+        es.ElasticsearchRetriever(server.url, index="any").build(PASSAGES[:1])
+    made = [body["settings"] for path, _, body in server.seen if path == "/any-a" and body]
+    assert made == [{"number_of_shards": 1, "refresh_interval": "-1"}, {"refresh_interval": "-1"}]
 
 
 def test_bm25_on_disk_finds_what_elasticsearch_finds(at, name, tmp_path):

@@ -66,7 +66,9 @@ class ScriptedHttp:
             def do_POST(self):
                 sent = self.rfile.read(int(self.headers.get("content-length", 0)))
                 scripted.bodies.append(sent)
-                scripted.seen.append((self.path, dict(self.headers), json.loads(sent) if sent else None))
+                scripted.seen.append(
+                    (self.path, dict(self.headers), json.loads(sent.partition(b"\n")[0]) if sent else None)
+                )
                 reply = scripted._next()
                 if scripted._ended.wait(reply.delay_s) or reply.hang_up:
                     self.close_connection = True
@@ -81,7 +83,7 @@ class ScriptedHttp:
                 except OSError:  # the client has gone
                     self.close_connection = True
 
-            do_GET = do_POST  # noqa: N815 - as the server calls it
+            do_GET = do_PUT = do_HEAD = do_POST  # noqa: N815 - as the server calls it
 
             def _write(self, reply):
                 if not reply.drip_s:

@@ -24,7 +24,7 @@ from ragbandit.router.storage.label_queue import LabelCounts, count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import seconds_of
-from ragbandit.shared.types import DecisionState
+from ragbandit.shared.types import DecisionState, request_json
 
 PAGE: Final = 50
 MOST_STEPS: Final = 300
@@ -67,6 +67,7 @@ async def list_decisions(request: Request) -> Response:
 async def show_decision(decision_id: str, request: Request) -> Response:
     router, explained = router_of(request), await decisions.explained_for(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
+    values["request_facts"] = request_json(explained.record.decision.query)
     values["may_rate"] = caller_of(request).role != "reader"
     turns = await reads_of(request).run(partial(newest_turns, router.database, decision_id, limit=MOST_TURNS + 1))
     values |= {"turns": turns[:MOST_TURNS], "open_turns": OPEN_TURNS, "more_turns": len(turns) > MOST_TURNS}

@@ -90,8 +90,10 @@ def of_parts(parts: Mapping[str, str]) -> list[Finding]:
     return [Finding("warning" if name in DELAYED else "problem", name, state) for name, state in broken]
 
 
-def of_settings(settings: "Settings") -> Iterator[Finding]:
-    """Findings about settings that are valid one by one, but together have an unexpected effect."""
+def of_settings(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
+    """Findings about settings that are valid one by one, but together have an unexpected effect. database: see
+    `of_prices`.
+    """
     from ragbandit.router.learning.monitoring.price import budget_warnings
 
     yield from _of_faulty_additions(settings)
@@ -108,6 +110,7 @@ def of_settings(settings: "Settings") -> Iterator[Finding]:
     yield from _refused_aliases(settings, spenders=budgeted)
     yield from _unknown_aliases(settings)
     yield from _of_turn_limits(settings)
+    yield from of_prices(settings, database=database)
     for what in budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
@@ -145,26 +148,57 @@ def _of_faulty_additions(settings: "Settings") -> Iterator[Finding]:
         yield Finding("problem", f"the addition {name}", f"it cannot be used: {what}", remedy)
 
 
+def of_prices(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
+    """Generators whose calls have no price though dollars are charged or limited, and a reward that no arm changes.
+
+    database: the store, whose newest answers show which servers report a price; None if that is not known
+    """
+    from ragbandit.router.serving.setup.estimates import expected_dollars, prices_of_arms, unpriced_arms
+
+    charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
+    arms = settings.arms
+    if charged == {"steps"} and len(arms) > 1 and all(arms[arm].get("class", arm) == "model" for arm in arms):
+        what = "only steps are charged, and an arm of the class model takes none: all arms cost the same"
+        remedy = "charge dollars or seconds: reward.cost {dollars: 1.0}, or {seconds_total: 1.0}"
+        yield Finding("warning", "reward.cost", what, remedy)
+    limits = [settings.conversation.limit_of(kind).dollars for kind in settings.conversation.limited]
+    tenants = any(_has_budget(tenant.model_dump()) for tenant in settings.tenants.values())
+    if not ("dollars" in charged or tenants or any(limits) or settings.budget.dollars is not None):
+        return
+    expected = expected_dollars(settings)
+    if database is not None:
+        with database.read() as connection:
+            expected.refresh(connection)
+    priced = prices_of_arms(settings.worker_arms, generators=settings.named_generators)
+    for section, unpriced in unpriced_arms(settings).items():
+        unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None]
+        if not unknown:
+            continue
+        others = ", ".join(arm for arm in priced if arm not in unknown)
+        effect = f"beside {others} it looks free to the policy, and budgets in dollars do not count it"
+        effect = effect if others else "dollars decide nothing, and budgets in dollars do not count it"
+        what = f"the calls of {', '.join(unknown)} have no price: {effect}"
+        remedy = f"set {section}.token_prices ({{input: 0.0, output: 0.0}} if it is free)"
+        remedy += "" if database is not None else ", or ignore this if its server tells the price of each call"
+        yield Finding("warning", section, what, remedy)
+
+
 def _of_turn_limits(settings: "Settings") -> Iterator[Finding]:
-    """Limits of tasks and sessions that are never reached, or for which the price of an arm is unknown."""
+    """Limits of tasks and sessions that are never reached, or at which an arm of an unknown price is left."""
     conversation = settings.conversation
     if not conversation.limited:
         return
-    from ragbandit.router.serving.setup.estimates import prices_of_arms  # it loads a database engine
+    from ragbandit.router.serving.setup.estimates import unpriced_arms  # it loads a database engine
 
-    priced = prices_of_arms(settings.worker_arms, generators=settings.named_generators)
-    unpriced = ", ".join(arm for arm in settings.worker_arms if arm not in priced)
-    remedy = "set token_prices of its generator, or let its server report the cost"
+    unpriced = ", ".join(dict.fromkeys(chain.from_iterable(unpriced_arms(settings).values())))
     for kind in conversation.limited:
         limit, setting = conversation.limit_of(kind), f"conversation.{kind}_limit"
-        if limit.dollars is not None and unpriced:
-            what = f"the price of {unpriced} is not known: its answers count as $0, and do not reach the limit"
-            yield Finding("warning", f"{setting}.dollars", what, remedy)
         if kind == "task" and limit.turns is not None and limit.turns > conversation.turns_most:
             what = f"it is never reached: a task ends after {conversation.turns_most} turns (conversation.turns_most)"
             yield Finding("warning", f"{setting}.turns", what, "lower it, or raise turns_most")
     if conversation.at_limit == "cheapest" and unpriced:
         what = f"the price of {unpriced} is not known: it is taken for the most expensive arm"
+        remedy = "set token_prices of its generator, or let its server report the cost"
         yield Finding("warning", "conversation.at_limit", what, remedy)
 
 

@@ -71,7 +71,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
         month = checks.month_report(ledger.database, settings=settings, now=now)
         findings = [
-            *checks.of_settings(settings),
+            *checks.of_settings(settings, database=ledger.database),
             *checks.run_check("disk", lambda: checks.of_disk(settings)),
             *checks.of_ledger(state, rebuilding=rebuilding),
             *checks.of_report(month, settings=settings),

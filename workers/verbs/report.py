@@ -15,6 +15,7 @@ from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budget_words import budget_lines
+from ragbandit.router.operation.findings import of_prices
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
@@ -105,13 +106,14 @@ def report(
         serving, rule = serving_policy(ledger, settings=settings), closing_rule(settings.learning)
         state = status_now(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
+        unpriced = [finding.line for finding in of_prices(settings, database=ledger.database)]
         means = Means.of(settings, label=label)
         step = deciding(ledger.database, result, scope, means=means, now=now)
     result = replace(result, learning=None if state is None else state.line)
     steps = rating(result, means=means, now=now), None if step is None else step.text
     arms = [*settings.arms]
     shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=arms, steps=steps)
-    shown = replace(shown, notes=(*budgets, *shown.notes))
+    shown = replace(shown, notes=(*budgets, *unpriced, *shown.notes))
     if html is not None:
         write_page(html, shown, field="html")
     if as_json:

@@ -248,7 +248,7 @@ async def arms(request: Request) -> Response:
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:
-    findings = [*of_parts(router.process.readiness.states()), *of_settings(router.settings)]
+    findings = [*of_parts(router.process.readiness.states()), *of_settings(router.settings, database=router.database)]
     if state is not None:
         findings += of_ledger(state.ledger)
     return findings + of_store(router.database, settings=router.settings, now=time.time())

@@ -1,11 +1,12 @@
 """Estimates of what an answer will cost, from the prices in the settings."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from ragbandit.router.config.named_sections import DEFAULT
+from ragbandit.router.config.named_sections import DEFAULT, section_of
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
+from ragbandit.shared.additions import arm_parts
 from ragbandit.shared.dialects.registry import token_limits
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.token_estimates import estimated_tokens
@@ -13,6 +14,8 @@ from ragbandit.shared.types import Decision
 
 #: tokens of the prompt of an arm that searches, and most tokens of an answer that an estimate assumes
 _PROMPT, _ANSWER = 2000, 1000
+#: classes of arms that ask no generator
+_OWN_COSTS: Final = frozenset({"http", "callable"})
 
 
 def prices_of_arms(
@@ -27,6 +30,36 @@ def prices_of_arms(
         if price is not None:
             prices[arm] = price
     return prices
+
+
+def unpriced_arms(settings: Settings) -> dict[str, list[str]]:
+    """Section of a generator whose calls have no listed price -> the arms that our workers run with it.
+
+    A model in our process costs no dollars, and arms of the classes in _OWN_COSTS report their own cost.
+    """
+    unpriced: dict[str, list[str]] = {}
+    for arm, params in settings.worker_arms.items():
+        for name in sorted(_generators_of(arm, params, settings=settings, depth=0)):
+            generator = settings.named_generators.get(name)
+            if generator is None or generator.server is None or generator.model in generator.prices_by_model:
+                continue
+            unpriced.setdefault(section_of("generator", name), []).append(arm)
+    return unpriced
+
+
+def _generators_of(arm: str, params: Mapping[str, Any], *, settings: Settings, depth: int) -> set[str]:
+    """Names of the generators that an arm asks, and its parts. depth: number of arms around it."""
+    kind, named = str(params.get("class", arm)), params.get("generator")
+    parts = [params.get(param) for param in arm_parts().get(kind, ())]
+    if parts and depth <= len(settings.arms):
+        names = set[str]()
+        for part in parts:
+            chosen = settings.worker_arms.get(part) if isinstance(part, str) else part
+            if isinstance(chosen, dict):
+                names |= _generators_of(str(part), chosen, settings=settings, depth=depth + 1)
+        return names
+    is_own = kind in _OWN_COSTS or ":" in kind
+    return {str(named)} if named is not None else set[str]() if is_own else {DEFAULT}
 
 
 def usual_dollars(price: Sequence[float]) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
+from ragbandit.router.config.named_sections import DEFAULT, section_of
 from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_beside
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.plugins import declared
@@ -54,6 +55,9 @@ FEW_ANSWERS: Final = 100
 NOTICED: Final = 1.5
 #: number of newest answers whose costs are compared
 SAME_COSTS: Final = 100
+#: share by which booked dollars may differ from the list, and least number of an arm's answers that are compared
+DIFFERENT_PRICE: Final = 0.1
+LEAST_PRICED: Final = 10
 #: largest number of outcomes searched for failures of servers, newest first
 MOST_OUTCOMES: Final = 200
 
@@ -355,7 +359,7 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _limited, _clocks, _costs, _uneven, _budgets, _aliased, _failing, _gone)
+    checks = (_schema, _limited, _clocks, _costs, _differing_prices, _uneven, _budgets, _aliased, _failing, _gone)
     return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -447,6 +451,57 @@ def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Fin
         reason = "the policy takes the best, whatever it costs"
         remedy = f"report {' and '.join(charged)} of each answer, or charge what differs (reward.cost)"
         yield Finding("warning", "costs", f"{what}: {reason}; {remedy}")
+
+
+def _differing_prices(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+    """Arms of the class model whose newest answers cost more than a tenth more, or less, than by `token_prices`."""
+    from ragbandit.router.serving.setup.estimates import prices_of_arms
+
+    generators, arms = settings.named_generators, settings.worker_arms
+    named = {
+        arm: params.get("generator", DEFAULT) for arm, params in arms.items() if params.get("class", arm) == "model"
+    }
+    listed = prices_of_arms({arm: arms[arm] for arm in named}, generators=generators)
+    prices = {arm: {generators[named[arm]].model: price} for arm, price in listed.items()}
+    sums = _booked_and_listed(database, prices=prices) if prices else {}
+    for arm, pairs in sums.items():
+        booked, by_list = (sum(column) for column in zip(*pairs, strict=True))
+        if len(pairs) >= LEAST_PRICED and abs(booked - by_list) > DIFFERENT_PRICE * by_list:
+            what = (
+                f"the newest {len(pairs)} answers of {arm} cost ${number(booked)}, and ${number(by_list)} by the list"
+            )
+            remedy = "correct the list, or set prices: listed; `ragbandit data reprice` corrects what was booked"
+            yield Finding("warning", f"{section_of('generator', named[arm])}.token_prices", what, remedy)
+
+
+def _booked_and_listed(
+    database: "Database", *, prices: "Mapping[str, Mapping[str, Sequence[float]]]"
+) -> dict[str, list[tuple[float, float]]]:
+    """Arm -> (booked dollars, dollars by the list) of its newest answers. prices: arm -> model -> listed prices"""
+    from sqlalchemy import select
+
+    from ragbandit.router.storage.access.corrections import Correction, corrections_of
+    from ragbandit.router.storage.rows.outcome_rows import cost_value
+    from ragbandit.router.storage.sql.json_columns import object_or_empty
+    from ragbandit.router.storage.sql.tables import decisions, outcomes
+
+    columns = select(decisions.c.arm, *outcomes.c["decision_id", "cost", "made_by", "made_at"])
+    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id)
+    answers = answers.where(
+        outcomes.c.status == "answered", decisions.c.run_by == "worker", decisions.c.arm.in_(prices)
+    )
+    with database.read() as connection:
+        rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS)).all()
+        corrections = corrections_of(connection)
+    listed, sums = Correction(prices=prices), defaultdict[str, list[tuple[float, float]]](list)
+    for row in rows:
+        made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
+        by_list = listed.dollars_of(cost, arm=row.arm, model=made_by.get("generator"))
+        # Outcomes do not store which writes to a cache are kept for an hour, at another price.
+        if by_list is not None and not cost.cache_write_tokens and len(sums[row.arm]) < SAME_COSTS:
+            facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_by": made_by}
+            sums[row.arm].append((corrections.cost(cost, made_at=row.made_at, **facts).dollars, by_list))
+    return sums
 
 
 def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:

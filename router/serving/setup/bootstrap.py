@@ -71,6 +71,7 @@ def open_database(
 
 def decision_store(settings: Settings, database: Database) -> DecisionStore:
     """The decisions of the settings' ledger."""
+    expected = expected_dollars(settings)
     return DecisionStore(
         database,
         label=PolicyLabel(settings.policy.label),
@@ -78,8 +79,8 @@ def decision_store(settings: Settings, database: Database) -> DecisionStore:
         context=frozenset(settings.context),
         judge=judge_sample(settings),
         check=settings.reward.check is not None,
-        estimate=estimator(settings.worker_arms, generators=settings.named_generators),
-        expected=expected_dollars(settings),
+        estimate=estimator(settings, expected=expected),
+        expected=expected,
         turn_kinds=settings.conversation.limited,
     )
 

@@ -1,6 +1,7 @@
 """Estimates of what an answer will cost, from the prices in the settings."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from ragbandit.router.config.named_sections import DEFAULT, section_of
@@ -21,7 +22,10 @@ _OWN_COSTS: Final = frozenset({"http", "callable"})
 def prices_of_arms(
     arms: Mapping[str, Mapping[str, Any]], *, generators: Mapping[str, GeneratorSettings]
 ) -> dict[str, Sequence[float]]:
-    """Arm -> dollars per million tokens of its model, without arms that have no price. Parameters: see `estimator`."""
+    """Arm -> dollars per million tokens of its model, without arms that have no price.
+
+    arms: the arms that workers run -> their params
+    """
     prices: dict[str, Sequence[float]] = {}
     for arm, params in arms.items():
         name = params.get("generator", DEFAULT)
@@ -73,25 +77,28 @@ def expected_dollars(settings: Settings) -> ExpectedDollars:
     prices = prices_of_arms(arms, generators=generators)
     names = {arm: params.get("generator", DEFAULT) for arm, params in arms.items()}
     models = {arm: generators[name].model for arm, name in names.items() if arm in prices}
-    return ExpectedDollars(listed={arm: usual_dollars(price) for arm, price in prices.items()}, models=models)
+    listed, unpriced = {arm: usual_dollars(price) for arm, price in prices.items()}, unpriced_arms(settings).values()
+    return ExpectedDollars(listed=listed, models=models, unpriced=[*chain.from_iterable(unpriced)])
 
 
-def estimator(
-    arms: Mapping[str, Mapping[str, Any]], *, generators: Mapping[str, GeneratorSettings]
-) -> Callable[[Decision], float]:
-    """A function: decision -> estimated dollars of one call of the arm's model; 0.0 for an arm without prices.
+def estimator(settings: Settings, *, expected: ExpectedDollars) -> Callable[[Decision], float]:
+    """A function: decision -> estimated dollars of one call of the arm's model; 0.0 if no arm has a price.
 
     The call has the prompt's estimated tokens (_PROMPT for arms that search), and as many tokens of an answer as the
-    request allows, at most _ANSWER. arms: the arms that workers run -> their params.
+    request allows, at most _ANSWER. An arm whose calls have no listed price, and no price in `expected` either, is
+    estimated at the most expensive listed price.
     """
-    prices = prices_of_arms(arms, generators=generators)
+    arms = settings.worker_arms
+    prices = prices_of_arms(arms, generators=settings.named_generators)
+    highest = max(prices.values(), key=usual_dollars, default=None)
     is_model = {arm for arm, params in arms.items() if params.get("class", arm) == "model"}
 
     def estimate(decision: Decision) -> float:
-        price = prices.get(decision.arm)
+        query, price = decision.query, prices.get(decision.arm)
+        if decision.arm in expected.unpriced and expected.of(decision.arm, tenant=query.tenant) is None:
+            price = highest
         if price is None or decision.run_by != "worker":
             return 0.0
-        query = decision.query
         sent = query.sent.tokens
         read = estimated_tokens(query.text) + 1 if sent is None else sent
         if decision.arm not in is_model:

@@ -9,7 +9,7 @@ cheapest. An arm whose newest outcomes are all failures comes last in the order,
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from statistics import fmean
 from typing import Final
 
@@ -34,9 +34,17 @@ _Key = tuple[str, str | None]
 
 
 class ExpectedDollars:
-    def __init__(self, *, listed: Mapping[str, float] | None = None, models: Mapping[str, str] | None = None) -> None:
-        """listed: arm -> dollars of a usual call at its listed price. models: arm -> name of its present model"""
-        self._listed, self._models = listed or {}, models or {}
+    def __init__(
+        self,
+        *,
+        listed: Mapping[str, float] | None = None,
+        models: Mapping[str, str] | None = None,
+        unpriced: Collection[str] = (),
+    ) -> None:
+        """listed: arm -> dollars of a usual call at its listed price. models: arm -> name of its present model.
+        unpriced: arms that ask a server without a listed price
+        """
+        self._listed, self._models, self.unpriced = listed or {}, models or {}, frozenset(unpriced)
         self._read_at = -math.inf
         #: (mean dollars, mean steps)
         self._means: dict[_Key, tuple[float, float]] = {}

@@ -143,10 +143,10 @@ class DecisionWrites:
 
     def _estimates(self, connection: Connection, group: Sequence[Decision]) -> dict[DecisionId, float]:
         """Estimated dollars of answers; of those under a limit at least what the arm is expected to cost."""
-        estimates = {decision.id: self.estimate(decision) for decision in group}
         limited = [decision for decision in group if decision.query.limits and decision.run_by == "worker"]
-        if limited:
+        if limited or any(decision.arm in self.expected.unpriced for decision in group):
             self.expected.refresh(connection)
+        estimates = {decision.id: self.estimate(decision) for decision in group}
         for decision in limited:
             mean = self.expected.of(decision.arm, tenant=decision.query.tenant) or 0.0
             estimates[decision.id] = max(estimates[decision.id], mean)

@@ -1,11 +1,16 @@
 """Findings about arms without a price, while dollars are charged or limited."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import of_prices
-from ragbandit.router.serving.setup.estimates import unpriced_arms
+from ragbandit.router.operation.findings import of_prices, of_store
+from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.setup.estimates import estimator, expected_dollars, unpriced_arms
 from ragbandit.shared.types import Query
+from tests.support.examples import made_decision
 
 PRICED = {"input": 1.0, "output": 2.0}
 CHARGED = {"reward": {"cost": {"dollars": 1.0}, "weight": 5.0}}
@@ -96,3 +101,47 @@ def test_a_reward_of_steps_over_arms_that_take_none(arms, found):
 def test_a_reward_of_steps_over_arms_that_take_steps():
     """An arm that searches takes steps, so its cost differs from that of the others."""
     assert lines(made(arms={"a": {"class": "model"}, "single_step": {}})) == []
+
+
+def answered(world, arm, *, count, cost):
+    """Answers of an arm that our workers ran, each with this cost."""
+    for _ in range(count):
+        decision = world.router.submit(Query(text="q", arms=(arm,)), run_by="worker").result(30)
+        outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=cost)
+        world.store.add_outcome(replace(outcome, run_by="worker", made_by={"generator": "m"}))
+
+
+def differing(world, settings):
+    reported = of_store(world.database, settings=settings, now=time.time())
+    return [one.line for one in reported if one.about.endswith("token_prices")]
+
+
+def test_an_arm_without_a_price_is_reserved_at_the_highest_listed_price(make_world):
+    """Until one of its answers had dollars, an answer that runs counts as much as one of the most expensive arm."""
+    world = make_world(arms={name: {"class": "no_retrieval"} for name in "abc"})
+    names = {"a": "default", "b": "large", "c": "cheap"}
+    arms = {arm: {"class": "model", "generator": name} for arm, name in names.items()}
+    generators = {"large": server(), "cheap": server({"input": 0.1, "output": 0.1})}
+    given = made(arms=arms, generators=generators)
+    expected = expected_dollars(given)
+    estimate = estimator(given, expected=expected)
+    decision = made_decision(arm="b", query=Query(text="Who?"), run_by="worker")
+    assert estimate(decision) == estimate(replace(decision, arm="a")) > 5 * estimate(replace(decision, arm="c")) > 0.0
+    answered(world, "b", count=1, cost={"dollars": 0.02})
+    with world.database.read() as connection:
+        expected.refresh(connection)
+    assert estimate(decision) == 0.0  # the mean of its answers counts instead
+
+
+@pytest.mark.parametrize(("dollars", "found"), [(0.0012, 1), (0.00105, 0), (0.0008, 1)])
+def test_a_booked_price_that_differs_from_the_list(make_world, dollars, found):
+    """More than a tenth above or below the list is a finding, from ten answers on."""
+    world = make_world(arms={"a": {"class": "no_retrieval"}})
+    settings = made(arms={"a": {"class": "model"}})
+    cost = {"dollars": dollars, "prompt_tokens": 800, "completion_tokens": 100}
+    answered(world, "a", count=9, cost=cost)
+    assert differing(world, settings) == []
+    answered(world, "a", count=1, cost=cost)
+    told = differing(world, settings)
+    assert len(told) == found
+    assert all("the newest 10 answers of a cost $0.0" in line and "$0.01 by the list" in line for line in told)

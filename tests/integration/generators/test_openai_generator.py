@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.serving.abilities import as_text
-from ragbandit.router.serving.setup.estimates import estimator
+from ragbandit.router.serving.setup.estimates import estimator, expected_dollars
 from ragbandit.shared.dialects import registry
 from ragbandit.shared.dialects.dialect import Dialect
 from ragbandit.shared.dialects.registry import token_limits, with_token_limit
@@ -294,8 +294,9 @@ def test_the_limit_of_any_dialect_is_seen(monkeypatch):
     assert chat_body(sent, options=options) == {"max_tokens": 40, "limits": {"most": 40}}
     assert with_token_limit(sent.having({"config": None}), 9).fields == {"config": {"limits": {"most": 9}}}
 
-    settings = GeneratorSettings(name="openai", model="m", token_prices={"input": 0.0, "output": 1000.0})
-    estimate = estimator({"m": {"class": "model"}}, generators={"default": settings})
+    server = GeneratorSettings(name="openai", model="m", token_prices={"input": 0.0, "output": 1000.0})
+    given = Settings(arms={"m": {"class": "model"}}, generator=server)
+    estimate = estimator(given, expected=expected_dollars(given))
 
     def dollars(conversation):
         query = Query(id=DecisionId("d1"), text="Where?", conversation=conversation)

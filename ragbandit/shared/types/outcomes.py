@@ -337,7 +337,9 @@ class Query:
     cost_weight: requested cost weight: a number (>= 0) or a name in the setting `cost_weights`; None for reward.weight
     aim: target instead of a cost weight: {"quality": share of the best arm's quality} or a mean cost ({"steps": 1.8})
     api_key: public id of the API key; None if no key was needed
-    sent, continues, terms: what the client said besides the question, what it continues, and on which terms
+    sent: what the client said besides the question, such as its agent; the parameters that the arm did not get
+    continues: what this turn continues: calls whose results it brings, an answer, a response
+    terms: what the key, the tenant and their budgets say about the cost weight
     conversation: messages and parameters as the client sent them, for arms of the class `model`; kept until the answer
     limits: budgets, and limits of its session and task, that may refuse the question while it is stored; not stored
     """

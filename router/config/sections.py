@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
 from ragbandit.shared.additions import offered_beside, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
+from ragbandit.shared.model_servers.token_usage import MAX_ROWS
 from ragbandit.shared.model_servers.told_prices import Preference
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query, SpenderKind
 
@@ -58,8 +59,8 @@ class RetrieverSettings(Section):
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-class TokenPrices(Section):
-    """Prices of a model's tokens, in dollars per million."""
+class PriceRow(Section):
+    """Prices of the tokens of a call, in dollars per million."""
 
     #: prompt tokens
     input: Annotated[float, Field(ge=0)]
@@ -75,14 +76,44 @@ class TokenPrices(Section):
     reasoning: Annotated[float, Field(ge=0)] | None = None
 
     @property
-    def in_order(self) -> tuple[float, ...]:
-        """The prices in the order that `Tokens.dollars` expects; only input and output if the others are None."""
+    def all_prices(self) -> tuple[float, ...]:
+        """All six prices in the order that `Tokens.dollars` expects."""
         prices = self.cached_input, self.cache_write, self.reasoning, self.cache_write_hour
-        if prices == (None, None, None, None):
-            return self.input, self.output
         defaults = self.input, self.input, self.output, 2.0 * self.input
         further = (d if price is None else price for price, d in zip(prices, defaults, strict=True))
         return self.input, self.output, *further
+
+
+class LongPromptPrices(PriceRow):
+    """Prices of a whole call whose prompt is longer than a limit."""
+
+    #: the limit, prompt tokens: a prompt with more tokens has these prices
+    tokens: Annotated[int, Field(ge=1)]
+
+
+class TokenPrices(PriceRow):
+    """Prices of a model's tokens, in dollars per million."""
+
+    #: prices of calls with longer prompts, as [{tokens: 200000, input: 2.5, output: 15.0}]. The whole call has the
+    #: prices of the highest limit that its prompt exceeds, tokens of the cache included
+    above: Annotated[list[LongPromptPrices], Field(max_length=MAX_ROWS)] = Field(default_factory=list)
+
+    @field_validator("above")
+    @classmethod
+    def _rising(cls, rows: list[LongPromptPrices]) -> list[LongPromptPrices]:
+        limits = [row.tokens for row in rows]
+        if limits != sorted(set(limits)):
+            raise ValueError("give the limits in `tokens` in rising order, each once")
+        return rows
+
+    @property
+    def in_order(self) -> tuple[float, ...]:
+        """The prices in the order that `Tokens.dollars` expects; only input and output if the others are None."""
+        further = self.cached_input, self.cache_write, self.reasoning, self.cache_write_hour
+        if not self.above and further == (None, None, None, None):
+            return self.input, self.output
+        longer = (number for row in self.above for number in (float(row.tokens), *row.all_prices))
+        return *self.all_prices, *longer
 
 
 #: names of the core's generators; additions have further names

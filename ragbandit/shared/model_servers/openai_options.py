@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, with_config
+from pydantic import AfterValidator, ConfigDict, Field, with_config
 
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
+from ragbandit.shared.model_servers.token_usage import MAX_ROWS, PRICES, ROW
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.reading.budget import REPLY
 from ragbandit.shared.texts.redaction import shown_variable
@@ -19,6 +20,18 @@ from ragbandit.shared.texts.redaction import shown_variable
 _Flag = Annotated[bool, Field(strict=True)]
 _Seconds = Annotated[float, Field(strict=True, gt=0)]
 _Dollars = Annotated[float, Field(strict=True, ge=0)]
+
+
+def _whole_rows(prices: Sequence[float]) -> Sequence[float]:
+    limits = prices[PRICES::ROW]
+    if len(prices) > PRICES and ((len(prices) - PRICES) % ROW or sorted(set(limits)) != list(limits)):
+        raise ValueError(f"after {PRICES} prices, give rows of {ROW} numbers with rising limits of tokens")
+    return prices
+
+
+_Prices = Annotated[
+    Sequence[_Dollars], Field(min_length=2, max_length=PRICES + MAX_ROWS * ROW), AfterValidator(_whole_rows)
+]
 
 
 @with_config(ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -83,12 +96,11 @@ class OpenAiOptions:
     #: maximum number of simultaneous requests per worker
     concurrency: Annotated[int, Field(strict=True, ge=1)] = 16
     #: model -> dollars per million tokens, [input, output] or [input, output, cached_input, cache_write, reasoning,
-    #: cache_write_hour], of which the last ones may be left out.
+    #: cache_write_hour], of which the last ones may be left out. After all six, [tokens, input, ..., cache_write_hour]
+    #: for each row of `generator.token_prices.above`.
     #: These prices are for other models with which the server may answer, and for the configured model if
     #: `generator.token_prices` is not set. Calls of models without prices cost nothing
-    token_prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=6)]] = field(
-        default_factory=dict
-    )
+    token_prices: Mapping[str, _Prices] = field(default_factory=dict)
     #: maximum number of tokens that the server's chat template adds
     template_tokens: Annotated[int, Field(strict=True, ge=0)] = 64
     #: bytes of text that count as one token. At 1.0 no byte-level tokenizer makes more tokens than are counted. 3.0

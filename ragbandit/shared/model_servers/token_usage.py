@@ -6,6 +6,10 @@ from typing import Any, Final
 
 #: largest plausible count of one call. Larger counts are ignored
 MAX_TOKENS: Final = 10_000_000
+#: number of prices in a list of prices, and of numbers in each of its rows for longer prompts; maximum number of these
+PRICES: Final = 6
+ROW: Final = PRICES + 1
+MAX_ROWS: Final = 4
 CHARACTERS: Final = 4  #: characters of JSON in English per token, with a usual tokenizer
 #: name of the limit of tokens in responses. `OpenAiOptions.max_tokens_field` names it for the server
 OUTPUT_LIMIT: Final = "max_output_tokens"
@@ -61,13 +65,20 @@ class Tokens:
     #: whether `read` or `written` is an estimate
     estimated: bool = False
 
-    def dollars(self, prices: Sequence[float]) -> float:
+    def dollars(self, prices: Sequence[float], *, calls: int = 1) -> float:
         """Price of these tokens.
 
         prices: dollars per million tokens: input, output, cached_input, cache_write, reasoning, cache_write_hour. The
             last four may be missing. Then cached_input and cache_write cost as much as input, reasoning as much as
-            output, and cache_write_hour twice as much as input, as at Anthropic
+            output, and cache_write_hour twice as much as input, as at Anthropic. After all six, for each limit of
+            prompt tokens, in rising order: the limit, and the six prices of a whole call with a longer prompt
+        calls: number of calls that used the tokens; the row is that of their mean prompt
         """
+        for place in range(len(prices) - ROW, PRICES - 1, -ROW):
+            if self.read > prices[place] * max(calls, 1):
+                prices = prices[place + 1 : place + ROW]
+                break
+        prices = prices[:PRICES]
         of_input, of_output = prices[:2]
         defaults = (of_input, of_output, of_input, of_input, of_output, 2.0 * of_input)
         of_cached, of_write, of_thoughts, of_hour = (*prices, *defaults[len(prices) :])[2:]

@@ -75,7 +75,7 @@ class Correction:
             cache_write=cost.cache_write_tokens,
             reasoning=cost.reasoning_tokens,
         )
-        return None if price is None else tokens.dollars(price)
+        return None if price is None else tokens.dollars(price, calls=cost.llm_calls)
 
 
 def generators_of(made_by: Mapping[str, Any]) -> set[str]:

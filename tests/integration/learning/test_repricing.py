@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from ragbandit.router.config.sections import TokenPrices
 from ragbandit.router.learning.exclusions import learn_again
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import made_outcome
@@ -15,6 +16,7 @@ from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spender, forget_spending, spent
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Cost
 from ragbandit.workers.verbs.reprice import prices_by_arm
 from tests.support.audits import assert_compared, verified
 from tests.support.command import run
@@ -211,3 +213,14 @@ def test_which_arms_have_a_price_of_tokens(settings):
     prices = prices_by_arm(made)
     assert prices.keys() == {"chat", "no_retrieval"}
     assert [list(price) for price in prices["chat"].values()] == [[1.0, 2.0]]
+
+
+def test_an_answer_of_several_calls_is_repriced_by_their_mean_prompt():
+    """No call passed the limit of long prompts, though all their tokens together do."""
+    prices = TokenPrices.model_validate(
+        {"input": 1.0, "output": 2.0, "above": [{"tokens": 1000, "input": 9.0, "output": 9.0}]}
+    )
+    rule = Correction(prices={"a": {"m": prices.in_order}})
+    calls = {"prompt_tokens": 3000, "completion_tokens": 100}
+    assert rule.dollars_of(Cost(**calls, llm_calls=3), arm="a", model="m") == pytest.approx(3200 / 1e6)
+    assert rule.dollars_of(Cost(**calls, llm_calls=1), arm="a", model="m") == pytest.approx(3100 * 9 / 1e6)

@@ -1,8 +1,10 @@
 """Counts of tokens by the names of each server, and what they cost."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from ragbandit.router.config.sections import TokenPrices
+from ragbandit.router.config.sections import GeneratorSettings, TokenPrices
 from ragbandit.shared.model_servers.token_usage import MAX_TOKENS, Tokens, add_usage, tokens_of, used_tokens
 
 
@@ -128,6 +130,41 @@ def test_dollars_are_those_of_the_bill():
     used = Tokens(read=1000, written=100, cached=600, cache_write=300, reasoning=40)
     prices = TokenPrices(input=3.0, output=15.0, cached_input=0.3, cache_write=3.75, reasoning=10.0)
     assert used.dollars(prices.in_order) == pytest.approx((100 * 3 + 600 * 0.3 + 300 * 3.75 + 60 * 15 + 40 * 10) / 1e6)
+
+
+LONG = [{"tokens": 1000, "input": 2.0, "output": 4.0}, {"tokens": 5000, "input": 8.0, "output": 16.0, "reasoning": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("read", "calls", "dollars"),
+    [
+        (1000, 1, 1000 * 1 + 100 * 2),
+        (1001, 1, 1001 * 2 + 100 * 4),
+        (5001, 1, 5001 * 8 + 60 * 16 + 40 * 1),
+        (5001, 5, 5001 * 2 + 100 * 4),
+        (5000, 5, 5000 * 1 + 100 * 2),
+    ],
+)
+def test_a_long_prompt_makes_the_whole_call_more_expensive(read, calls, dollars):
+    """Above a limit of prompt tokens all tokens have the prices of the row; calls count by their mean prompt."""
+    used = Tokens(read=read, written=100, reasoning=40)
+    prices = TokenPrices.model_validate({"input": 1.0, "output": 2.0, "above": LONG})
+    assert used.dollars(prices.in_order, calls=calls) == pytest.approx(dollars / 1e6)
+
+
+@pytest.mark.parametrize(("prices", "ok"), [(6, True), (7, False), (13, True), (14, False), (20, False)])
+def test_rows_of_a_list_are_whole_and_rise(prices, ok):
+    """A list of prices without names has six of them, and whole rows with rising limits."""
+    numbers = [float(price) for price in (*range(1, 14), *range(1, 8))][:prices]
+    given = {"base_url": "http://127.0.0.1:9/v1", "token_prices": {"m": numbers}}
+    with nullcontext() if ok else pytest.raises(ValueError, match="rising limits"):
+        GeneratorSettings(name="openai", model="m", openai=given)
+
+
+def test_limits_of_long_prompts_rise():
+    """A limit that is given twice, or out of order, is refused."""
+    with pytest.raises(ValueError, match="rising order"):
+        TokenPrices.model_validate({"input": 1.0, "output": 2.0, "above": LONG[::-1]})
 
 
 @pytest.mark.parametrize(("prices", "hour"), [((3.0, 15.0), 6.0), ((3.0, 15.0, 0.3, 3.75, 15.0, 5.0), 5.0)])

@@ -1,7 +1,7 @@
 """Parts that RagBandit takes from packages of yours and from the folders of ragbandit/additions, and their shapes.
 
-An addition is a package whose `__init__` defines ADDITION, an `Addition`: an installed package with an entry point of
-the group `ragbandit.additions`, or a folder of ragbandit/additions. Each may offer all kinds of parts in this list.
+An addition is an installed package with an entry point of the group `ragbandit.additions`, or a folder of
+ragbandit/additions. The `__init__` of the package defines ADDITION. Additions may offer all parts in this list.
 
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`
@@ -46,7 +46,7 @@ the group `ragbandit.additions`, or a folder of ragbandit/additions. Each may of
 The core finds additions by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A
 class that cannot be imported is a ConfigError with its name and its package. docs/extend.md has an arm, a policy, a
 form of documents, a retriever, a chore, an interface, a guard, a dialect, a verb and settings as examples, and
-docs/logs.md a form of logs; tests run them. Importing this module imports none of the classes that it names.
+docs/logs.md a form of logs; tests run them. This module imports each class only when it is asked for.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The proxy and the certificates of outgoing HTTP calls, by the variables that operators set. All clients ask here.
 
-HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, also in small letters, name a proxy. NO_PROXY lists what is asked without one:
+HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, also in small letters, name a proxy. NO_PROXY lists hosts without a proxy:
 names (with all below them), addresses, networks, each with or without a port, patterns such as 10.1.*, and * for
 everything. Addresses of this machine are never asked through a proxy.
 """

@@ -467,7 +467,7 @@ class _Page:
             if tag and not mark["closed"]:
                 if pattern is _UNQUOTED:
                     break  # no tag ends after here: the rest is text
-                pattern = _UNQUOTED  # a quote does not end: from here on it is none
+                pattern = _UNQUOTED  # a quote without an end: the quotes from here on are plain characters
                 continue
             self._add(unescape(page[at : mark.start()]))
             at = mark.end()

@@ -96,7 +96,7 @@ def _words_s(message: str) -> float:
 
 
 def _amount_s(text: str) -> float:
-    """Seconds of a text such as "2.2s", "1m30s" or "5 minutes"; 0 if it is none."""
+    """Seconds of a text such as "2.2s", "1m30s" or "5 minutes"; 0 for another text."""
     seconds, at = 0.0, 0
     text = text.strip()
     while at < len(text) and (found := _AMOUNT.match(text, at)) is not None:

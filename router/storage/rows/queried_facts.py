@@ -32,7 +32,7 @@ from ragbandit.shared.types import (
     terms_of,
 )
 
-#: key of the column `request`: whether `Query.arm_by` names somebody; written for processes without that column
+#: key of the column `request`: whether the arm was named (`Query.arm_by`), for processes of former releases
 FORCED: Final = "forced"
 #: condition: a former release inserted the row, and nothing has filled its columns
 UNFILLED: Final = decisions.c.arm_by == UNFILLED_ARM_BY

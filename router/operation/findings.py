@@ -157,8 +157,6 @@ def of_prices(settings: "Settings", *, database: "Database | None" = None) -> It
 
     database: the store, whose newest answers show which servers report a price; None if that is not known
     """
-    from ragbandit.router.serving.setup.estimates import expected_dollars, prices_of_arms, unpriced_arms
-
     charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
     arms = settings.arms
     if charged == {"steps"} and len(arms) > 1 and all(arms[arm].get("class", arm) == "model" for arm in arms):
@@ -169,6 +167,9 @@ def of_prices(settings: "Settings", *, database: "Database | None" = None) -> It
     tenants = any(_has_budget(tenant.model_dump()) for tenant in settings.tenants.values())
     if not ("dollars" in charged or tenants or any(limits) or settings.budget.dollars is not None):
         return
+    # it loads a database engine
+    from ragbandit.router.serving.setup.estimates import expected_dollars, prices_of_arms, unpriced_arms
+
     expected = expected_dollars(settings)
     if database is not None:
         with database.read() as connection:

@@ -184,12 +184,15 @@ async def _root(request: Request) -> Response:
     pages = PAGES if request.app.state.routes.has_pages else "/docs"
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(pages, status_code=307)
-    return JsonReply({"service": "ragbandit", "pages": pages, "docs": "/docs", "openapi": "/openapi.json"})
+    paths = {"pages": pages, "docs": "/docs", "openapi": "/openapi.json"}
+    root = request.scope.get("root_path", "")
+    return JsonReply({"service": "ragbandit"} | {name: root + path for name, path in paths.items()})
 
 
 @_pages.get("/openapi.json", rule=DOCUMENTATION)
 async def _openapi(request: Request) -> Response:
-    return JsonReply(request.app.openapi())
+    root = request.scope.get("root_path")
+    return JsonReply(request.app.openapi() | ({"servers": [{"url": root}]} if root else {}))
 
 
 @_pages.get("/docs/assets/{path:path}", rule=DOCUMENTATION)
@@ -198,14 +201,15 @@ async def _assets(path: str, request: Request) -> Response:
 
 
 @_pages.get("/docs", rule=DOCUMENTATION)
-async def _docs() -> Response:
+async def _docs(request: Request) -> Response:
     """The page /docs. Its script and styles are local files; FastAPI's own page loads them from the internet."""
+    root = request.scope.get("root_path", "")
     page = get_swagger_ui_html(
-        openapi_url="/openapi.json",
+        openapi_url=f"{root}/openapi.json",
         title="RagBandit",
-        swagger_js_url="/docs/assets/swagger-ui-bundle.js",
-        swagger_css_url="/docs/assets/swagger-ui.css",
-        swagger_favicon_url="/docs/assets/favicon-32x32.png",
+        swagger_js_url=f"{root}/docs/assets/swagger-ui-bundle.js",
+        swagger_css_url=f"{root}/docs/assets/swagger-ui.css",
+        swagger_favicon_url=f"{root}/docs/assets/favicon-32x32.png",
     )
     # No other site may show this page in a frame, since it could trick people into clicking "Try it out". Swagger UI
     # needs one inline script, allowed here by its hash, and inline styles.

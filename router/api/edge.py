@@ -308,7 +308,16 @@ class _Exchange(Request):
             self.status = message["status"]
             self._app.metrics.count_reply(self.route or "unknown", self.status)
             message["headers"] = [*message.get("headers", ()), *self.reply_headers]
+            if self.scope.get("root_path"):
+                message["headers"] = _under(self.scope["root_path"], message["headers"])
         await self._send(message)
+
+
+def _under(root_path: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers; a redirect to a path of this service leads to the path as the proxy serves it."""
+    root = root_path.encode()
+    is_ours = (name == b"location" and value.startswith(b"/") for name, value in headers)
+    return [(name, root + value if ours else value) for (name, value), ours in zip(headers, is_ours, strict=True)]
 
 
 def _refuse_without_body(exchange: _Exchange, *, router: Router) -> None:

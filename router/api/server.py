@@ -1,6 +1,7 @@
 """The HTTP server: uvicorn with the address of the peer, HTTP/1.0 clients, and a second port for operators."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -18,28 +19,50 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api.app import Service, operators_app
 from ragbandit.router.api.request_state import STATE, RequestState
+from ragbandit.router.config.server import path_prefix
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.requirements import bind_socket
 
 log = logging.getLogger("ragbandit.server")
 
 
-#: headers that uvicorn's middleware reads; without them it would check the address of the connection for nothing
-_FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+_PREFIX: Final = b"x-forwarded-prefix"
+#: headers of proxies; without them the address of the connection would be checked for nothing
+_FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto", _PREFIX})
 _name: Final = itemgetter(0)
 
 
-def _with_peer(app: Service) -> ASGIApp:
-    """Let uvicorn apply proxy headers. The state keeps the address of the connection, which may be a proxy's."""
+def _with_peer(app: Service, *, root_path: str) -> ASGIApp:
+    """Apply proxy headers, and root_path. The state keeps the address of the connection, which may be a proxy's."""
     behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # another ASGI type
 
     def app_with_peer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         scope[STATE] = RequestState(peer=scope.get("client"))
+        if root_path and scope["type"] == "http":
+            _put_under(root_path, scope, app=app)
         if _FORWARDED.isdisjoint(map(_name, scope.get("headers", ()))):
             return app.pass_to_edge(scope, receive, send)
+        peer = scope["client"]
+        if not root_path and peer and (peer[0] in behind.trusted_hosts or app.state.gate.is_proxy(peer)):
+            scope["root_path"] = _sent_prefix(scope)
         return behind(scope, receive, send)  # type: ignore[arg-type]
 
     return app_with_peer
+
+
+def _put_under(root_path: str, scope: Scope, *, app: Service) -> None:
+    """Some proxies leave the prefix in the path. It is removed, unless a path of the service itself begins so."""
+    scope["root_path"], path = root_path, scope["path"]
+    if f"{path}/".startswith(f"{root_path}/") and app.state.routes.find(scope["method"], path)[0] is None:
+        scope["path"] = path.removeprefix(root_path) or "/"
+
+
+def _sent_prefix(scope: Scope) -> str:
+    """The prefixes that proxies have sent, the outermost first; "" if one of them is no path."""
+    sent = b",".join(value for name, value in scope["headers"] if name == _PREFIX).decode("latin-1")
+    with contextlib.suppress(ValueError):
+        return path_prefix("".join(path_prefix(prefix.strip()) for prefix in sent.split(",")))
+    return ""
 
 
 class _Connection(HttpToolsProtocol):
@@ -70,7 +93,7 @@ class HttpServer(uvicorn.Server):
         listener: socket.socket | None = None,
     ) -> None:
         config = uvicorn.Config(
-            _with_peer(app),
+            _with_peer(app, root_path=settings.root_path),
             interface="asgi3",
             host=settings.host,
             port=settings.port,

@@ -1,6 +1,7 @@
 """Settings of the HTTP service (addresses, limits, sign-in) and of tenants (budgets, cost weights)."""
 
 import ipaddress
+import re
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -13,6 +14,17 @@ from ragbandit.shared.types import RATE_PATTERN, Role
 def _network(text: str) -> str:
     ipaddress.ip_network(text)  # raises ValueError with a message for users
     return text
+
+
+_PREFIX: Final = re.compile(r"(?:/\.*[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+
+
+def path_prefix(text: str) -> str:
+    """The path under which a proxy serves this service, without a last slash. Raises ValueError."""
+    prefix = text.rstrip("/")
+    if len(prefix) > 200 or not _PREFIX.fullmatch(prefix):
+        raise ValueError("must be a path like /rag, of letters, digits and -._~ (at most 200 characters)")
+    return prefix
 
 
 def _url(host: str, port: int) -> str:
@@ -38,6 +50,9 @@ class ServerSettings(Section):
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     #: address of admin_port
     admin_host: str = "127.0.0.1"
+    #: path under which a proxy serves this service, as /rag: links, redirects and OpenAPI's server begin with it.
+    #: "": the header X-Forwarded-Prefix counts, on connections from trusted_proxies or FORWARDED_ALLOW_IPS
+    root_path: Annotated[str, AfterValidator(path_prefix)] = ""
     #: seconds that /v1/answer waits for the answer before it replies 202, unless the request sets its own
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: number of further arms tried if an arm of the class `model` or `http` fails before its first content; 0: no
@@ -104,8 +119,8 @@ class ServerSettings(Section):
     trusted_header: HeaderName | None = None
     #: value of trusted_header -> role; if several values match, the highest role counts. Other values give no role
     trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)
-    #: addresses or networks (CIDR) of the proxy; trusted_header, and context keys with `proxy: true`, are ignored on
-    #: connections from elsewhere
+    #: addresses or networks (CIDR) of the proxy; trusted_header, X-Forwarded-Prefix, and context keys with `proxy:
+    #: true`, are ignored on connections from elsewhere
     trusted_proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list)
     #: header in which the proxy sends the person's name for the audit log; without a name trusted_header gives no role.
     #: None: the audit log records the value of trusted_header

@@ -1,5 +1,6 @@
 """Rendering of pages: a Jinja environment that escapes everything, and elements that all pages share."""
 
+import re
 import time
 import unicodedata
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from ragbandit.shared.texts.formats import NOTHING, duration, iso_time, moment, 
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import Caller
 
+_LINK: Final = re.compile(r"""(\b(?:href|src|action)=")/""")
 STATIC: Final = Path(__file__).parent / "static"
 _DASH: Final = Markup(NOTHING)  # noqa: S704 - a constant
 PAGES: Final = {
@@ -94,7 +96,13 @@ def page(request: Request, template: str, *, title: str, status: int = 200, **va
         "caller": caller,
         "acts": caller.role in (None, "operator", "admin"),
     }
-    return HTMLResponse(environment().get_template(template).render(frame | values), status_code=status)
+    return HTMLResponse(_rendered(template, frame | values, scope=request.scope), status_code=status)
+
+
+def _rendered(template: str, values: Mapping[str, object], *, scope: Scope) -> str:
+    """The page. Its links begin with the path under which a proxy serves it; texts of users have no bare quotes."""
+    text, root = environment().get_template(template).render(values), scope.get("root_path")
+    return _LINK.sub(rf"\1{root}/", text) if root else text
 
 
 def onward(path: str) -> Response:
@@ -121,8 +129,7 @@ def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[s
     frame = {"title": "Error", "here": "", "links": links, "caller": Caller()}
     message, remedy = (unicodedata.normalize("NFC", text) for text in (error["message"], error["remedy"] or ""))
     values = {"status": status, "code": error["code"], "message": message, "remedy": remedy}
-    shown = environment().get_template("error.html").render(frame | values)
-    return HTMLResponse(shown, status_code=status, headers=headers)
+    return HTMLResponse(_rendered("error.html", frame | values, scope=scope), status_code=status, headers=headers)
 
 
 _TYPE: Final = "application/x-www-form-urlencoded"

@@ -10,6 +10,7 @@ from docs.screenshots.traffic import fill, settings_of
 from ragbandit.router.comparison.page import write_page
 from tests.support.assessments import WHOLE
 from tests.support.servers.http_service import Service
+from tests.support.servers.path_proxy import PathProxy
 
 CHROMIUM = shutil.which("chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -143,3 +144,22 @@ def test_keys_reach_everything_in_order(open_tab):
     assert tab.evaluate("document.activeElement.id") == "content"
     tab.keyboard.press("Tab")
     assert tab.evaluate("document.activeElement.name") == "id"
+
+
+def test_pages_work_under_a_path_of_a_proxy(open_tab, world):
+    """Behind a proxy that strips /rag, a browser gets every file, follows the links and sends a form."""
+    with PathProxy(world.url, x_forwarded_prefix="/rag") as proxy:
+        tab = open_tab()
+        failed = []
+        tab.on("response", lambda reply: failed.append(reply.url) if reply.status >= 400 else None)
+        for page in (*PAGES[:9], "/docs"):
+            if page != "decision":
+                tab.goto(f"{proxy.url}/rag{page}", wait_until="networkidle")
+        assert tab.locator(".opblock").count() > 10
+        tab.goto(f"{proxy.url}/rag/ui")
+        tab.get_by_role("link", name="Decisions", exact=True).first.click()
+        tab.locator('td a[href^="/rag/ui/decisions/"]').first.click()
+        tab.goto(f"{proxy.url}/rag/ui/decisions")
+        tab.get_by_role("button", name="Search").click()
+        assert tab.url.startswith(f"{proxy.url}/rag/ui/decisions?")
+        assert failed == []

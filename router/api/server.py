@@ -1,9 +1,9 @@
 """The HTTP server: uvicorn with the address of the peer, HTTP/1.0 clients, and a second port for operators."""
 
 import asyncio
-import contextlib
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Awaitable
@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api.app import Service, operators_app
 from ragbandit.router.api.request_state import STATE, RequestState
-from ragbandit.router.config.server import path_prefix
+from ragbandit.router.config.server import ROOT_PATH
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.requirements import bind_socket
 
@@ -58,11 +58,10 @@ def _put_under(root_path: str, scope: Scope, *, app: Service) -> None:
 
 
 def _sent_prefix(scope: Scope) -> str:
-    """The prefixes that proxies have sent, the outermost first; "" if one of them is no path."""
+    """The prefixes that proxies have sent, the outermost first; "" if they are no path."""
     sent = b",".join(value for name, value in scope["headers"] if name == _PREFIX).decode("latin-1")
-    with contextlib.suppress(ValueError):
-        return path_prefix("".join(path_prefix(prefix.strip()) for prefix in sent.split(",")))
-    return ""
+    prefix = "".join(one.strip().rstrip("/") for one in sent.split(","))
+    return prefix if len(prefix) <= 200 and re.fullmatch(ROOT_PATH, prefix) else ""
 
 
 class _Connection(HttpToolsProtocol):

@@ -1,7 +1,6 @@
 """Settings of the HTTP service (addresses, limits, sign-in) and of tenants (budgets, cost weights)."""
 
 import ipaddress
-import re
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
@@ -16,15 +15,8 @@ def _network(text: str) -> str:
     return text
 
 
-_PREFIX: Final = re.compile(r"(?:/\.*[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
-
-
-def path_prefix(text: str) -> str:
-    """The path under which a proxy serves this service, without a last slash. Raises ValueError."""
-    prefix = text.rstrip("/")
-    if len(prefix) > 200 or not _PREFIX.fullmatch(prefix):
-        raise ValueError("must be a path like /rag, of letters, digits and -._~ (at most 200 characters)")
-    return prefix
+#: a path as /rag, of letters, digits and -._~; no part of it is only dots
+ROOT_PATH: Final = r"^(?:/\.*[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$"
 
 
 def _url(host: str, port: int) -> str:
@@ -52,7 +44,7 @@ class ServerSettings(Section):
     admin_host: str = "127.0.0.1"
     #: path under which a proxy serves this service, as /rag: links, redirects and OpenAPI's server begin with it.
     #: "": the header X-Forwarded-Prefix counts, on connections from trusted_proxies or FORWARDED_ALLOW_IPS
-    root_path: Annotated[str, AfterValidator(path_prefix)] = ""
+    root_path: Annotated[str, Field(pattern=ROOT_PATH, max_length=200)] = ""
     #: seconds that /v1/answer waits for the answer before it replies 202, unless the request sets its own
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: number of further arms tried if an arm of the class `model` or `http` fails before its first content; 0: no

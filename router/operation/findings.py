@@ -606,25 +606,25 @@ def _gone(database: "Database", settings: "Settings", _: float) -> Iterator[Find
 
 @contextlib.contextmanager
 def _connected(settings: "Settings") -> "Iterator[Redis]":
-    """A client of the configured Redis, or of the Redis of `ragbandit up`. Raises QueueError."""
+    """A client of the configured Redis, or of the Redis of `ragbandit up`, tried before. Raises QueueError."""
     from redis.exceptions import RedisError
 
     from ragbandit.router.queue.jobs import connect_redis
     from ragbandit.router.queue.redis_server import redis_url
+    from ragbandit.router.queue.refusals import error_of, try_commands
 
     client = connect_redis(redis_url(settings), timeout_s=3.0)
     try:
-        client.ping()
+        try_commands(client)
         yield client
     except (RedisError, OSError) as error:
-        remedy = "start it (`ragbandit up` has its own), or correct REDIS_URL; until then answers are late, not lost"
-        raise QueueError(f"Redis is not reachable: {str(error)[:200]}", field="redis_url", remedy=remedy) from error
+        raise error_of(error) from error
     finally:
         client.close()
 
 
 def ping(settings: "Settings") -> None:
-    """Raises QueueError if Redis does not reply."""
+    """Raises QueueError if Redis does not reply, or refuses a command that is needed."""
     with _connected(settings):
         pass
 

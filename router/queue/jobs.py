@@ -16,6 +16,7 @@ from rq.serializers import JSONSerializer
 from ragbandit.router.queue.listener import CHANNEL, Listener
 from ragbandit.router.queue.outage import Outage, reaching
 from ragbandit.router.queue.presence import QueueWork, WorkerState, running_processes, workers_of
+from ragbandit.router.queue.refusals import try_commands
 from ragbandit.shared.types import DecisionId
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
@@ -99,12 +100,11 @@ class RedisJobs:
         return work
 
     def ping(self) -> None:
-        """Check that Redis replies over a new connection. An open connection may lead to a server that was replaced."""
+        """Try Redis's commands over a new connection. An open connection may lead to a server that was replaced."""
         pool = self.client.connection_pool
         new_pool = type(pool)(pool.connection_class, **pool.connection_kwargs)
         try:
-            with reaching(None):
-                redis.Redis(connection_pool=new_pool).ping()
+            try_commands(redis.Redis(connection_pool=new_pool))
         finally:
             new_pool.disconnect()
 

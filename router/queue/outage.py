@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ragbandit.router.telemetry.routines import StoreOutage
-from ragbandit.shared.errors import QueueError
 
 #: seconds after a failure for which callers skip Redis
 PAUSE_S = 2.0
@@ -43,8 +42,11 @@ class Outage(StoreOutage):
 
 @contextmanager
 def reaching(outage: Outage | None) -> Iterator[None]:
-    """Run a block that calls Redis. Raises QueueError if Redis cannot be reached. outage: records the result."""
-    from redis.exceptions import RedisError  # imported here, since this module must load if redis is not installed
+    """Run a block that calls Redis. Raises QueueError if Redis fails or refuses. outage: records the result."""
+    # Imported here, since this module must load if redis is not installed.
+    from redis.exceptions import RedisError
+
+    from ragbandit.router.queue.refusals import error_of
 
     began = time.monotonic()
     try:
@@ -52,7 +54,6 @@ def reaching(outage: Outage | None) -> Iterator[None]:
     except (RedisError, OSError) as error:
         if outage is not None:
             outage.note_failure(error)
-        remedy = "start it, or correct redis_url; answers are delayed until then, nothing is lost"
-        raise QueueError(f"Redis is not reachable: {error}", field="redis_url", remedy=remedy) from error
+        raise error_of(error) from error
     if outage is not None:
         outage.note_reply(began=began)

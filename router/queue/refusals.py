@@ -1,0 +1,103 @@
+"""What Redis refuses: a trial of the commands that RagBandit and RQ need, and what to do about each refusal.
+
+A Redis that is full, a read-only copy, in cluster mode, or strict about commands replies to PING like any other.
+"""
+
+from typing import Any, Final
+
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterCrossSlotError,
+    ClusterError,
+    MasterDownError,
+    MovedError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.shared.errors import QueueError
+
+_KEPT_S: Final = 60
+_OURS, _OF_RQ = "ragbandit:trial", "rq:queue:ragbandit-trial"
+_TEXT, _HASH, _SET, _STREAM = (f"{_OURS}:{kind}" for kind in ("text", "hash", "set", "stream"))
+_COMMANDS: Final[tuple[tuple[str | int, ...], ...]] = (
+    ("PING",),
+    ("TIME",),
+    ("SET", _TEXT, 1, "EX", _KEPT_S),
+    ("MGET", _TEXT),
+    ("HINCRBY", _HASH, "n", 1),
+    ("HINCRBYFLOAT", _HASH, "n", 1),
+    ("HGETALL", _HASH),
+    ("ZADD", _SET, 1, "n"),
+    ("ZRANGE", _SET, 0, 0),
+    ("ZREMRANGEBYSCORE", _SET, 0, 0),
+    ("ZREMRANGEBYRANK", _SET, 0, -2),
+    ("ZREM", _SET, "n"),
+    ("XADD", _STREAM, "MAXLEN", 1, "*", "n", 1),
+    ("XREAD", "COUNT", 1, "STREAMS", _STREAM, "$"),
+    ("EXPIRE", _STREAM, _KEPT_S),
+    ("EXPIRE", _HASH, _KEPT_S),
+    ("RPUSH", _OF_RQ, "n"),
+    ("LLEN", _OF_RQ),
+    ("BLPOP", _OF_RQ, "0.01"),
+    ("UNLINK", _OF_RQ),
+    ("DEL", _TEXT),
+    ("PUBLISH", CHANNEL, "trial"),
+)
+_LATE: Final = "until then answers and learning are late, not lost"
+_NO_CLUSTER: Final = "Redis is in cluster mode, in which RagBandit's keys lie in several slots"
+_OTHER_REDIS: Final = "use a Redis without cluster mode (a node or a primary with replicas)"
+#: kind of a refusal -> what to do; the first match counts
+_REMEDIES: Final[tuple[tuple[type[RedisError], str], ...]] = (
+    (OutOfMemoryError, "Redis is out of memory: raise its maxmemory, or remove what fills it"),
+    (ReadOnlyError, "this Redis is a read-only replica: let REDIS_URL name the primary"),
+    (NoPermissionError, "allow it to the user in REDIS_URL: ACL SETUSER NAME ~ragbandit:* ~rq:* &ragbandit* +@all"),
+    (AuthenticationError, "correct the user and the password in REDIS_URL"),
+    (MasterDownError, "this Redis is a replica without its primary: let REDIS_URL name the primary"),
+    (ClusterError, _OTHER_REDIS),
+    (ClusterCrossSlotError, _OTHER_REDIS),
+    (MovedError, _OTHER_REDIS),
+    (ResponseError, "see the log of Redis"),
+)
+
+
+def error_of(error: Exception, *, command: str | None = None) -> QueueError:
+    """The error to raise for an error of Redis: it refuses a command, or it is not reachable."""
+    for kind, remedy in _REMEDIES:
+        if isinstance(error, kind):
+            what = "a command" if command is None else command
+            named = _NO_CLUSTER if remedy is _OTHER_REDIS else f"Redis refuses {what}"
+            return QueueError(f"{named}: {str(error)[:200]}", field="redis_url", remedy=f"{remedy}; {_LATE}")
+    remedy = f"start it (`ragbandit up` has its own), or correct REDIS_URL; {_LATE}"
+    return QueueError(f"Redis is not reachable: {str(error)[:200]}", field="redis_url", remedy=remedy)
+
+
+def try_commands(client: Any) -> None:
+    """Try each kind of command that is needed, on keys that expire. Raises QueueError with the first refused one."""
+    try:
+        with client.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command("INFO", "cluster")  # a user of RagBandit's own may lack this permission
+            for command in _COMMANDS:
+                pipeline.execute_command(*command)
+            about, *replies = pipeline.execute(raise_on_error=False)
+    except (RedisError, OSError) as error:
+        raise error_of(error) from error
+    if isinstance(about, dict) and about.get("cluster_enabled"):
+        raise QueueError(_NO_CLUSTER, field="redis_url", remedy=f"{_OTHER_REDIS}; {_LATE}")
+    for command, reply in zip(_COMMANDS, replies, strict=True):
+        if isinstance(reply, Exception):
+            raise error_of(reply, command=str(command[0])) from reply
+    _try_channel(client)
+
+
+def _try_channel(client: Any) -> None:
+    try:
+        with client.pubsub() as pubsub:
+            pubsub.subscribe(CHANNEL)
+            pubsub.get_message(timeout=1.0)
+    except (RedisError, OSError) as error:
+        raise error_of(error, command="SUBSCRIBE") from error

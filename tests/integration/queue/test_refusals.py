@@ -58,7 +58,7 @@ def test_a_refusal_names_the_command_and_the_remedy(own_redis, name, tmp_path):
 
 def test_a_redis_in_cluster_mode_is_refused_by_that_name(tmp_path):
     """Whether its slots are served or not, the finding names cluster mode and what to use instead."""
-    port = free_port()
+    port = next(port for port in iter(free_port, None) if port < 55_000)  # the cluster's own port is 10,000 above
     options = ("--port", str(port), "--cluster-enabled", "yes", "--save", "", "--dir", str(tmp_path))
     server = subprocess.Popen([_binary(), *options, "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL)
     try:

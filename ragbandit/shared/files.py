@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import stat
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -122,8 +123,13 @@ def text_of_file(data: bytes) -> str:
 
 
 def cache_root(cache: Path | None = None) -> Path:
-    """`cache`; if that is None, `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`."""
-    return cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragbandit"
+    """`cache`; if that is None, `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`; without a home, as in a pod, a
+    folder of this user in the folder of temporary files.
+    """
+    root = cache or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if str(root).startswith("~"):
+        return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}"
+    return cache or Path(root) / "ragbandit"
 
 
 def private_folder(path: Path) -> None:

@@ -13,10 +13,10 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from ragbandit.router.queue.listener import CHANNEL, Listener
+from ragbandit.router.queue.listener import Listener
 from ragbandit.router.queue.outage import Outage, reaching
 from ragbandit.router.queue.presence import QueueWork, WorkerState, running_processes, workers_of
-from ragbandit.router.queue.refusals import try_commands
+from ragbandit.router.queue.refusals import CHANNEL, try_commands
 from ragbandit.shared.types import DecisionId
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work

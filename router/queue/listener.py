@@ -10,12 +10,11 @@ import redis
 from redis.exceptions import RedisError
 
 from ragbandit.router.queue.outage import Outage, reaching
+from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.telemetry.routines import Routine
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: Redis channel of all notifications; do not rename it, since processes of different releases share it
-CHANNEL = "ragbandit:news"
 #: seconds that a listener waits for a notification before it checks whether `close` was called
 LOOK_S: Final = 0.25
 #: seconds after a failure before a listener tries Redis again

@@ -18,9 +18,10 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.shared.errors import QueueError
 
+#: Redis channel of all notifications; do not rename it, since processes of different releases share it
+CHANNEL: Final = "ragbandit:news"
 _KEPT_S: Final = 60
 _OURS, _OF_RQ = "ragbandit:trial", "rq:queue:ragbandit-trial"
 _TEXT, _HASH, _SET, _STREAM = (f"{_OURS}:{kind}" for kind in ("text", "hash", "set", "stream"))

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import redis
 
-from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.outage import Outage, reaching
+from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.queue.streams import (
     DELTA,
     LINK,

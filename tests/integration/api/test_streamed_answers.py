@@ -7,8 +7,8 @@ import pytest
 
 from ragbandit.router.api.endpoints import streaming
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
-from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.queue.streams import TEXT, stream_key
 from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
-from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.jobs.answers import AnswerQueue, waiting_ids

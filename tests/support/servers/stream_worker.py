@@ -5,7 +5,7 @@ import threading
 import time
 
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
-from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.decisions.store import DecisionStore

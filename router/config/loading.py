@@ -30,9 +30,8 @@ ENV_PREFIX: Final = "RAGBANDIT_"
 CLASS_FOLDER: Final = "RAGBANDIT_CLASS_FOLDER"
 _NOT_SETTINGS: Final = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
 #: variables that Kubernetes and Docker put into containers, for each Service whose name begins with "ragbandit"
-_SERVICE_LINK: Final = re.compile(
-    r"\w*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
-)
+_SERVICE_ENDS: Final = ("_SERVICE_HOST", "_SERVICE_PORT")
+_SERVICE_LINK: Final = re.compile(r"_PORT_\d{1,5}_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?\Z")
 _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://\S+")
 
 
@@ -168,8 +167,10 @@ def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, 
 
 
 def _is_link(variable: str, value: str) -> bool:
-    is_port = variable.endswith("_PORT") and _SERVICE_URL.fullmatch(value) is not None
-    return is_port or ("__" not in variable and _SERVICE_LINK.fullmatch(variable) is not None)
+    if variable.endswith("_PORT") and _SERVICE_URL.fullmatch(value) is not None:
+        return True
+    is_named = variable.endswith(_SERVICE_ENDS) or "_SERVICE_PORT_" in variable
+    return "__" not in variable and (is_named or _SERVICE_LINK.search(variable) is not None)
 
 
 def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:

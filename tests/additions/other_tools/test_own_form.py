@@ -12,7 +12,7 @@ import pytest
 import ragbandit.additions as package
 from ragbandit.additions.other_tools import questions
 from ragbandit.additions.other_tools.questions import QuestionLog
-from ragbandit.shared.additions import additions, loaded, offered
+from ragbandit.shared.additions import _folders, additions, loaded, offered
 from ragbandit.testing.damages import damaged_records
 from ragbandit.testing.logs import check_log_form
 from tests.support import command
@@ -48,10 +48,10 @@ def help_desk(tmp_path, monkeypatch):
         (folder / "form.py").write_text(form)
         (folder / "__init__.py").write_text(addition)
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder.parent)])
-    for read in (additions, offered, loaded):
+    for read in (_folders, additions, offered, loaded):
         read.cache_clear()
     yield
-    for read in (additions, offered, loaded):
+    for read in (_folders, additions, offered, loaded):
         read.cache_clear()
     for name in ("help_desk", "survey"):
         sys.modules.pop(f"{package.__name__}.{name}.form", None)

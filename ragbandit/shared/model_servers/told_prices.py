@@ -46,7 +46,8 @@ FORMS: Final = (
     PriceForm("reply", "x_nanogpt_pricing.amount", dollars_if=("x_nanogpt_pricing.currency", "USD")),  # NanoGPT
     PriceForm("reply", "associated_dollar_cost"),  # UiPath
     PriceForm("reply", "copilot_usage.total_nano_aiu", per_dollar=1e11),  # GitHub Copilot: a credit is a cent
-    PriceForm("message", "provider_metadata.gateway.cost"),  # Vercel's AI Gateway
+    PriceForm("reply", "provider_metadata.gateway.cost"),  # Vercel's AI Gateway, a text
+    PriceForm("message", "provider_metadata.gateway.cost"),
     PriceForm("headers", "x-litellm-response-cost"),  # LiteLLM
     PriceForm("headers", "x-aimlapi-usd-spent"),  # AI/ML API
 )

@@ -98,10 +98,12 @@ def test_status_of_each_set_up_is_ok(tmp_path, postgres_url, redis_server):
     """
     callers = {"arms": {arm: {"run_by": "caller"} for arm in world.STEPS}}
     with ScriptedServer({"": "Paris"}) as server, every_case() as case:
+        # Arms of models take no steps, so a reward that charges only steps would be a finding.
+        gateway = {"queues": ("learn",), **two_models(server.url), "reward": {"cost": {"seconds_total": 1.0}}}
         for name, given in {
             "workers": {},
-            "gateway": {"queues": ("learn",), **two_models(server.url)},
-            "gateway, workers.answer 0": {"queues": ("learn",), **two_models(server.url), "workers": {"answer": 0}},
+            "gateway": gateway,
+            "gateway, workers.answer 0": {**gateway, "workers": {"answer": 0}},
             "callers": {"queues": ("learn",), **callers},
             "PostgreSQL": {
                 "queues": ("learn",),

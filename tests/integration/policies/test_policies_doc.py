@@ -23,7 +23,12 @@ from tests.support.tiny_models import tiny_counts, tiny_encoder, tiny_threshold,
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / "docs" / "policies.md"
 PAGES = [FILE, *(FILE.with_name(f"{name}.md") for name in ("training", "policy-settings")), *pages_of("policies")]
-OWN = FILE.with_name("extend.md").read_text(encoding="utf-8").partition("\n## A policy of your own\n")[2]
+OWN = (
+    FILE.with_name("extend.md")
+    .read_text(encoding="utf-8")
+    .partition("\n## A policy of your own\n")[2]
+    .partition("\n## ")[0]
+)
 #: all pages; the heading between two ends the last section of the first one
 DOC = "\n## \n".join([*(page.read_text(encoding="utf-8") for page in PAGES), OWN])
 SNIPPETS = [

@@ -76,6 +76,7 @@ FILLED = {
     "{reply['decision_id']}": "ticket-4711",
     "{decision.id | urlencode}": "ticket-4711",
     "{policy.algorithm}": "popularity",
+    "{CHOOSES_ARM}": "forced",
 }
 #: (verb, word in capitals) -> value for this verb only
 OF_VERB = {("feedback import", "FILE"): "judged.jsonl", ("keys create", "NAME"): "ann", ("policy retire", "NAME"): "v9"}

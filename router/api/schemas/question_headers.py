@@ -5,6 +5,7 @@ a client may send one before a proxy adds its own.
 
 What is read elsewhere says nothing about a question:
 
+- server.py: the address and the path of a proxy
 - edge.py: whose request it is (the gate), its id and trace, and the form of its body
 - routes.py: the parameters of an endpoint, as Idempotency-Key, and the type of a body
 - asking.py: whether the caller chose the id of the request, which is then stored

@@ -58,7 +58,7 @@ def _put_under(root_path: str, scope: Scope, *, app: Service) -> None:
 
 
 def _sent_prefix(scope: Scope) -> str:
-    """The prefixes that proxies have sent, the outermost first; "" if they are no path."""
+    """The prefixes that proxies have sent, the outermost first; "" for anything but a path."""
     sent = b",".join(value for name, value in scope["headers"] if name == _PREFIX).decode("latin-1")
     prefix = "".join(one.strip().rstrip("/") for one in sent.split(","))
     return prefix if len(prefix) <= 200 and re.fullmatch(ROOT_PATH, prefix) else ""

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ragbandit.router.api.door import Door
     from ragbandit.router.config.section import Section
     from ragbandit.router.config.settings import Settings
-    from ragbandit.router.operation.findings import Finding
+    from ragbandit.router.operation.finding import Finding
     from ragbandit.router.policies.base import Policy
     from ragbandit.router.policies.needs import NeedSource
     from ragbandit.router.serving.deciding.steps.step import Step
@@ -79,7 +79,7 @@ _PLACES: Final[Mapping[str, str]] = {
     "CompositeArm": "ragbandit.strategies.arm_parts.composite:CompositeArm",
     "Dialect": "ragbandit.shared.dialects.dialect:Dialect",
     "Door": "ragbandit.router.api.door:Door",
-    "Finding": "ragbandit.router.operation.findings:Finding",
+    "Finding": "ragbandit.router.operation.finding:Finding",
     "Generator": "ragbandit.strategies.base:Generator",
     "GeneratorKind": "ragbandit.workers.setup.generator_kinds:GeneratorKind",
     "NeedSource": "ragbandit.router.policies.needs:NeedSource",

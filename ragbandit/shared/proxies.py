@@ -7,6 +7,7 @@ everything. Addresses of this machine are never asked through a proxy.
 
 import functools
 import ipaddress
+import logging
 import os
 import re
 import socket
@@ -18,6 +19,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from ragbandit.shared.errors import ConfigError
+
+log = logging.getLogger("ragbandit.proxies")
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: ports of a URL without one
@@ -35,7 +38,16 @@ def proxy_of(url: str) -> str | None:
     ):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    return proxy if proxy.lower().startswith(_HTTP) else None
+    if proxy.lower().startswith(_HTTP):
+        return proxy
+    _warn_of(proxy.partition(":")[0])
+    return None
+
+
+@functools.cache
+def _warn_of(scheme: str) -> None:
+    """Once in a process, since calls that an operator wants behind a proxy go directly."""
+    log.warning("a proxy of the kind %s cannot be used: calls go directly; name a proxy of HTTP", scheme[:20])
 
 
 def httpx_options(url: str) -> dict[str, Any]:

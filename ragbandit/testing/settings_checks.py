@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from ragbandit.hooks import CheckSettings
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import Finding, Severity
+from ragbandit.router.operation.finding import Finding, Severity
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Json
 

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any, Generic, TypeVar, cast
 
 from fastapi import Header, Request
-from starlette.types import Receive, Scope
+from starlette.types import Scope
 
-from ragbandit.router.api.request_state import request_state
+from ragbandit.router.api.request_state import ClientConnection, request_state
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
@@ -120,29 +120,6 @@ def reports_of(request: Request) -> Reads:
 
 class CallerGone(Exception):
     """The caller has closed its connection, so it would not receive a reply."""
-
-
-class ClientConnection:
-    """Reads what follows the body of a request, until its caller closes the connection."""
-
-    def __init__(self, request: Request) -> None:
-        self.is_closed = False
-        #: why the connection cannot be read; None if its caller has closed it
-        self.error: Exception | None = None
-        #: called at the end of the connection
-        self.waking: Callable[[], None] | None = None
-        self.reading = asyncio.get_running_loop().create_task(self._read(request.receive))
-
-    async def _read(self, receive: Receive) -> None:
-        try:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-        except Exception as error:  # the endpoint did not read the body, and it is too large or malformed
-            self.error = error
-        finally:
-            self.is_closed = True
-            if self.waking is not None:
-                self.waking()
 
 
 def end_waits(scope: Scope) -> None:

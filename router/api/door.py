@@ -11,8 +11,8 @@ from fastapi import Request
 from starlette.types import Scope
 
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
+from ragbandit.router.api.request_state import Shape
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.responses import Shape
 from ragbandit.router.serving.router import Router
 
 

@@ -1,21 +1,72 @@
 """The state of a request over HTTP: one object in its ASGI scope, shared by all code that serves the request."""
 
+import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from starlette.types import Scope
+from fastapi import Request
+from fastapi.responses import Response
+from starlette.types import Receive, Scope
 
-from ragbandit.shared.types import Caller
-
-if TYPE_CHECKING:
-    from ragbandit.router.api.dependencies import ClientConnection
-    from ragbandit.router.api.schemas.question_headers import QuestionHeaders
-    from ragbandit.router.api.schemas.responses import Shape
+from ragbandit.client.replies.decisions import ErrorDetail
+from ragbandit.router.config.context_schema import ContextSchema
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName, Caller, DecisionUnit, Json
 
 #: ASGI scope key of the RequestState
 STATE: Final = "ragbandit"
 _ANYBODY: Final = Caller()
+
+
+#: makes the reply to an error, in the form of a door
+Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionHeaders:
+    #: context keys that headers set
+    context: Mapping[str, Json] = field(default_factory=dict)
+    session: str | None = None
+    agent: str | None = None
+    #: id that the client gives the answer, by which a rating finds the decision
+    message: str | None = None
+    unit: DecisionUnit | None = None
+    #: the arm that the caller has chosen
+    arm: ArmName | None = None
+    #: whether the request is only previewed
+    is_preview: bool = False
+
+    def merged(self, context: Mapping[str, Json], *, schema: ContextSchema) -> dict[str, Json]:
+        """The caller's context with the keys that headers set. Raises InvalidInput if the caller sets such a key."""
+        for key, declared in schema.items():
+            if declared.header is not None and context.get(key) is not None:
+                remedy = f"leave it out, or send the header {declared.header}"
+                raise InvalidInput(f"context.{key} comes from a header", field=f"context.{key}", remedy=remedy)
+        return {**context, **self.context}
+
+
+class ClientConnection:
+    """Reads what follows the body of a request, until its caller closes the connection."""
+
+    def __init__(self, request: Request) -> None:
+        self.is_closed = False
+        #: why the connection cannot be read; None if its caller has closed it
+        self.error: Exception | None = None
+        #: called at the end of the connection
+        self.waking: Callable[[], None] | None = None
+        self.reading = asyncio.get_running_loop().create_task(self._read(request.receive))
+
+    async def _read(self, receive: Receive) -> None:
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        except Exception as error:  # the endpoint did not read the body, and it is too large or malformed
+            self.error = error
+        finally:
+            self.is_closed = True
+            if self.waking is not None:
+                self.waking()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,14 +80,14 @@ class RequestState:
     #: whose key the gate has found
     caller: Caller = _ANYBODY
     #: form of errors, and of models, that the caller's door has; None for RagBandit's, and OpenAI's
-    error: "Shape | None" = None
+    error: Shape | None = None
     models: Callable[[Any], Mapping[str, Any]] | None = None
     #: headers of the request's questions; None if they say nothing
-    headers: "QuestionHeaders | None" = None
+    headers: QuestionHeaders | None = None
     #: whether the reading thread has got the body already
     is_parsed: bool = False
     #: reads the connection once the request has waited
-    connection: "ClientConnection | None" = None
+    connection: ClientConnection | None = None
 
 
 def request_state(scope: Scope) -> RequestState:

@@ -8,18 +8,18 @@ import contextlib
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from ragbandit.router.config.named_sections import DEFAULT, section_of
+from ragbandit.router.operation.finding import Finding, Severity
+from ragbandit.router.operation.price_findings import differing_prices, has_budget, of_prices, same_costs
 from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_beside
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.plugins import declared
-from ragbandit.shared.texts.formats import counted, did_you_mean, duration, known_choices, moment, number, percent
-from ragbandit.shared.types import CHOOSES_ARM, IMPORTED
+from ragbandit.shared.texts.formats import counted, did_you_mean, duration, known_choices, moment, percent
+from ragbandit.shared.types import CHOOSES_ARM
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ragbandit.router.storage.sql.database import Database
     from ragbandit.shared.types import ArmName
 
-#: problem: something fails, or data is lost. warning: all works, but perhaps not for long, or not as expected
-Severity = Literal["warning", "problem"]
 #: parts of /ready whose failure makes answers and learning late, while requests still succeed
 DELAYED: Final = frozenset({"redis", "policy"})
 #: age of waiting feedback in seconds: a warning above LATE_S, a problem above STUCK_S
@@ -53,26 +51,8 @@ UNEVEN_SHARES: Final = 0.05
 FEW_ANSWERS: Final = 100
 #: price factor of a dollar budget above which there is a finding; smaller factors hardly change the choice of arms
 NOTICED: Final = 1.5
-#: number of newest answers whose costs are compared
-SAME_COSTS: Final = 100
-#: share by which booked dollars may differ from the list, and least number of an arm's answers that are compared
-DIFFERENT_PRICE: Final = 0.1
-LEAST_PRICED: Final = 10
 #: largest number of outcomes searched for failures of servers, newest first
 MOST_OUTCOMES: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    severity: Severity
-    about: str
-    what: str
-    #: what to do; empty if `what` contains the advice already
-    remedy: str = ""
-
-    @property
-    def line(self) -> str:
-        return f"{self.about}: {self.what.rstrip('.')}" + (f"; do: {self.remedy}" if self.remedy else "")
 
 
 def run_check(about: str, check: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
@@ -110,7 +90,7 @@ def of_settings(settings: "Settings", *, database: "Database | None" = None) -> 
         what = "a worker counts as dead while it runs an arm for longer than 900 s"
         yield Finding("warning", "budget.seconds", what, "set it to 900 at most")
     yield from _of_rules(settings)
-    budgeted = [f"the tenant {name}" for name, tenant in settings.tenants.items() if _has_budget(tenant.model_dump())]
+    budgeted = [f"the tenant {name}" for name, tenant in settings.tenants.items() if has_budget(tenant.model_dump())]
     yield from _refused_aliases(settings, spenders=budgeted)
     yield from _unknown_aliases(settings)
     yield from _of_turn_limits(settings)
@@ -150,42 +130,6 @@ def _of_faulty_additions(settings: "Settings") -> Iterator[Finding]:
     for name, what in faults().items():
         remedy = f"correct the folder {name} of ragbandit/additions, or delete it"
         yield Finding("problem", f"the addition {name}", f"it cannot be used: {what}", remedy)
-
-
-def of_prices(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
-    """Generators whose calls have no price though dollars are charged or limited, and a reward that no arm changes.
-
-    database: the store, whose newest answers show which servers report a price; None if that is not known
-    """
-    charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
-    arms = settings.arms
-    if charged == {"steps"} and len(arms) > 1 and all(arms[arm].get("class", arm) == "model" for arm in arms):
-        what = "only steps are charged, and an arm of the class model takes none: all arms cost the same"
-        remedy = "charge dollars or seconds: reward.cost {dollars: 1.0}, or {seconds_total: 1.0}"
-        yield Finding("warning", "reward.cost", what, remedy)
-    limits = [settings.conversation.limit_of(kind).dollars for kind in settings.conversation.limited]
-    tenants = any(_has_budget(tenant.model_dump()) for tenant in settings.tenants.values())
-    if not ("dollars" in charged or tenants or any(limits) or settings.budget.dollars is not None):
-        return
-    # it loads a database engine
-    from ragbandit.router.serving.setup.estimates import expected_dollars, prices_of_arms, unpriced_arms
-
-    expected = expected_dollars(settings)
-    if database is not None:
-        with database.read() as connection:
-            expected.refresh(connection)
-    priced = prices_of_arms(settings.worker_arms, generators=settings.named_generators)
-    for section, unpriced in unpriced_arms(settings).items():
-        unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None]
-        if not unknown:
-            continue
-        others = ", ".join(arm for arm in priced if arm not in unknown)
-        effect = f"beside {others} it looks free to the policy, and budgets in dollars do not count it"
-        effect = effect if others else "dollars decide nothing, and budgets in dollars do not count it"
-        what = f"the calls of {', '.join(unknown)} have no price: {effect}"
-        remedy = f"set {section}.token_prices ({{input: 0.0, output: 0.0}} if it is free)"
-        remedy += "" if database is not None else ", or ignore this if its server tells the price of each call"
-        yield Finding("warning", section, what, remedy)
 
 
 def _of_turn_limits(settings: "Settings") -> Iterator[Finding]:
@@ -258,11 +202,6 @@ def _of_rule(name: str, rule: "Rule", *, settings: "Settings") -> Iterator[Findi
     if rule.models is None and configured:
         what = f"{name} does not say whether {configured} may read such questions, so none of these models does"
         yield Finding("warning", "rules", what, f"add models: [{configured}], or some of them, or models: []")
-
-
-def _has_budget(fields: Mapping[str, object]) -> bool:
-    """Whether a tenant's settings, or a key's scopes, have a budget in dollars."""
-    return any(fields.get(field) is not None for field in ("dollars_per_day", "dollars_per_month"))
 
 
 def _refused_aliases(settings: "Settings", *, spenders: Sequence[str]) -> Iterator[Finding]:
@@ -360,7 +299,7 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
 
 def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
-    checks = (_schema, _limited, _clocks, _costs, _differing_prices, _uneven, _budgets, _aliased, _failing, _gone)
+    checks = (_schema, _limited, _clocks, same_costs, differing_prices, _uneven, _budgets, _aliased, _failing, _gone)
     return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
 
 
@@ -427,84 +366,6 @@ def of_report(month: "Report", *, settings: "Settings") -> list[Finding]:
     return [Finding("warning", "routing", text) for text in steps if text is not None]
 
 
-def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """A warning if all of the last SAME_COSTS answers, of every configured arm, have the same cost that is charged."""
-    from sqlalchemy import select
-
-    from ragbandit.router.learning.reward import cost_of_terms
-    from ragbandit.router.storage.rows.outcome_rows import cost_value
-    from ragbandit.router.storage.sql.json_columns import object_or_empty
-    from ragbandit.router.storage.sql.tables import decisions, outcomes
-
-    charged = {term: price for term, price in settings.reward.cost.items() if price > 0.0}
-    if not charged or settings.reward.weight == 0.0 or len(settings.arms) < 2:
-        return
-    columns = select(decisions.c.arm, *outcomes.c["steps", "cost", "made_by"])
-    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id).where(outcomes.c.status == "answered")
-    with database.read() as connection:
-        newest = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS))
-        # The costs of imported rows are only in their ledger.
-        own = [row for row in newest if IMPORTED not in object_or_empty(row.made_by)]
-    rows = own[:SAME_COSTS]
-    costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
-    if len(rows) == SAME_COSTS and {*settings.arms} <= {row.arm for row in rows} and len(costs) == 1:
-        what = f"all arms cost the same, {number(costs.pop())}, in the newest {SAME_COSTS} answers"
-        reason = "the policy takes the best, whatever it costs"
-        remedy = f"report {' and '.join(charged)} of each answer, or charge what differs (reward.cost)"
-        yield Finding("warning", "costs", f"{what}: {reason}; {remedy}")
-
-
-def _differing_prices(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    """Arms of the class model whose newest answers cost more than a tenth more, or less, than by `token_prices`."""
-    from ragbandit.router.serving.setup.estimates import prices_of_arms
-
-    generators, arms = settings.named_generators, settings.worker_arms
-    named = {
-        arm: params.get("generator", DEFAULT) for arm, params in arms.items() if params.get("class", arm) == "model"
-    }
-    listed = prices_of_arms({arm: arms[arm] for arm in named}, generators=generators)
-    prices = {arm: {generators[named[arm]].model: price} for arm, price in listed.items()}
-    sums = _booked_and_listed(database, prices=prices) if prices else {}
-    for arm, pairs in sums.items():
-        booked, by_list = (sum(column) for column in zip(*pairs, strict=True))
-        if len(pairs) >= LEAST_PRICED and abs(booked - by_list) > DIFFERENT_PRICE * by_list:
-            what = (
-                f"the newest {len(pairs)} answers of {arm} cost ${number(booked)}, and ${number(by_list)} by the list"
-            )
-            remedy = "correct the list, or set prices: listed; `ragbandit data reprice` corrects what was booked"
-            yield Finding("warning", f"{section_of('generator', named[arm])}.token_prices", what, remedy)
-
-
-def _booked_and_listed(
-    database: "Database", *, prices: "Mapping[str, Mapping[str, Sequence[float]]]"
-) -> dict[str, list[tuple[float, float]]]:
-    """Arm -> (booked dollars, dollars by the list) of its newest answers. prices: arm -> model -> listed prices"""
-    from sqlalchemy import select
-
-    from ragbandit.router.storage.access.corrections import Correction, corrections_of
-    from ragbandit.router.storage.rows.outcome_rows import cost_value
-    from ragbandit.router.storage.sql.json_columns import object_or_empty
-    from ragbandit.router.storage.sql.tables import decisions, outcomes
-
-    columns = select(decisions.c.arm, *outcomes.c["decision_id", "cost", "made_by", "made_at"])
-    answers = columns.join(decisions, decisions.c.id == outcomes.c.decision_id)
-    answers = answers.where(
-        outcomes.c.status == "answered", decisions.c.run_by == "worker", decisions.c.arm.in_(prices)
-    )
-    with database.read() as connection:
-        rows = connection.execute(answers.order_by(outcomes.c.made_at.desc()).limit(10 * SAME_COSTS)).all()
-        corrections = corrections_of(connection)
-    listed, sums = Correction(prices=prices), defaultdict[str, list[tuple[float, float]]](list)
-    for row in rows:
-        made_by, cost = object_or_empty(row.made_by), cost_value(row.cost)
-        by_list = listed.dollars_of(cost, arm=row.arm, model=made_by.get("generator"))
-        # Outcomes do not store which writes to a cache are kept for an hour, at another price.
-        if by_list is not None and not cost.cache_write_tokens and len(sums[row.arm]) < SAME_COSTS:
-            facts: dict[str, Any] = {"decision_id": row.decision_id, "arm": row.arm, "made_by": made_by}
-            sums[row.arm].append((corrections.cost(cost, made_at=row.made_at, **facts).dollars, by_list))
-    return sums
-
-
 def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
     from ragbandit.router.learning.monitoring.sample_ratio import lately
 
@@ -534,7 +395,7 @@ def _aliased(database: "Database", settings: "Settings", now: float) -> Iterator
         return
     from ragbandit.router.storage.access.api_keys import KeyStore
 
-    keys = [key for key in KeyStore(database).listed() if key.state(now) == "active" and _has_budget(key.scopes)]
+    keys = [key for key in KeyStore(database).listed() if key.state(now) == "active" and has_budget(key.scopes)]
     spenders = [f"the key {key.name or key.public_id}" for key in keys if key.scopes.get(CHOOSES_ARM) is not True]
     yield from _refused_aliases(settings, spenders=spenders[:3])
 

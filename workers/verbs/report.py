@@ -15,7 +15,7 @@ from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budget_words import budget_lines
-from ragbandit.router.operation.findings import of_prices
+from ragbandit.router.operation.price_findings import of_prices
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating

@@ -22,8 +22,8 @@ from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import FREE, price_words
+from ragbandit.router.operation.finding import Finding
 from ragbandit.router.operation.findings import (
-    Finding,
     month_report,
     of_disk,
     of_report,

@@ -19,7 +19,8 @@ from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_line
 from ragbandit.router.learning.sources import exclusions_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.operation.budget_words import budget_lines
-from ragbandit.router.operation.findings import Finding, of_ledger, of_parts, of_settings, of_store
+from ragbandit.router.operation.finding import Finding
+from ragbandit.router.operation.findings import of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating
 from ragbandit.router.reporting.reading import Report, ReportScope

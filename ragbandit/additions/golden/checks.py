@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import Finding
+from ragbandit.router.operation.finding import Finding
 
 
 def check_golden(settings: Settings) -> Iterable[Finding]:

@@ -1,7 +1,6 @@
 """Scores by the endpoint `/rerank` of a server, for example Cohere, Jina, vLLM or Text Embeddings Inference (TEI)."""
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -13,6 +12,7 @@ from ragbandit.shared.model_servers.failures import Failure, ServerFailed, serve
 from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
+from ragbandit.shared.reading.fields import finite_number
 from ragbandit.strategies.base import at_once
 from ragbandit.strategies.retrievers.corpus import clean
 from ragbandit.strategies.retrievers.rerankers.reranked import Price, Reranker, Scored, book_price, free
@@ -131,7 +131,7 @@ class RerankServer(Reranker):
             if index is None or index >= texts or index in scores:
                 raise self._unreadable(f"the index of result {number} is {fields.get('index')!r:.80}")
             found = next((fields[name] for name in ("relevance_score", "score") if fields.get(name) is not None), None)
-            score = _number(found)
+            score = finite_number(found)
             if score is None:
                 raise self._unreadable(f"the score of result {number} is {found!r:.80}")
             scores[index] = score
@@ -156,17 +156,6 @@ def _rows(reply: Any) -> list[Any] | None:
         inner = reply["output"] if isinstance(reply.get("output"), dict) else reply  # DashScope
         return next((inner[name] for name in ("results", "data") if isinstance(inner.get(name), list)), None)
     return reply if isinstance(reply, list) else None
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, also as text; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _counted(reply: Any, *, estimate: Scored) -> Scored:

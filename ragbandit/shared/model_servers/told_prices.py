@@ -4,6 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+from ragbandit.shared.reading.fields import finite_number
+
 log = logging.getLogger("ragbandit.prices")
 
 #: largest plausible price of one call, dollars. Larger prices are ignored
@@ -100,14 +102,6 @@ def _value(source: Mapping[str, Any], field: str) -> Any:
 
 def _number(value: Any) -> float:
     """A number, which may be text; 0.0 for anything else, also below 0."""
-    if isinstance(value, str):
-        value = value.strip()
-        if not value.isascii() or "_" in value or len(value) > _LONGEST:
-            return 0.0
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, str) and (not value.isascii() or "_" in value or len(value.strip()) > _LONGEST):
         return 0.0
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return 0.0
-    return number if number > 0.0 else 0.0
+    return max(0.0, finite_number(value) or 0.0)

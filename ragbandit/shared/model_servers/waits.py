@@ -2,12 +2,13 @@
 
 import email.utils
 import json
-import math
 import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
+
+from ragbandit.shared.reading.fields import finite_number
 
 #: longest wait that a server may ask for, seconds
 MAX_WAIT_S: Final = 3600.0
@@ -43,7 +44,7 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
 
     headers: names in lower case. message: the error's text
     """
-    milliseconds = _finite(headers.get("retry-after-ms"))
+    milliseconds = finite_number(headers.get("retry-after-ms"))
     asked = (
         milliseconds / 1e3 if milliseconds else 0.0,
         retry_after_s(headers.get("retry-after")),
@@ -63,28 +64,17 @@ def retry_after_s(header: str | None) -> float:
     """Parse a Retry-After header, a number or a date, to seconds from now; 0 if it is missing or cannot be read."""
     if header is None:
         return 0.0
-    seconds = _finite(header)
+    seconds = finite_number(header)
     if seconds is None:
         with suppress(ValueError, OverflowError):
             seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
     return max(0.0, seconds or 0.0)
 
 
-def _finite(value: object) -> float | None:
-    """A finite number, which may be a text; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _field_s(name: str, value: Any) -> float:
     if isinstance(value, Mapping):  # a duration of protobuf
-        return max(0.0, (_finite(value.get("seconds")) or 0.0) + (_finite(value.get("nanos")) or 0.0) / 1e9)
-    number = _finite(value)
+        return max(0.0, (finite_number(value.get("seconds")) or 0.0) + (finite_number(value.get("nanos")) or 0.0) / 1e9)
+    number = finite_number(value)
     if number is not None:
         return max(0.0, number * _FIELDS[name])
     return _amount_s(value[:100]) if isinstance(value, str) else 0.0

@@ -36,6 +36,17 @@ def _words_of(value: Any, *, depth: int) -> str:
     return "" if value is None or isinstance(value, bool) else json.dumps(value)
 
 
+def finite_number(value: Any) -> float | None:
+    """A finite number, which may be a text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
 def arguments_text(arguments: Any) -> str:
     """The arguments of a call as text. Some servers send them as an object."""
     arguments = "" if arguments is None else arguments

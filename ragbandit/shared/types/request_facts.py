@@ -7,12 +7,9 @@ left out. A field that another release has written with another type is read as 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, cast, get_type_hints
+from typing import Any, Final, Protocol, cast, get_type_hints
 
 from ragbandit.shared.types.names import Json
-
-if TYPE_CHECKING:
-    from ragbandit.shared.types.outcomes import Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,7 +225,21 @@ _FACTOR: Final = "budget_factor"
 REQUEST_NAMES: Final = frozenset({*_SENT.names, *_CONTINUES.names, _PRICES, _FACTOR})
 
 
-def request_json(query: "Query") -> dict[str, Json]:
+class _Question(Protocol):
+    @property
+    def sent(self) -> Sent: ...
+
+    @property
+    def continues(self) -> Continues: ...
+
+    @property
+    def terms(self) -> Terms: ...
+
+    @property
+    def arm_by(self) -> str | None: ...
+
+
+def request_json(query: _Question) -> dict[str, Json]:
     """The records of a query as one object, as the store and replies have it."""
     sent, continues, prices = query.sent, query.continues, _TERMS.entries(query.terms)
     entries = {**sent.others, **_SENT.entries(sent), **_CONTINUES.entries(continues)}

@@ -284,10 +284,10 @@ def chat_question(
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     headers = headers_of(request)
     named = headers.arm or model.arm
-    forced_arm = None if named is None else (named,)
+    named_arms = None if named is None else (named,)
     interface = str(sent.surface)
     arms = permitted_arms(
-        forced_arm, unit=headers.unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
+        named_arms, unit=headers.unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
     )
     unit = unit_of(caller, given=headers.unit)
     if headers.unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):

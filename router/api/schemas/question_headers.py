@@ -14,9 +14,8 @@ What is read elsewhere says nothing about a question:
 - additions: headers that only their interfaces have, which their docstrings name
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Final, cast
@@ -24,7 +23,7 @@ from typing import Final, cast
 from fastapi import Request
 from starlette.datastructures import Headers
 
-from ragbandit.router.api.request_state import request_state
+from ragbandit.router.api.request_state import QuestionHeaders, request_state
 from ragbandit.router.api.schemas.requests import Malformed
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_known, values_in_words
@@ -72,29 +71,6 @@ _NAMES: Final = frozenset(
     name.encode() for name in (PREVIEW, *_SESSIONS, *_AGENTS, _CODEX_KIND, *_MESSAGES, _UNIT, ARM)
 )
 _name: Final = itemgetter(0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuestionHeaders:
-    #: context keys that headers set
-    context: Mapping[str, Json] = field(default_factory=dict)
-    session: str | None = None
-    agent: str | None = None
-    #: id that the client gives the answer, by which a rating finds the decision
-    message: str | None = None
-    unit: DecisionUnit | None = None
-    #: the arm that the caller has chosen
-    arm: ArmName | None = None
-    #: whether the request is only previewed
-    is_preview: bool = False
-
-    def merged(self, context: Mapping[str, Json], *, schema: ContextSchema) -> dict[str, Json]:
-        """The caller's context with the keys that headers set. Raises InvalidInput if the caller sets such a key."""
-        for key, declared in schema.items():
-            if declared.header is not None and context.get(key) is not None:
-                remedy = f"leave it out, or send the header {declared.header}"
-                raise InvalidInput(f"context.{key} comes from a header", field=f"context.{key}", remedy=remedy)
-        return {**context, **self.context}
 
 
 _NOTHING: Final = QuestionHeaders()

@@ -1,11 +1,11 @@
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
+from ragbandit.client.replies.decisions import ErrorReply
 from ragbandit.router.api.request_state import request_state
 from ragbandit.router.replies.decisions import limits_json
 from ragbandit.router.replies.values import json_of
@@ -43,10 +43,6 @@ def limit_headers(limits: Iterable[SpendLimit]) -> dict[str, str]:
         prefix = f"x-ragbandit-{limit['of']}-{limit['unit']}"
         headers |= {f"{prefix}-limit": f"{limit['limit']:g}", f"{prefix}-remaining": f"{limit['remaining']:g}"}
     return headers
-
-
-#: makes the reply to an error, in the form of a door
-Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 
 def refusal_reply(error: RagBanditError, *, scope: Scope) -> Response:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import of_prices, of_store
+from ragbandit.router.operation.findings import of_store
+from ragbandit.router.operation.price_findings import of_prices
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.setup.estimates import estimator, expected_dollars, unpriced_arms
 from ragbandit.shared.types import Query

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from ragbandit import Client
+from ragbandit.shared import proxies
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.openai_client import connect
@@ -54,6 +55,17 @@ def test_the_proxy_of_a_scheme(environ, variables, url, proxy):
     """The variable of the scheme goes before ALL_PROXY; a proxy of SOCKS is not used."""
     environ(**variables)
     assert proxy_of(url) == proxy
+
+
+def test_a_proxy_that_is_not_used_is_named(environ, caplog):
+    """A proxy of SOCKS is not used, and the log says so once, without its password."""
+    proxies._warn_of.cache_clear()
+    environ(ALL_PROXY="socks5://me:hunter2@proxy.example:1080")
+    assert [proxy_of("http://model.example"), proxy_of("http://model.example")] == [None, None]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "a proxy of the kind socks5 cannot be used"
+    ]
+    assert "hunter2" not in caplog.text
 
 
 @pytest.mark.parametrize(

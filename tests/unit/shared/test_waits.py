@@ -74,11 +74,11 @@ def test_a_quota_of_a_minute_is_tried_again():
     [
         {"error": {"details": [[[[[[[[[[[[RETRY_INFO]]]]]]]]]]]]}},
         {"error": {"message": "retry in " * 2_000 + "1" * 10_000}},
-        {"error": {"details": [{"x": {"y": [1] * 50}}] * 50_000}},
-        {"error": {"metadata": {"raw": "[" * 90_000}}},
+        {"error": {"details": [*([{"x": {"y": [1] * 50}}] * 50_000), RETRY_INFO]}},
+        {"error": {"metadata": {"raw": f"{' ' * 100_000}{json.dumps(GEMINI)}"}}},
     ],
     ids=["deep", "words", "many", "text"],
 )
 def test_no_body_takes_long(body):
-    """Bodies of any depth and size are read up to a number of values and characters."""
-    assert failure_of_status(429, body=body).kind == "limited"
+    """What stands beyond a number of levels, values or characters of a body is not read, a wait neither."""
+    assert failure_of_status(429, body=body).retry_after_s is None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ragbandit.additions.other_tools.ratings.settings import RatingsSection
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import Finding
+from ragbandit.router.operation.finding import Finding
 from ragbandit.shared.texts.redaction import shown_variable
 
 

@@ -24,7 +24,15 @@ from ragbandit.shared.types.names import (
     Role,
     RunBy,
 )
-from ragbandit.shared.types.request_facts import NO_TERMS, NOTHING_CONTINUED, NOTHING_SENT, Continues, Sent, Terms
+from ragbandit.shared.types.request_facts import (
+    NO_TERMS,
+    NOTHING_CONTINUED,
+    NOTHING_SENT,
+    Continues,
+    Sent,
+    Terms,
+    records_json,
+)
 
 #: key in `Outcome.reply`: whether the answer is the transcript of its audio
 SPOKEN: Final = "spoken"
@@ -378,6 +386,12 @@ class Query:
     def reached_limit(self) -> SpendLimit | None:
         """The first limit of its task or session that the turns before have reached; None if none is reached."""
         return next((limit for limit in self.limits if limit.is_reached), None)
+
+
+def request_json(query: Query) -> dict[str, Json]:
+    """The records of a query as one object, as the store and replies have it."""
+    by_caller = query.arm_by == "caller"
+    return records_json(query.sent, continues=query.continues, terms=query.terms, by_caller=by_caller)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

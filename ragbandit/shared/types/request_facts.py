@@ -1,13 +1,13 @@
 """What a client said with its question, what the question continues, and on which terms it is decided.
 
-The store and replies have the three records as one JSON object, see `request_json`. There a field with its default is
+The store and replies have the three records as one JSON object, see `records_json`. There a field with its default is
 left out. A field that another release has written with another type is read as its default.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any, Final, Protocol, cast, get_type_hints
+from typing import Any, Final, cast, get_type_hints
 
 from ragbandit.shared.types.names import Json
 
@@ -221,29 +221,14 @@ NO_TERMS: Final[Terms] = _TERMS.empty
 #: name in JSON of the object with the fields of Terms but `budget_factor`, and this field's name
 _PRICES: Final = "prices"
 _FACTOR: Final = "budget_factor"
-#: names in the object of `request_json`, besides those of additions
+#: names in the object of `records_json`, besides those of additions
 REQUEST_NAMES: Final = frozenset({*_SENT.names, *_CONTINUES.names, _PRICES, _FACTOR})
 
 
-class _Question(Protocol):
-    @property
-    def sent(self) -> Sent: ...
-
-    @property
-    def continues(self) -> Continues: ...
-
-    @property
-    def terms(self) -> Terms: ...
-
-    @property
-    def arm_by(self) -> str | None: ...
-
-
-def request_json(query: _Question) -> dict[str, Json]:
-    """The records of a query as one object, as the store and replies have it."""
-    sent, continues, prices = query.sent, query.continues, _TERMS.entries(query.terms)
-    entries = {**sent.others, **_SENT.entries(sent), **_CONTINUES.entries(continues)}
-    if continues.loop is not None and query.arm_by == "caller":  # as processes without the column `arm_by` read it
+def records_json(sent: Sent, *, continues: Continues, terms: Terms, by_caller: bool) -> dict[str, Json]:
+    """The records of a query as one object. by_caller: whether the caller has chosen the arm"""
+    prices, entries = _TERMS.entries(terms), {**sent.others, **_SENT.entries(sent), **_CONTINUES.entries(continues)}
+    if continues.loop is not None and by_caller:  # as processes without the column `arm_by` read it
         entries["tool_turn"] = {**_LOOP.entries(continues.loop), "named": True}
     if _FACTOR in prices:
         entries[_FACTOR] = prices.pop(_FACTOR)
@@ -251,7 +236,7 @@ def request_json(query: _Question) -> dict[str, Json]:
 
 
 def sent_of(entries: Mapping[str, Json]) -> Sent:
-    """The record from the object of `request_json`."""
+    """The record from the object of `records_json`."""
     others = {
         name: value for name, value in entries.items() if name not in REQUEST_NAMES and value not in (None, [], {})
     }

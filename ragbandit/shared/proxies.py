@@ -33,9 +33,8 @@ def proxy_of(url: str) -> str | None:
     proxies = getproxies()
     parts = urlsplit(url)
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or _is_direct(
-        parts.hostname or "", port=parts.port or _PORTS.get(parts.scheme), listed=proxies.get("no")
-    ):
+    port = parts.port or _PORTS.get(parts.scheme)
+    if not proxy or _is_direct(parts.hostname or "", port=port, listed=proxies.get("no")):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if proxy.lower().startswith(_HTTP):

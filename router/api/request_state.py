@@ -17,8 +17,6 @@ from ragbandit.shared.types import ArmName, Caller, DecisionUnit, Json
 #: ASGI scope key of the RequestState
 STATE: Final = "ragbandit"
 _ANYBODY: Final = Caller()
-
-
 #: makes the reply to an error, in the form of a door
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 

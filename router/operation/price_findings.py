@@ -96,18 +96,16 @@ def differing_prices(database: "Database", settings: "Settings", _: float) -> It
     from ragbandit.router.serving.setup.estimates import prices_of_arms
 
     generators, arms = settings.named_generators, settings.worker_arms
-    named = {
-        arm: params.get("generator", DEFAULT) for arm, params in arms.items() if params.get("class", arm) == "model"
-    }
+    models = {arm: params for arm, params in arms.items() if params.get("class", arm) == "model"}
+    named = {arm: params.get("generator", DEFAULT) for arm, params in models.items()}
     listed = prices_of_arms({arm: arms[arm] for arm in named}, generators=generators)
     prices = {arm: {generators[named[arm]].model: price} for arm, price in listed.items()}
     sums = _booked_and_listed(database, prices=prices) if prices else {}
     for arm, pairs in sums.items():
         booked, by_list = (sum(column) for column in zip(*pairs, strict=True))
         if len(pairs) >= LEAST_PRICED and abs(booked - by_list) > DIFFERENT_PRICE * by_list:
-            what = (
-                f"the newest {len(pairs)} answers of {arm} cost ${number(booked)}, and ${number(by_list)} by the list"
-            )
+            costs = f"${number(booked)}, and ${number(by_list)} by the list"
+            what = f"the newest {len(pairs)} answers of {arm} cost {costs}"
             remedy = "correct the list, or set prices: listed; `ragbandit data reprice` corrects what was booked"
             yield Finding("warning", f"{section_of('generator', named[arm])}.token_prices", what, remedy)
 

@@ -148,16 +148,12 @@ def _each(*kinds: type) -> _Reader:
 
 
 _READERS: Final[Mapping[Any, _Reader]] = {
-    str: _is(str),
-    str | None: _is(str),
-    bool: _is(bool),
-    bool | None: _is(bool),
-    int: _is(int),
-    int | None: _is(int),
+    **dict.fromkeys((str, str | None), _is(str)),
+    **dict.fromkeys((bool, bool | None), _is(bool)),
+    **dict.fromkeys((int, int | None), _is(int)),
+    **dict.fromkeys((tuple[str, ...], tuple[str, ...] | None), _each(str)),
     float: _is(int, float),
     float | str | None: _is(int, float, str),
-    tuple[str, ...]: _each(str),
-    tuple[str, ...] | None: _each(str),
     tuple[float, ...] | None: _each(int, float),
     Mapping[str, Json]: _is(dict),
     Loop | None: lambda value: _LOOP.record(value) if isinstance(value, dict) and value else None,
@@ -237,9 +233,7 @@ def records_json(sent: Sent, *, continues: Continues, terms: Terms, by_caller: b
 
 def sent_of(entries: Mapping[str, Json]) -> Sent:
     """The record from the object of `records_json`."""
-    others = {
-        name: value for name, value in entries.items() if name not in REQUEST_NAMES and value not in (None, [], {})
-    }
+    others = {key: value for key, value in entries.items() if key not in REQUEST_NAMES and value not in (None, [], {})}
     sent: Sent = _SENT.record(entries)
     return replace(sent, others=others) if others else sent
 

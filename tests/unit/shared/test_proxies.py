@@ -58,7 +58,7 @@ def test_the_proxy_of_a_scheme(environ, variables, url, proxy):
 
 
 def test_a_proxy_that_is_not_used_is_named(environ, caplog):
-    """A proxy of SOCKS is not used, and the log says so once, without its password."""
+    """A proxy of SOCKS is not used; the log names it once, without its password."""
     proxies._warn_of.cache_clear()
     environ(ALL_PROXY="socks5://me:hunter2@proxy.example:1080")
     assert [proxy_of("http://model.example"), proxy_of("http://model.example")] == [None, None]

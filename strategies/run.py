@@ -267,8 +267,9 @@ class Run:
         longest = self._tokens_left(limit or self.generator.context_tokens or PACKED_TOKENS)
         names = sent.keys() - {OUTPUT_LIMIT}
         limit = limit if self.budget.tokens is None else longest
-        others = {name: value for name, value in conversation.fields.items() if name != OUTPUT_LIMIT}
-        conversation = conversation.having(others)
+        if OUTPUT_LIMIT in conversation.fields:
+            others = {name: value for name, value in conversation.fields.items() if name != OUTPUT_LIMIT}
+            conversation = conversation.having(others)
         if limit is not None and (not names or self.budget.tokens is not None):
             conversation = with_token_limit(conversation, limit, at=names)
         sink = self.stream.sink(str)

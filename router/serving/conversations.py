@@ -22,17 +22,26 @@ from ragbandit.router.serving.asked_model import AskedModel, event_loop
 from ragbandit.router.serving.checks.questions import check_message, check_type, checked_text
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query, Sent
+from ragbandit.shared.types import Decision, DecisionId, Json, Message, Query
 
 _GAP: Final = " [...] "
 
 
 def with_chat(query: Query | None, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
     """Returns the query, or a new one, with the question and the history of a chat. messages: oldest first.
+    `Sent.history` counts those left out or shortened: {"left_out": 12, "shortened": 1}. Raises InvalidInput.
+    """
+    question, asked, history, counts = question_and_history(messages, settings=settings)
+    query = Query(text=question) if query is None else query
+    sent = replace(query.sent, history=counts) if counts else query.sent
+    return replace(query, text=question, asked=asked, messages=history, sent=sent)
 
-    The question is the last message that is neither blank nor a system message. Raises InvalidInput unless a user wrote
-    it. `text` is the question, and so is `asked` if a user or an assistant spoke before. `Sent.history` counts
-    messages that were left out or shortened: {"left_out": 12, "shortened": 1}.
+
+def question_and_history(
+    messages: Sequence[Message], *, settings: ConversationSettings
+) -> tuple[str, str | None, tuple[Message, ...], dict[str, Json]]:
+    """Returns (the question; again if a user or an assistant spoke before, else None; the history; `Sent.history`). The
+    question is the last message that is neither blank nor a system message. Raises InvalidInput unless it is a user's.
     """
     check_type(messages, list | tuple, field="messages", wanted="a list of messages")
     for message in messages:
@@ -46,11 +55,7 @@ def with_chat(query: Query | None, messages: Sequence[Message], *, settings: Con
     question = checked_text(turns.pop().text, field="messages")
     system = "\n\n".join([message.text for message in spoken if message.role == "system"])
     history, counts = _trimmed(system, turns, settings=settings)
-    asked = question if history and history[-1].role != "system" else None
-    if query is None:
-        return Query(text=question, asked=asked, messages=history, sent=Sent(history=counts))
-    sent = replace(query.sent, history=counts) if counts else query.sent
-    return replace(query, text=question, asked=asked, messages=history, sent=sent)
+    return question, question if history and history[-1].role != "system" else None, history, counts
 
 
 def _trimmed(
@@ -74,7 +79,7 @@ def _trimmed(
             break
         shown = without_middle(message.text, most=room)
         shortened += shown != message.text
-        latest.append(replace(message, text=shown))
+        latest.append(message if shown is message.text else replace(message, text=shown))
         room -= len(shown)
     left_out = len(turns) - len(latest) + bool(system and not instructions)
     counts: dict[str, Json] = {"left_out": left_out, "shortened": shortened}

@@ -46,7 +46,7 @@ def price_terms(scopes: Mapping[str, Json], *, tenant: TenantSettings, named: Ma
     named: name of a cost weight -> its number (setting `cost_weights`)
     """
     if not scopes and tenant.cost_weight is None and tenant.cost_weights is None:
-        return Terms()
+        return NO_TERMS
     given: dict[str, Any] = {name: scopes.get(name, getattr(tenant, name)) for name in ("cost_weight", "cost_weights")}
     default, bounds = given["cost_weight"], given["cost_weights"]
     weight = named.get(default) if isinstance(default, str) else default

@@ -192,9 +192,11 @@ def passed_conversation(sent: Conversation, *, ignored: Collection[str], effort:
     """The conversation without the ignored fields, but with its limits of tokens, and with the arm's own effort if it
     then asks for none.
     """
-    kept = sent.having({name: value for name, value in sent.fields.items() if name not in {*ignored}})
-    for place, limit in token_limits(sent).items() - token_limits(kept).items():
-        kept = with_token_limit(kept, limit, at=[place])
+    kept = sent
+    if ignored:
+        kept = sent.having({name: value for name, value in sent.fields.items() if name not in ignored})
+        for place, limit in token_limits(sent).items() - token_limits(kept).items():
+            kept = with_token_limit(kept, limit, at=[place])
     if effort is not None and sent_effort(kept.fields) is None:
         kept = kept.having({**kept.fields, "reasoning_effort": effort})
     return kept

@@ -16,7 +16,7 @@ from ragbandit.additions.embeddings.settings import EmbeddingsSection
 from ragbandit.router.api.asking import paced
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.door import Door, opened_of
-from ragbandit.router.api.openai.chats import storable_value
+from ragbandit.router.api.openai.chats import storable_field
 from ragbandit.router.api.openai.errors import ERRORS, ModelNotFound, ServerFault
 from ragbandit.router.api.openai.requests import configured
 from ragbandit.router.api.reading import reads_body
@@ -62,7 +62,7 @@ class EmbeddingsBody(BaseModel):
     @reads_body
     def read(self, _request: Request) -> tuple[dict[str, Any], int]:
         """Returns (the fields to send, estimated tokens). Raises InvalidInput."""
-        return {name: storable_value(value, field=name) for name, value in self}, input_tokens(self.input)
+        return {name: storable_field(value, field=name)[0] for name, value in self}, input_tokens(self.input)
 
 
 class EmbeddingsServer:

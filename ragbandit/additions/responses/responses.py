@@ -14,7 +14,7 @@ from ragbandit.additions.responses.items import (
 )
 from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, called_as, sent_tools
 from ragbandit.router.api.openai import errors, replies
-from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_value
+from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_field
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX
@@ -350,7 +350,7 @@ class ResponseBody(OpenAIBody):
         return {
             "instructions": True if self.instructions else None,
             "store": False if self.store is False else None,
-            SENT: storable_value(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request"),
+            SENT: storable_field(_repeated({**self.__dict__, **(self.__pydantic_extra__ or {})}), field="request")[0],
             **call_facts(sent_tools(self.sent_fields)),
             COMPACTS: True if asks_for_summary(self.input) else None,
         }

@@ -19,7 +19,7 @@ from ragbandit.additions.responses.responses import (
 )
 from ragbandit.additions.responses.tools import call_facts, item_tools, sent_tools
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.openai.chats import Chat, read_chat, storable_value
+from ragbandit.router.api.openai.chats import Chat, read_chat, storable_field
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.replies import message_of
 from ragbandit.router.api.openai.requests import ChatQuestion, chat_question
@@ -218,7 +218,7 @@ def _kept_tools(sent: Input, *, known: Sequence[dict[str, Any]]) -> dict[str, Js
     new = item_tools(sent)
     tools = storable_tools([*(tool for tool in known if tool not in new), *new])
     size = len(json.dumps(tools, ensure_ascii=False))
-    kept: Json = storable_value(tools, field="input") if size <= MOST_SAID else size
+    kept: Json = storable_field(tools, field="input")[0] if size <= MOST_SAID else size
     return {ITEM_TOOLS: kept} if tools else {}
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -52,16 +51,18 @@ def fast_json_bytes(value: object) -> bytes | None:
     """What pydantic's encoder writes, which is what Python's writes if the value `is_plain`; None if it refuses the
     value: for half a surrogate pair, and for more levels than it writes.
     """
-    with suppress(ValueError):
+    try:
         return encoder()(value)
-    return None
+    except ValueError:
+        return None
 
 
 def sorted_json_bytes(value: object) -> bytes | None:
     """As `json_bytes`, with sorted names; None for a value that only Python's encoder writes."""
-    with suppress(ValueError, TypeError, RecursionError):
+    try:
         return encoder()(_sorted(value))
-    return None
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 @cache

@@ -19,7 +19,7 @@ class Conversation:
     fields: Mapping[str, Json] = field(default_factory=dict)
     dialect: str = "chat"
     headers: Mapping[str, str] = field(default_factory=dict)
-    encoding: Encoding = field(default_factory=Encoding, compare=False, repr=False)
+    encoding: Encoding = field(default=Encoding(), compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.fields)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeGuard, TypeVar
 
 from ragbandit.shared.texts.json_values import fast_json_bytes, is_plain, json_bytes
 
@@ -38,10 +38,7 @@ class Encoding:
     @classmethod
     def joined(cls, encodings: Iterable[Self]) -> Self:
         """One encoding with the parts of all."""
-        parts = dict[int, tuple[Any, bytes, bytes]]()
-        for one in encodings:
-            parts.update(one._parts)  # noqa: SLF001 - its own class
-        return cls(_parts=parts)
+        return cls(_parts={at: part for one in encodings for at, part in one._parts.items()})  # noqa: SLF001 - its own
 
     @property
     def size(self) -> int:
@@ -54,16 +51,20 @@ class Encoding:
 
     def json(self, value: object) -> bytes:
         """The JSON of a field, whose unknown parts are encoded now. Raises as `json_bytes`."""
-        part, data, _ = self._parts.get(id(value), _UNKNOWN)
-        if part is value:
-            return data
-        if not isinstance(value, list) or not _has_parts(value):
-            return json_bytes(value)
-        return b"[%b]" % b",".join([self._part(one) for one in value])
+        data = self._in_parts(value)
+        return json_bytes(value) if data is None else data
 
     def body(self, fields: Mapping[str, Any]) -> bytes:
         """The JSON of an object with these fields. Raises as `json_bytes`."""
-        return b"{%b}" % b",".join([b"%b:%b" % (json_bytes(name), self.json(value)) for name, value in fields.items()])
+        members, others = list[bytes](), dict[str, Any]()
+        for name, value in fields.items():
+            data = self._in_parts(value)
+            if data is None:
+                others[name] = value  # encoded with the fields beside it
+                continue
+            members += [json_bytes(others)[1:-1], b"%b:%b" % (json_bytes(name), data)]
+            others = {}
+        return b"{%b}" % b",".join(filter(None, [*members, json_bytes(others)[1:-1]]))
 
     def digest(self, part: object) -> bytes | None:
         """The digest of a part, by which only this process may look something up; None if the part is not known."""
@@ -74,9 +75,12 @@ class Encoding:
         """The digest of several fields."""
         return _digest(b",".join(map(self.json, values)))
 
-    def _part(self, part: object) -> bytes:
-        known, data, _ = self._parts.get(id(part), _UNKNOWN)
-        return data if known is part else json_bytes(part)
+    def _in_parts(self, value: object) -> bytes | None:
+        """The JSON of a field that is a part, or a list of parts; None for another field."""
+        part, data, _ = self._parts.get(id(value), _UNKNOWN)
+        if part is value:
+            return data
+        return b"[%b]" % b",".join(map(self.json, value)) if _has_parts(value) else None
 
 
 class KnownParts(Generic[_Value]):
@@ -120,7 +124,7 @@ def _encoded(part: object) -> tuple[bytes, bytes]:
     return data, _digest(data)
 
 
-def _has_parts(value: object) -> bool:
+def _has_parts(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and 0 < len(value) <= _MOST_PARTS and {*map(type, value)} == {dict}
 
 

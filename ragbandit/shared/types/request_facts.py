@@ -186,7 +186,7 @@ class _Form:
         if record is self.empty:
             return {}
         values = zip(self.names, self._columns(record), self._defaults, strict=True)
-        return {name: _plain(value) for name, value, default in values if value != default}
+        return {name: _plain(value) for name, value, default in values if value is not default and value != default}
 
     def record(self, entries: Mapping[str, Json]) -> Any:
         values, places = {}, self._fields

@@ -12,12 +12,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.asking import decide, paced, preview
-from ragbandit.router.api.dependencies import (
-    CallerGone,
-    await_future,
-    reads_of,
-    router_of,
-)
+from ragbandit.router.api.dependencies import CallerGone, await_future, reads_of, router_of
 from ragbandit.router.api.endpoints.streaming import (
     STREAM_WAIT_S,
     AnswerEvent,

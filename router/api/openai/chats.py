@@ -119,14 +119,15 @@ def read_chat(
         texts = [replace(turn, text=without_middle(turn.text, most=MAX_TEXT)) for turn in texts]
     offered = [tools for tools, choice in _TOOLS.items() if whole.get(tools) and whole.get(choice) != "none"]
     optional = ("tools",) if offered and "tools" not in needs else ()
-    read, chat_hash = Sent(needs=tuple(sorted(needs)), optional_needs=optional, clipped=clipped or None), None
+    tokens, chat_hash = None, None
     if passed:
-        read = replace(read, tokens=reader.tokens + _parameter_tokens(whole, encoding=encoding))
+        tokens = reader.tokens + _parameter_tokens(whole, encoding=encoding)
         given = {name: value for name, value in whole.items() if value is not None}
         if others is not None:
             chat_hash = body_hash([messages, others])
         elif len(given) > 1 or needs or results:
             chat_hash = body_hash(given)  # also differs if only the parameters differ
+    read = Sent(needs=tuple(sorted(needs)), optional_needs=optional, tokens=tokens, clipped=clipped or None)
     return Chat(turns=tuple(texts), sent=whole, read=read, hash=chat_hash, encoding=encoding)
 
 
@@ -209,13 +210,10 @@ _KNOWN_TOKENS: Final = KnownParts[int](most=20_000)
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-def storable_value(value: Any, *, field: str) -> Any:
-    """Replace characters that databases refuse by U+FFFD. Raises InvalidInput for a value that JSON cannot express."""
-    return storable_field(value, field=field)[0]
-
-
 def storable_field(value: Any, *, field: str) -> tuple[Any, Encoding]:
-    """Returns (the value as `storable_value` makes it, its JSON). Raises InvalidInput as that."""
+    """Returns (the value with U+FFFD for characters that databases refuse, its JSON). Raises InvalidInput for a value
+    that JSON cannot express.
+    """
     try:
         with suppress(UnicodeEncodeError):  # half a surrogate pair
             encoding = Encoding.of(value)

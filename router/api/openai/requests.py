@@ -26,7 +26,7 @@ from ragbandit.router.config.server import ARM_PREFIXES
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.abilities import short_names
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.conversations import with_chat
+from ragbandit.router.serving.conversations import question_and_history
 from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.conversion import body_hash
@@ -68,17 +68,13 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
     names = _policy_models(router, caller=caller) if arms else []
     if may_force(caller, tenant=caller.tenant or "default", tenants=router.settings.tenants):
         names += [f"arm/{arm}" for arm in arms]
-    means = {_meant(choice_of(name, router=router)) for name in names}
+    means = {choice_of(name, router=router) for name in names}
     for alias in router.settings.server.model_aliases:
         with suppress(ModelNotFound):  # the arm is gone, or the caller's own stack runs it
-            if not _PATTERN.search(alias) and _meant(choice_of(alias, router=router)) in means:
+            if not _PATTERN.search(alias) and choice_of(alias, router=router) in means:
                 names.append(alias)
     listed = [named_model(name, router=router, caller=caller) for name in dict.fromkeys(names)]
     return {"object": "list", "data": listed}
-
-
-def _meant(choice: ModelChoice) -> tuple[str | None, str | None]:
-    return choice.arm, choice.price
 
 
 def named_model(name: str, *, router: Router, caller: Caller) -> ListedModel:
@@ -289,8 +285,8 @@ def chat_question(
     arms = permitted_arms(
         named_arms, unit=headers.unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
     )
-    unit = unit_of(caller, given=headers.unit)
-    if headers.unit is None and _is_one_turn(body.model, patterns=router.settings.conversation.one_turn_models):
+    unit, one_turn = unit_of(caller, given=headers.unit), router.settings.conversation.one_turn_models
+    if headers.unit is None and body.model != AUTO and any(fnmatchcase(body.model, pattern) for pattern in one_turn):
         unit = "turn"
     schema = router.settings.context
     context, metadata = _context_of(conversation.fields.get("metadata"), schema=schema)
@@ -298,10 +294,10 @@ def chat_question(
     begin, start = earlier or (body_hash(origin), 0)
     hashed, calls, answered = hash_conversation(chat.sent["messages"], begin=begin, start=start, encoding=chat.encoding)
     has_turns = chat.hash is not None or (unit or router.settings.conversation.unit_of(interface)) == "task"
-    asked = with_chat(None, chat.turns, settings=router.settings.conversation)
-    query = replace(
-        asked,
+    question, asked, history, counts = question_and_history(chat.turns, settings=router.settings.conversation)
+    query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
+        text=question,
         context=headers.merged(context, schema=schema) if schema else context,
         arms=arms,
         arm_by=None if named is None else "caller",
@@ -310,24 +306,30 @@ def chat_question(
         tenant=tenant,
         session=headers.session or session or own_id,
         unit=unit,
+        messages=history,
+        asked=asked,
         api_key=caller.key,
         sent=replace(
-            _sent(body, sent=sent, read=chat.read),
-            metadata=metadata,
+            sent,
+            user=_user(body, named=sent.user),
             message=headers.message,
+            metadata=metadata,
+            may_fail_over=body.failover is not False,
             agent=headers.agent,
-            history=asked.sent.history,
+            asked_model=None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE),
+            needs=chat.read.needs,
+            optional_needs=chat.read.optional_needs,
+            tokens=chat.read.tokens,
+            clipped=chat.read.clipped,
+            effort_min=body.effort_min,
+            effort_max=body.effort_max,
+            history=counts,
         ),
-        continues=replace(continues, chat=chat.hash, conversation=hashed if has_turns else None),
+        continues=replace(continues, chat=chat.hash, conversation=hashed) if has_turns else continues,
         terms=terms_of_caller(caller, tenant=tenant, router=router),
         conversation=_without_context(conversation, context=context) if context else conversation,
     )
     return ChatQuestion(query=query, calls=calls, answered=answered, streamed=bool(body.stream))
-
-
-def _is_one_turn(model: str, *, patterns: Iterable[str]) -> bool:
-    """Whether requests for this model are units of one turn (`conversation.one_turn_models`)."""
-    return model != AUTO and any(fnmatchcase(model, pattern) for pattern in patterns)
 
 
 def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
@@ -338,25 +340,13 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
     return model.price if body.cost_weight is None else body.cost_weight
 
 
-def _sent(body: OpenAIBody, *, sent: Sent, read: Sent) -> Sent:
-    """`sent` with what every body of a chat says. read: see `Chat`"""
-    asked_model = None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE)
+def _user(body: OpenAIBody, *, named: str | None) -> str | None:
+    """The id of the user who asks: the one that the door has read, else that of the body. Raises InvalidInput."""
     user = body.safety_identifier or body.user
     if user:
         field = "safety_identifier" if body.safety_identifier else "user"
         checked_text(user, field=field, most=LONGEST_USER)
-    return replace(
-        sent,
-        asked_model=asked_model,
-        may_fail_over=body.failover is not False,
-        effort_min=body.effort_min,
-        effort_max=body.effort_max,
-        user=sent.user or user or None,
-        needs=read.needs,
-        optional_needs=read.optional_needs,
-        tokens=read.tokens,
-        clipped=read.clipped,
-    )
+    return named or user or None
 
 
 def _context_of(metadata: object, *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
@@ -374,10 +364,8 @@ def _context_of(metadata: object, *, schema: ContextSchema) -> tuple[dict[str, J
 
 
 def _without_context(conversation: Conversation, *, context: Collection[str]) -> Conversation:
-    fields, metadata = dict(conversation.fields), dict[str, Json]()
-    sent = fields.pop("metadata")
-    if isinstance(sent, Mapping):
-        metadata = {key: value for key, value in sent.items() if key not in context}
+    fields: dict[str, Any] = dict(conversation.fields)
+    metadata = {key: value for key, value in fields.pop("metadata").items() if key not in context}
     return conversation.having(fields | ({"metadata": metadata} if metadata else {}))
 
 

@@ -25,13 +25,7 @@ from ragbandit.router.storage.access.turn_sums import add_turns_of, spending_row
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import take_answers
 from ragbandit.router.storage.jobs import answers
-from ragbandit.router.storage.rows.conversion import (
-    Row,
-    canonical,
-    decision_row,
-    readable,
-    without_words,
-)
+from ragbandit.router.storage.rows.conversion import Row, canonical, decision_row, readable, without_words
 from ragbandit.router.storage.rows.waiting import labels_in_use, waiting_row
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send, send_new
 from ragbandit.router.storage.sql.connections import Connection
@@ -187,7 +181,7 @@ def _insert(
     queues = _Queues.of(connection, group, label=label, claims=claims)
     # Read after the waits for budgets and for the insertion, since the switch may be set meanwhile.
     stored = None if revision is None else send(connection, _REVISION, base)
-    if stored is not None and _revision_in(stored()) != revision:
+    if stored is not None and next((row["revision"] for row in stored()), 0) != revision:
         raise _OutdatedError
     return inserted(), queues
 
@@ -234,10 +228,6 @@ def _without_texts(row: Mapping[str, Any], *, context: frozenset[str]) -> dict[s
     values = {key: value for key, value in json.loads(row["context"]).items() if key in context}
     request = without_words(row["request"], arm_by=row["arm_by"], is_erased=False)
     return {"text": "", "context": canonical(values), "request": request, "responses": None}
-
-
-def _revision_in(rows: Sequence[Row]) -> int:
-    return int(rows[0]["revision"]) if rows else 0
 
 
 def stored_decisions(connection: Connection, ids: Iterable[str]) -> dict[str, tuple[Decision | StoreError, str]]:

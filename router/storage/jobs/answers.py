@@ -60,12 +60,10 @@ def read_turns(
     """Ask, as by `send`, for the time, and at which turns those decisions that no process claims may be inserted by
     `enqueue`.
     """
-    waiting = {decision.query.tenant: False for decision in decisions}
-    for decision in decisions:
-        waiting[decision.query.tenant] |= decision.id not in claims
+    waiting = {decision.query.tenant for decision in decisions if decision.id not in claims}
     turns, now = dict[str, Rows](), f"SELECT {CLOCK[connection.dialect.name]} AS now"
-    for tenant, has_waiting in waiting.items():
-        asked = (_TURNS[connection.dialect.name], tenant) if has_waiting else (now,)
+    for tenant in {decision.query.tenant: None for decision in decisions}:
+        asked = (_TURNS[connection.dialect.name], tenant) if tenant in waiting else (now,)
         turns[tenant] = send(connection, *asked)
     return turns
 

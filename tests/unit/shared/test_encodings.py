@@ -5,6 +5,7 @@ import json
 import pickle
 
 import pytest
+from hypothesis import given, strategies as st
 
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.types import encodings
@@ -24,6 +25,13 @@ FIELDS = {
 
 def encoded(fields):
     return Encoding.joined(map(Encoding.of, fields.values()))
+
+
+_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 @pytest.fixture
@@ -47,8 +55,26 @@ def counted(monkeypatch):
 def test_a_body_has_the_bytes_of_one_encoding():
     """A body that is joined of parts has the bytes of the whole, with known and with unknown parts."""
     assert encoded(FIELDS).body(FIELDS) == Encoding().body(FIELDS) == json_bytes(FIELDS)
-    fitted = {"model": "m", **FIELDS, "messages": [*FIELDS["messages"][:1], {"role": "user", "content": "c"}]}
+    fitted = {"model": "m", "n": 1, **FIELDS, "messages": [*FIELDS["messages"][:1], {"role": "user", "content": "c"}]}
     assert encoded(FIELDS).body(fitted) == json_bytes(fitted)
+
+
+@given(st.dictionaries(st.text(max_size=5), st.tuples(_VALUE, st.booleans()), max_size=6))
+def test_any_body_has_the_bytes_of_one_encoding(sent):
+    """A body has the bytes and the order of the whole, whichever of its fields were encoded before."""
+    fields = {name: value for name, (value, _) in sent.items()}
+    known = Encoding.joined([Encoding.of(value) for value, is_known in sent.values() if is_known])
+    assert known.body(fields) == json_bytes(fields)
+
+
+def test_fields_in_a_row_without_parts_are_one_encoding(counted):
+    """Fields that nobody has encoded are encoded together, with those beside them."""
+    few = {"messages": FIELDS["messages"]}
+    encoding = encoded(few)
+    counted.clear()
+    made = encoding.body({"model": "m", "stream": True, **few, "temperature": 0.5, "user": None})
+    assert made == json_bytes({"model": "m", "stream": True, **few, "temperature": 0.5, "user": None})
+    assert len(counted) == 3  # the fields before the messages, their name, and the fields after them
 
 
 def test_known_parts_are_not_encoded_again(counted):

@@ -16,7 +16,7 @@ class SameTools:
     """The tools of a client that a server takes as they are: known ones are not looked at again."""
 
     #: what the client sent
-    encoding: Encoding = field(default_factory=Encoding)
+    encoding: Encoding = field(default=Encoding())
     #: digests of tools that this server takes as they are
     known: KnownParts[bool] = field(default_factory=partial(KnownParts[bool], most=2_000))
 
@@ -36,7 +36,7 @@ class Fitted:
     """The changes of one request."""
 
     #: the tools that need no change
-    same: SameTools = field(default_factory=SameTools)
+    same: SameTools = SameTools()
 
     #: names of what was changed, for `ragbandit.ignored`
     changed: set[str] = field(default_factory=set)

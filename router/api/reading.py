@@ -43,10 +43,10 @@ def body_value(body: bytes) -> Any:
     if len(body) < LARGE:
         return json_value(body)
     budget = ReadBudget(BODY, refused=_too_large)
-    budget.count_json(body)
+    items = budget.count_json(body)
     value = json_value(body)
     try:
-        budget.count_members(value)
+        budget.count_members(value, items=items)
     except InvalidInput as error:
         del value  # a refusal would keep it through the frames of its traceback, and several would add up
         raise error.with_traceback(None) from None

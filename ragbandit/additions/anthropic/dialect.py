@@ -7,6 +7,7 @@ from ragbandit.shared.dialects.dialect import Dialect
 
 DIALECT: Final = Dialect(
     as_chat=requests.chat_of,
+    takes_encoding=True,
     unread=requests.unread,
     need=requests.NEED,
     need_parameters=("mcp_servers", "tools"),

@@ -68,9 +68,9 @@ class Messages:
     def read(self, request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
         """Read a request. key: header Idempotency-Key. Raises as `chat_question`."""
         (fields, encoding), passed = body.fields(), bool(router_of(request).service.passing)
-        sent, foreign = chat_of(fields, joined=True)
+        sent, foreign = chat_of(fields, encoding, joined=True)
         others = {name: value for name, value in fields.items() if name not in ("messages", "system")}
-        chat = read_chat(sent, passed=passed, others=others)
+        chat = read_chat(sent, passed=passed, others=others, encoding=encoding)
         user = self._user(body)
         if foreign:
             chat = replace(chat, read=replace(chat.read, needs=(*chat.read.needs, NEED)))
@@ -92,7 +92,8 @@ class Messages:
     @reads_body
     def tokens(self, _request: Request, body: MessagesBody) -> Json:
         """Estimated tokens of a request. Raises InvalidInput."""
-        return read_chat(chat_of(body.fields()[0], joined=True)[0], passed=True).read.tokens
+        fields, encoding = body.fields()
+        return read_chat(chat_of(fields, encoding, joined=True)[0], passed=True, encoding=encoding).read.tokens
 
     def _user(self, body: MessagesBody) -> str | None:
         """The user that a request names; None if it names none. Raises InvalidInput."""

@@ -13,9 +13,11 @@ class Dialect:
 
     #: fields -> (chat completion, types of what the fields have and a chat completion cannot have). A field
     #: `reasoning_effort`, which an arm may add to the fields of any dialect, stays
-    as_chat: Callable[[Mapping[str, Any]], tuple[dict[str, Any], set[str]]]
+    as_chat: Callable[..., tuple[dict[str, Any], set[str]]]
     #: fields -> names of the parameters that a chat completion cannot have
     unread: Callable[[Mapping[str, Any]], list[str]]
+    #: whether `as_chat` also takes the `Encoding` of the fields, which knows what their door has converted
+    takes_encoding: bool = False
     #: parameters that contain the conversation itself: no setting leaves them out, and no reply calls them ignored
     conversation: frozenset[str] = frozenset({"messages", "system"})
     #: where the limit of an answer's tokens may be; "a.b" is field b of the object a. An arm's limit goes to the first

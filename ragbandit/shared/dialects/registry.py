@@ -28,7 +28,8 @@ NATIVE_NEEDS: Final = {
 
 def as_chat(conversation: Conversation) -> dict[str, Any]:
     """The conversation as a chat completion. What a chat completion cannot have is left out."""
-    return _dialect_of(conversation).as_chat(conversation.fields)[0]
+    dialect = _dialect_of(conversation)
+    return dialect.as_chat(conversation.fields, *[conversation.encoding] * dialect.takes_encoding)[0]
 
 
 def unread_parameters(conversation: Conversation) -> list[str]:

@@ -133,10 +133,11 @@ class ReadBudget:
             self.check("open", unread)
             self.check("bytes", spent["bytes"])
 
-    def count_members(self, body: object) -> None:
-        """Count the values of a parsed body. Raises the error of `refused`."""
+    def count_members(self, body: object, *, items: int) -> None:
+        """Count the values of a parsed body with `items` by `count_json`. Raises the error of `refused`."""
         most = self._caps["values"].most
-        count, waiting = 0, [body] if isinstance(body, dict | list) else []
+        # A list or object has at most one member more than commas, so an item has at most two values.
+        count, waiting = 0, [body] if 2 * items > most and isinstance(body, dict | list) else []
         while waiting and count <= most:
             value = waiting.pop()
             count += 1

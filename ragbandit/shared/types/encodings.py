@@ -4,7 +4,7 @@ and the request to a server use it.
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Self, TypeGuard, TypeVar
 
@@ -26,8 +26,10 @@ class Encoding:
     A part is found by its identity, so a changed copy of it is encoded again. Parts must not be changed in place.
     """
 
-    #: identity of a part -> (the part, its JSON, its digest)
-    _parts: Mapping[int, tuple[Any, bytes, bytes]] = field(default_factory=dict)
+    #: identity of a part -> (the part, its JSON; None before it is needed, its digest)
+    _parts: dict[int, tuple[Any, bytes | None, bytes]] = field(default_factory=dict)
+    #: (identity of a part, form) -> (the part, what was made of it in this form)
+    _made: dict[tuple[int, str], tuple[Any, list[Any]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -43,11 +45,24 @@ class Encoding:
     @property
     def size(self) -> int:
         """Bytes of the JSON of all parts."""
-        return sum([len(encoded) for _, encoded, _ in self._parts.values()])
+        return sum([len(encoded) for _, encoded, _ in self._parts.values() if encoded])
 
     def has_bytes(self, data: bytes) -> bool:
         """Whether the JSON of a part has these bytes."""
-        return any(data in encoded for _, encoded, _ in self._parts.values())
+        return any(encoded and data in encoded for _, encoded, _ in self._parts.values())
+
+    def made(self, part: Any, make: Callable[[Any], list[Any]], *, form: str) -> list[Any]:
+        """What `make` makes of a part, once for each form. It is encoded now only if the part is not known."""
+        known, made = self._made.get((id(part), form), (_UNKNOWN, []))
+        if known is part:
+            return made
+        made, digest = make(part), self.digest(part)
+        self._made[id(part), form] = part, made
+        for number, one in enumerate(made if self._parts else ()):
+            if self.digest(one) is None:
+                new = digest and _digest(b"%b%d%b" % (digest, number, form.encode()))
+                self._parts[id(one)] = (one, None, new) if new else (one, *_encoded(one))
+        return made
 
     def json(self, value: object) -> bytes:
         """The JSON of a field, whose unknown parts are encoded now. Raises as `json_bytes`."""
@@ -73,13 +88,17 @@ class Encoding:
 
     def digest_of(self, values: Iterable[object]) -> bytes:
         """The digest of several fields."""
-        return _digest(b",".join(map(self.json, values)))
+        parts = [b"[%b]" % b"".join(map(self._digest, one)) if _has_parts(one) else self._digest(one) for one in values]
+        return _digest(b",".join(parts))
+
+    def _digest(self, part: object) -> bytes:
+        return self.digest(part) or _digest(json_bytes(part))
 
     def _in_parts(self, value: object) -> bytes | None:
         """The JSON of a field that is a part, or a list of parts; None for another field."""
-        part, data, _ = self._parts.get(id(value), _UNKNOWN)
+        part, data, digest = self._parts.get(id(value), _UNKNOWN)
         if part is value:
-            return data
+            return data or _encoded(part, digest=digest)[0]
         return b"[%b]" % b",".join(map(self.json, value)) if _has_parts(value) else None
 
 
@@ -113,15 +132,15 @@ class KnownParts(Generic[_Value]):
 _KNOWN_PLAIN: Final = KnownParts[bool](most=20_000)
 
 
-def _encoded(part: object) -> tuple[bytes, bytes]:
+def _encoded(part: object, *, digest: bytes | None = None) -> tuple[bytes, bytes]:
     """Returns (JSON of a part, its digest). Parts of the same JSON are plain alike, so known ones are not looked at."""
     data = fast_json_bytes(part)
-    digest = b"" if data is None else _digest(data)
-    if data is not None and (_KNOWN_PLAIN.get(digest) or is_plain(part)):
-        _KNOWN_PLAIN.put(digest, True)
-        return data, digest
+    key = digest or _digest(data or b"")
+    if data is not None and (_KNOWN_PLAIN.get(key) or is_plain(part)):
+        _KNOWN_PLAIN.put(key, True)
+        return data, key
     data = json_bytes(part)
-    return data, _digest(data)
+    return data, digest or _digest(data)
 
 
 def _has_parts(value: object) -> TypeGuard[list[Any]]:

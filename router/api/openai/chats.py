@@ -87,6 +87,7 @@ def read_chat(
     skip: int = 0,
     passed: bool,
     others: Mapping[str, Any] | None = None,
+    encoding: Encoding | None = None,
 ) -> Chat:
     """Read the messages and parameters of a chat completion, known or not. Raises InvalidInput with the place.
 
@@ -96,10 +97,11 @@ def read_chat(
         chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. False: a chat
         that only a model can read is refused.
     others: the parameters as the client sent them, by which requests differ, if those of `sent` were converted.
+    encoding: has what `sent` was made of, whose characters are right then. None: they are checked.
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
-    whole, encoding = _storable_fields(sent, at=at)
+    whole, encoding = _storable_fields(sent, at=at, encoding=encoding)
     messages, needs = whole["messages"], _needs(whole)
     reader = _Reader(needs=needs, encoding=encoding)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
@@ -131,22 +133,24 @@ def read_chat(
     return Chat(turns=tuple(texts), sent=whole, read=read, hash=chat_hash, encoding=encoding)
 
 
-def _storable_fields(sent: Mapping[str, Any], *, at: str) -> tuple[dict[str, Any], Encoding]:
+def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
     """Returns (the fields for the model, their JSON). Servers refuse empty lists of stop strings or tools, and a choice
-    without tools.
+    without tools. encoding: see `read_chat`
     """
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
         says_nothing = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)
         if name in OWN or says_nothing or (name in _LISTS and value == []):
             continue
-        if name not in TOKEN_LIMITS:
-            value, encoding = storable_field(value, field=at if name == "messages" else name)
-            whole[_repaired(name)] = value
-            encodings.append(encoding)
-        elif (limit := token_limit(value, field=name)) is not None or value is None:
-            whole[name] = limit
-    return whole, Encoding.joined(encodings)
+        if name in TOKEN_LIMITS:
+            if (limit := token_limit(value, field=name)) is not None or value is None:
+                whole[name] = limit
+        elif encoding is None:
+            whole[_repaired(name)], one = storable_field(value, field=at if name == "messages" else name)
+            encodings.append(one)
+        else:
+            whole[name] = value
+    return whole, Encoding.joined(encodings) if encoding is None else encoding
 
 
 def _parameter_tokens(fields: Mapping[str, Any], *, encoding: Encoding) -> int:

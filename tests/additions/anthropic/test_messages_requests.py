@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.additions.anthropic.messages.replies import content_of
@@ -13,6 +14,8 @@ from ragbandit.additions.anthropic.messages.requests import (
 from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.shared.dialects.thoughts import refused_thoughts, without_thoughts
 from ragbandit.shared.model_servers.openai_client import RefusedRequest
+from ragbandit.shared.texts.json_values import json_bytes
+from ragbandit.shared.types.encodings import Encoding
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12).filter(str.strip)
 TEXT = st.builds(lambda text: {"type": "text", "text": text}, WORDS)
@@ -144,6 +147,35 @@ def test_fields_of_any_type_are_converted(messages, more):
     chat_of(body, joined=True)
     without_thoughts(body, keeps=is_signed)
     json.dumps(messages_of(body, max_tokens=1))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@given(body=requests(), twice=st.booleans())
+def test_a_conversion_with_an_encoding_is_the_same(joined, body, twice):
+    """What was converted before is found by the request's encoding, whether it was converted joined or not."""
+    body |= {"system": [{"type": "text", "text": "s"}], "tools": [{"name": "f", "input_schema": {"type": "object"}}]}
+    encoding = Encoding.joined(map(Encoding.of, body.values()))
+    if twice:
+        chat_of(body, encoding, joined=not joined)
+    chat, foreign = chat_of(body, encoding, joined=joined)
+    assert (chat, foreign) == chat_of(body, joined=joined)
+    assert None not in map(encoding.digest, [*chat["messages"], *chat["tools"]])
+    assert encoding.body(chat) == json_bytes(chat)
+
+
+def test_only_what_follows_results_is_converted_twice():
+    """The door reads the same messages that a server of chats gets, except turns with texts after results."""
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "r"}
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]}
+    turns = [
+        {"role": "user", "content": [result]},
+        {"role": "user", "content": [result, {"type": "text", "text": "t"}]},
+    ]
+    body = {"messages": [call, turns[0], call, turns[1]]}
+    encoding = Encoding.joined(map(Encoding.of, body.values()))
+    read, sent = (chat_of(body, encoding, joined=joined)[0]["messages"] for joined in (True, False))
+    assert [one is other for one, other in zip(read, sent, strict=False)] == [True, True, True, False]
+    assert [message["content"] for message in read[3:] + sent[3:]] == ["r\nt", "r", "t"]
 
 
 def test_thoughts_go_only_to_the_model_that_made_them():

@@ -124,3 +124,33 @@ def test_what_is_known_is_bounded():
     assert known.get(999) == 999
     assert known.get(500) is None
     assert len(known._new) + len(known._old) <= 20
+
+
+def test_what_is_made_of_a_part_is_made_once_and_encoded_when_it_is_needed(counted):
+    """What is made of a part is made once for each form, has a digest by its part, and its JSON when it is sent."""
+    sent, again = ({"role": "user", "content": [{"text": "x" * 10_000}]} for _ in range(2))
+    encoding, other = Encoding.of([sent]), Encoding.of([again])
+    counted.clear()
+
+    def make(message):
+        return [{"role": "user", "content": message["content"][0]["text"]}]
+
+    made, *anew = (encoding.made(sent, make, form=form) for form in ("chat", "chat", "joined"))
+    assert anew[0] is made
+    assert counted == []
+    digests = {encoding.digest(one) for one in (made[0], anew[1][0], sent)}
+    assert len(digests) == 3
+    assert encoding.digest(made[0]) == other.digest(other.made(again, make, form="chat")[0])
+    assert encoding.body({"messages": made}) == json_bytes({"messages": made})
+    assert sum(counted) < 20_200
+    assert encoding.size < 10_100
+
+
+@pytest.mark.parametrize("rare", [1e-05, 10**30])
+def test_rare_numbers_in_what_was_made_have_the_bytes_of_the_standard_library(rare):
+    """What is made of a part with a number that the encoders write differently is written by Python's."""
+    for _ in range(2):
+        sent = {"input_schema": {"minimum": rare}}
+        encoding = Encoding.of([sent])
+        made = encoding.made(sent, lambda tool: [{"parameters": tool["input_schema"]}], form="chat")
+        assert encoding.json(made) == json.dumps(made, separators=(",", ":")).encode()

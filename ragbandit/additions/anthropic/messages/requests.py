@@ -1,6 +1,7 @@
 """Requests of Anthropic's Messages as chat completions, and back. Nothing here sends or waits."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from ragbandit.additions.anthropic.messages.replies import CALL_FIELDS, call_of, content_of
@@ -10,6 +11,7 @@ from ragbandit.shared.dialects.thoughts import THINKING, blocks_of
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.kinds import MARK
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of
+from ragbandit.shared.types.encodings import Encoding
 
 #: name of this dialect
 DIALECT: Final = "messages"
@@ -33,26 +35,32 @@ _EFFORTS: Final = ((4096, "high"), (2048, "medium"), (0, "low"))
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 
 
-def chat_of(body: Mapping[str, Any], *, joined: bool = False) -> tuple[dict[str, Any], set[str]]:
+def chat_of(
+    body: Mapping[str, Any], encoding: Encoding | None = None, *, joined: bool = False
+) -> tuple[dict[str, Any], set[str]]:
     """Convert a request for Messages. Returns (chat completion, types of blocks and tools that it cannot have).
 
+    encoding: of the body. What was made of its parts before is not made again
     joined: whether texts after the results of tools are part of the last result, so that the results end the chat
     """
+    encoding = Encoding() if encoding is None else encoding
     foreign = {"mcp_servers"} if body.get("mcp_servers") else set[str]()
-    system = [text for part in blocks_of(body.get("system")) if not (text := words_of(part)).startswith(_BILLING)]
-    messages: list[Any] = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    messages = list(encoding.made(body.get("system"), _system, form="chat"))
+    convert, join = partial(_messages, foreign=foreign), partial(_turn, joined=True, foreign=foreign)
     for message in body["messages"]:
         if not isinstance(message.get("content"), list):
             messages.append(message)
-        elif message.get("role") == "assistant":
-            messages.append(_assistant_message(message["content"], foreign=foreign))
-        else:
-            messages += _turn(message, joined=joined, foreign=foreign)
+            continue
+        parts = encoding.made(message, convert, form="chat")
+        if joined and 0 < [*map(_type, blocks_of(message["content"]))].count("tool_result") < len(parts):
+            parts = encoding.made(message, join, form="joined")
+        messages += parts
     config, budget = object_in(body, "output_config"), object_in(body, "thinking").get("budget_tokens")
     effort, form = sent_effort(body), object_in(config, "format")
     effort = effort_of_budget(budget) if effort is None else effort
     chat = {name: body.get(name) for name in _SAME} | {"messages": messages, "stop": body.get("stop_sequences")}
-    chat |= {"reasoning_effort": "high" if effort == "max" else effort, **_functions(body, foreign=foreign)}
+    chat |= {"reasoning_effort": "high" if effort == "max" else effort}
+    chat |= _functions(body, encoding=encoding, foreign=foreign)
     if form.get("type") == "json_schema":
         schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -76,6 +84,22 @@ def _as_text(parts: Sequence[Mapping[str, Any]], *, by: str) -> Any:
     """The texts of the parts, joined; the parts if there are others. Many servers read only texts."""
     texts = [part["text"] for part in parts if part.get("type") == "text" and isinstance(part.get("text"), str)]
     return by.join(texts) if len(texts) == len(parts) else list(parts)
+
+
+def _type(block: Mapping[str, Any]) -> Any:
+    return block.get("type")
+
+
+def _system(system: Any) -> list[dict[str, Any]]:
+    texts = [text for part in blocks_of(system) if not (text := words_of(part)).startswith(_BILLING)]
+    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+
+
+def _messages(message: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
+    """The messages for one that has blocks."""
+    if message.get("role") == "assistant":
+        return [_assistant_message(message["content"], foreign=foreign)]
+    return _turn(message, joined=False, foreign=foreign)
 
 
 def _assistant_message(content: Any, *, foreign: set[str]) -> dict[str, Any]:
@@ -144,20 +168,26 @@ def _part(block: Mapping[str, Any], *, foreign: set[str]) -> Mapping[str, Any]:
     return {"type": "text", "text": f"{title}\n{text}".strip()}
 
 
-def _functions(body: Mapping[str, Any], *, foreign: set[str]) -> dict[str, Any]:
+def _functions(body: Mapping[str, Any], *, encoding: Encoding, foreign: set[str]) -> dict[str, Any]:
     tools, choice = list[dict[str, Any]](), object_in(body, "tool_choice")
+    convert = partial(_function, foreign=foreign)
     for tool in objects_in(body.get("tools") or []):
-        if tool.get("type") not in (None, "custom"):
-            foreign.add(f"tools.{tool.get('type')}")
-            continue
-        function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
-        function["parameters"] = tool.get("input_schema") or _NO_PARAMETERS
-        tools.append({"type": "function", "function": function})
+        tools += encoding.made(tool, convert, form="chat")
     mode: Any = _MODES.get(str(choice.get("type")))
     if choice.get("type") == "tool":
         mode = {"type": "function", "function": {"name": choice.get("name")}}
     is_single = choice.get("disable_parallel_tool_use") is True
     return {"tools": tools or None, "tool_choice": mode, "parallel_tool_calls": False if is_single else None}
+
+
+def _function(tool: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
+    """The function for a tool, if it is no tool that servers of Anthropic run."""
+    if tool.get("type") not in (None, "custom"):
+        foreign.add(f"tools.{tool.get('type')}")
+        return []
+    function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
+    function["parameters"] = tool.get("input_schema") or _NO_PARAMETERS
+    return [{"type": "function", "function": function}]
 
 
 def messages_of(chat: Mapping[str, Any], *, max_tokens: int) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import traceback
 
 import pytest
 from fastapi import Request
+from hypothesis import given, strategies as st
 
 from ragbandit.router.api.reading import body_value, reads_body
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.reading.budget import BODY
+from ragbandit.shared.reading.budget import BODY, Cap, ReadBudget
 from ragbandit.shared.reading.thread import LARGE
 
 MOST = BODY["values"].most
@@ -52,6 +53,28 @@ def test_the_values_of_a_body_are_counted(body):
     with pytest.raises(InvalidInput, match="the body has more than") as refused:
         body_value(json.dumps(body).encode())
     assert refused.value.field == "body"
+
+
+VALUES = st.recursive(
+    st.none() | st.integers(0, 9) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=2), inner, max_size=6),
+    max_leaves=30,
+)
+
+
+@given(body=VALUES, most=st.integers(0, 40))
+def test_a_body_whose_values_are_not_counted_has_few(body, most):
+    """Whether the values of a body need to be counted is right by its commas and brackets."""
+    budget = ReadBudget(BODY | {"values": Cap(most, "values")}, refused=InvalidInput)
+
+    def is_refused(items):
+        try:
+            budget.count_members(body, items=items)
+        except InvalidInput:
+            return True
+        return False
+
+    assert is_refused(budget.count_json(json.dumps(body).encode())) == is_refused(most + 1)
 
 
 def test_a_refusal_does_not_keep_the_body():

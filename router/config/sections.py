@@ -268,8 +268,8 @@ class ConversationSettings(Section):
     @property
     def limited(self) -> tuple[SpenderKind, ...]:
         """What has a limit: sessions, tasks, both, or neither."""
-        kinds: tuple[SpenderKind, ...] = ("task", "session")
-        return tuple(kind for kind in kinds if self.limit_of(kind) != TurnLimit())
+        limits: dict[SpenderKind, TurnLimit] = {"task": self.task_limit, "session": self.session_limit}
+        return tuple([kind for kind, limit in limits.items() if (limit.dollars, limit.turns) != (None, None)])
 
     def is_task(self, query: Query) -> bool:
         """Whether the query belongs to a task, or begins one if it has a session."""

@@ -115,11 +115,11 @@ def continuation_key(outcome: Outcome, *, request: str | None, session: str | No
 
     request, session: columns of the decision
     """
-    calls, conversation = calls_of(outcome), continued_by(request).conversation
-    if calls:
-        return calls_key(conversation, calls)
-    is_own = session is not None and session.startswith(DERIVED)
-    return answer_key(conversation, outcome.answer) if is_own else None
+    calls = calls_of(outcome)
+    if not calls and (session is None or not session.startswith(DERIVED)):
+        return None
+    conversation = continued_by(request).conversation
+    return calls_key(conversation, calls) if calls else answer_key(conversation, outcome.answer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

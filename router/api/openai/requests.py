@@ -252,6 +252,10 @@ class ChatQuestion:
     streamed: bool
 
 
+#: `hash_conversation` of a question that stands alone
+_NO_TURNS: Final[tuple[str | None, tuple[str, ...], str | None]] = (None, (), None)
+
+
 def chat_question(
     request: Request,
     body: OpenAIBody,
@@ -290,10 +294,13 @@ def chat_question(
         unit = "turn"
     schema = router.settings.context
     context, metadata = _context_of(conversation.fields.get("metadata"), schema=schema)
-    origin = [tenant, caller.key, None if headers.session == session else headers.session]
-    begin, start = earlier or (body_hash(origin), 0)
-    hashed, calls, answered = hash_conversation(chat.sent["messages"], begin=begin, start=start, encoding=chat.encoding)
+    messages, turns = chat.sent["messages"], _NO_TURNS
     has_turns = chat.hash is not None or (unit or router.settings.conversation.unit_of(interface)) == "task"
+    if has_turns or len(messages) > 1:  # otherwise nothing is continued, and nothing can continue it
+        origin = [tenant, caller.key, None if headers.session == session else headers.session]
+        begin, start = earlier or (body_hash(origin), 0)
+        turns = hash_conversation(messages, begin=begin, start=start, encoding=chat.encoding)
+    hashed, calls, answered = turns
     question, asked, history, counts = question_and_history(chat.turns, settings=router.settings.conversation)
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),

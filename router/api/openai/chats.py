@@ -134,23 +134,19 @@ def read_chat(
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
-    """Returns (the fields for the model, their JSON). Servers refuse empty lists of stop strings or tools, and a choice
-    without tools. encoding: see `read_chat`
-    """
+    """Returns (the fields for the model, their JSON). Servers refuse empty lists, and a choice without tools."""
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
         says_nothing = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)
         if name in OWN or says_nothing or (name in _LISTS and value == []):
             continue
-        if name in TOKEN_LIMITS:
-            if (limit := token_limit(value, field=name)) is not None or value is None:
-                whole[name] = limit
-        elif encoding is None:
-            whole[_repaired(name)], one = storable_field(value, field=at if name == "messages" else name)
+        if name not in TOKEN_LIMITS:
+            field = at if name == "messages" else name
+            whole[_repaired(name)], one = (value, encoding) if encoding else storable_field(value, field=field)
             encodings.append(one)
-        else:
-            whole[name] = value
-    return whole, Encoding.joined(encodings) if encoding is None else encoding
+        elif (limit := token_limit(value, field=name)) is not None or value is None:
+            whole[name] = limit
+    return whole, encoding or Encoding.joined(encodings)
 
 
 def _parameter_tokens(fields: Mapping[str, Any], *, encoding: Encoding) -> int:

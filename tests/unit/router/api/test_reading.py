@@ -77,6 +77,14 @@ def test_a_body_whose_values_are_not_counted_has_few(body, most):
     assert is_refused(budget.count_json(json.dumps(body).encode())) == is_refused(most + 1)
 
 
+@given(body=VALUES)
+def test_a_body_has_fewer_values_than_bytes(body):
+    """A body with fewer bytes than values are allowed needs no count."""
+    data = json.dumps(body, separators=(",", ":")).encode()
+    budget = ReadBudget(BODY | dict.fromkeys(("objects", "items", "values"), Cap(len(data), "")), refused=InvalidInput)
+    budget.count_members(body, items=budget.count_json(data) + len(data))
+
+
 def test_a_refusal_does_not_keep_the_body():
     """The error for a body with too many values holds none of them, so several refused bodies do not add up."""
     body = json.dumps({"metadata": {f"p{number}": "v" for number in range(MOST)}}).encode()

@@ -90,7 +90,7 @@ class Edge:
                 await self._admit(exchange)
                 endpoint = exchange.endpoint
                 self._read_headers(exchange)
-                reply = await endpoint.endpoint(**await endpoint.arguments(exchange))
+                reply = await endpoint.reply(exchange)
                 await reply(scope, exchange.receive, exchange.send)
             except (asyncio.CancelledError, Exception) as error:
                 if not exchange.status:

@@ -1,7 +1,6 @@
 import json
-from collections.abc import Collection
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -14,7 +13,7 @@ from ragbandit.additions.anthropic.models import anthropic_models
 from ragbandit.router.api.dependencies import IdempotencyKey, router_of
 from ragbandit.router.api.door import Door
 from ragbandit.router.api.openai import replies
-from ragbandit.router.api.openai.chat_exchange import ChatExchange
+from ragbandit.router.api.openai.chat_exchange import ChatDoor, ChatExchange
 from ragbandit.router.api.openai.chats import OWN, message_schema, read_chat, storable_field
 from ragbandit.router.api.openai.requests import LONGEST_USER, ChatQuestion, OpenAIBody, chat_question, configured
 from ragbandit.router.api.reading import reads_body
@@ -53,10 +52,8 @@ class MessagesBody(OpenAIBody):
         return {name: value for name, (value, _) in checked.items()}, encoding
 
 
-class Messages:
-    """Anthropic's Messages, as a `ChatDoor`."""
-
-    events_of: ClassVar[Collection[str]] = ()
+class Messages(ChatDoor[MessagesBody]):
+    """Anthropic's Messages."""
 
     def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
         return message_reply(decision, outcome, base=base, saved=saved)
@@ -66,7 +63,6 @@ class Messages:
 
     @reads_body
     def read(self, request: Request, body: MessagesBody, *, key: str | None) -> ChatQuestion:
-        """Read a request. key: header Idempotency-Key. Raises as `chat_question`."""
         (fields, encoding), passed = body.fields(), bool(router_of(request).service.passing)
         sent, foreign = chat_of(fields, encoding, joined=True)
         others = {name: value for name, value in fields.items() if name not in ("messages", "system")}

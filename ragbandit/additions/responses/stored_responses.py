@@ -19,6 +19,7 @@ from ragbandit.additions.responses.responses import (
 )
 from ragbandit.additions.responses.tools import call_facts, item_tools, sent_tools
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.openai.chat_exchange import ChatDoor
 from ragbandit.router.api.openai.chats import Chat, read_chat, storable_field
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.replies import message_of
@@ -88,9 +89,7 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
     return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
 
 
-class Responses:
-    """Responses, as a `ChatDoor`."""
-
+class Responses(ChatDoor[ResponseBody]):
     #: Codex compacts a conversation that is too long after an event, but not after a status 400
     events_of: ClassVar[Collection[str]] = (ContextExceeded.code,)
 
@@ -101,10 +100,7 @@ class Responses:
         return ResponseStream(decision, base=base)
 
     async def read(self, request: Request, body: ResponseBody, *, key: str | None) -> ChatQuestion:
-        """Read a request; items replace references. Raises NotFound, Unsupported and as `chat_question`.
-
-        key: header Idempotency-Key
-        """
+        """Items replace references. Raises NotFound, Unsupported and as `chat_question`."""
         check_response(body)
         named_id = id_in_header(key)
         response_id = named_id or f"{RESPONSE_PREFIX}{new_id()}"

@@ -2,11 +2,12 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -52,7 +53,7 @@ EVENTS: Final = "text/event-stream"
 
 
 class ReplyStream(Protocol):
-    """Makes the events of one streamed reply, as bytes."""
+    """Makes the events of one streamed reply, as bytes: `ChatStream`, `MessageStream`, `ResponseStream`."""
 
     @property
     def decision(self) -> Decision: ...
@@ -71,19 +72,26 @@ class ReplyStream(Protocol):
         """The events of a failure. error: in OpenAI's form."""
 
 
-class ChatDoor(Protocol):
-    """An interface for chats. Its endpoint calls a method `read`, which makes the question of a request.
+Body = TypeVar("Body", bound=requests.OpenAIBody)
 
-    base: URL of this service.
+
+class ChatDoor(ABC, Generic[Body]):
+    """An interface for chats: `Completions` (endpoints.py), and `Messages` and `Responses` of additions. base: URL of
+    this service.
     """
 
-    @property
-    def events_of(self) -> Collection[str]:
-        """Codes of errors before the first event that are events too, for clients that act on no status."""
+    #: codes of errors before the first event that are events too, for clients that act on no status
+    events_of: ClassVar[Collection[str]] = ()
 
+    @abstractmethod
+    def read(self, request: Request, /, body: Body, *, key: str | None) -> Awaitable[requests.ChatQuestion]:
+        """The question of a request, for its endpoint. key: header Idempotency-Key. Raises as `chat_question`."""
+
+    @abstractmethod
     def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> Mapping[str, Any]:
         """The whole reply. saved: dollars that the answer saved; None if unknown."""
 
+    @abstractmethod
     def stream(self, decision: Decision, *, base: str) -> ReplyStream:
         """The reply in pieces."""
 
@@ -92,7 +100,7 @@ class ChatDoor(Protocol):
 class ChatExchange:
     """Answers a chat in the form of its door."""
 
-    door: ChatDoor
+    door: ChatDoor[Any]
     request: Request
     question: requests.ChatQuestion
 

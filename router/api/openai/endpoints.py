@@ -1,13 +1,12 @@
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from fastapi import Path as PathParameter, Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, router_of
 from ragbandit.router.api.openai import errors, replies, requests
-from ragbandit.router.api.openai.chat_exchange import ChatExchange
+from ragbandit.router.api.openai.chat_exchange import ChatDoor, ChatExchange
 from ragbandit.router.api.openai.chats import read_chat
 from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.request_state import request_state
@@ -57,13 +56,10 @@ def _models(request: Request, models: replies.ListedModel | replies.ModelList) -
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Completions:
-    """Chat completions, as a `ChatDoor`."""
-
+class Completions(ChatDoor[requests.ChatBody]):
     #: options of a streamed reply, see ChatStream
     include_usage: bool = False
     open_webui: bool = False
-    events_of: ClassVar[Collection[str]] = ()
 
     def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
         return replies.completion(decision, outcome, base=base, saved=saved)
@@ -73,7 +69,7 @@ class Completions:
 
     @reads_body
     def read(self, request: Request, body: requests.ChatBody, *, key: str | None) -> requests.ChatQuestion:
-        """Read a request. key: header Idempotency-Key. Raises as `chat_question`, and Unsupported."""
+        """Raises as `chat_question`, and Unsupported."""
         decision_id = id_in_header(key)
         chat = read_chat(body.sent_fields, passed=bool(router_of(request).service.passing))
         if body.n is not None and body.n != 1:

@@ -40,7 +40,9 @@ RETRY_S = 5.0
 
 
 class InlineRuns(Protocol):
-    """Runs arms in the service's own process. Safe to use from several threads, except `begin`."""
+    """Runs arms in the service's own process: `InlineAnswers` (workers/processes/inline.py). Safe to use from several
+    threads, except `begin`.
+    """
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
         """Choose the decisions that this process will run. Returns id of a chosen decision -> key of this process."""

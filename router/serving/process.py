@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
@@ -17,13 +17,13 @@ from ragbandit.router.serving.health.readiness import OK, REDIS, Readiness, Rout
 from ragbandit.router.serving.loading.snapshots import SnapshotLoader
 from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.overview import Savings, earned
-from ragbandit.router.serving.pending import InlineRuns, PendingAnswers
+from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import decision_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
 from ragbandit.shared.errors import NotReady, QueueError
-from ragbandit.shared.types import Outcome
+from ragbandit.shared.types import Feedback, Outcome, Receipt
 
 if TYPE_CHECKING:
     from ragbandit.router.queue.listener import Listener
@@ -63,21 +63,17 @@ class RouterProcess:
         snapshots = SnapshotLoader(database, settings=settings, files=files, encoder=encoder)
         self.service = RouteService(self.store, encoder=encoder, served=snapshots.served)
         self.versions = VersionLoader(snapshots, serve=self.service.take_over, wake=self.poll.wake)
-        self.service.live, self.service.glance = lambda: self.versions.live, self.versions.glance
+        self.service.versions = self.versions
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
         #: notifies the learner WAKE_S after it was woken
         self.learner_wakeup = Routine(
             "wake the learner", self._wake_learner, every_s=IDLE_S, at_once=False, at_end=self.notifier.notify_learner
         )
         make_queue = partial(writes, wake=self.learner_wakeup.wake, limits=settings.server)
-        self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
-            "feedback": make_queue(self.store.add_feedback, name="ragbandit-feedback"),
-            "outcomes": make_queue(self.store.add_outcomes, name="ragbandit-outcomes"),
-        }
+        self.feedback: MicroBatcher[Feedback, Receipt] = make_queue(self.store.add_feedback, name="ragbandit-feedback")
+        self.outcomes: MicroBatcher[Outcome, bool] = make_queue(self.store.add_outcomes, name="ragbandit-outcomes")
         #: estimates the dollars that an answer saved, compared with the arm of the holdback
         self.savings = Savings(database, policy=settings.policy)
-        #: runs arms in this process; None if workers run all of them
-        self.inline: InlineRuns | None = None
         #: reads answers while workers write them; None without Redis
         self.streams: StreamReader | None = None
         self.readiness = Readiness(
@@ -98,7 +94,7 @@ class RouterProcess:
         if self.service.serving.last_seq < self.ledger.last_seq():
             # The newest snapshot is lost or has other params, so the learner must make another one from the ledger.
             self.notifier.notify_learner()
-        for part in (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers):
+        for part in (self.service, self.feedback, self.outcomes, self.answers):
             part.start()
         if not isinstance(self.jobs, MemoryJobs):
             from ragbandit.router.queue.stream_reader import StreamReader
@@ -110,14 +106,10 @@ class RouterProcess:
 
     def close(self) -> None:
         """Finish the submitted requests, and stop all threads."""
-        queues = (self.service, self.batchers["feedback"], self.batchers["outcomes"], self.answers)
+        queues = (self.service, self.feedback, self.outcomes, self.answers)
         for part in (*queues, self.learner_wakeup, self.poll, self.listener, self.versions, self.streams):
             if part is not None:
                 part.close()
-
-    def run_inline(self, inline: InlineRuns) -> None:
-        """Let this process run arms itself, from the next question on."""
-        self.inline = self.service.inline = inline
 
     def note_failure(self) -> None:
         """Let the circuit breaker read the newest outcomes at once, because an arm failed."""
@@ -149,12 +141,19 @@ class RouterProcess:
 
     def check_admission(self, queue: Queue) -> None:
         """Raises Overloaded, and counts the refusal, if the queue accepts no further request from any tenant."""
-        (self.service if queue == "questions" else self.batchers[queue]).check_admission()
+        if queue == "questions":
+            self.service.check_admission()
+        else:
+            (self.feedback if queue == "feedback" else self.outcomes).check_admission()
 
     def queues(self) -> Mapping[str, QueueState]:
         """Name of a queue -> its state, with counts of refused and dropped items since the start."""
-        states = {name: batcher.state() for name, batcher in self.batchers.items()}
-        return states | {"questions": self.service.state(), "answers": self.answers.state()}
+        return {
+            "feedback": self.feedback.state(),
+            "outcomes": self.outcomes.state(),
+            "questions": self.service.state(),
+            "answers": self.answers.state(),
+        }
 
     def _redis_fault(self) -> str | None:
         """Why this process cannot use Redis; None if it can use Redis."""

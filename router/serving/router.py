@@ -107,8 +107,8 @@ class Router(AbstractContextManager["Router"]):
 
     def close(self) -> None:
         """Finish the submitted requests, stop all threads, close the connections."""
-        if self.process.inline is not None:
-            self.process.inline.close()
+        if self.service.inline is not None:
+            self.service.inline.close()
         with suppress(RagBanditError):  # everything is learned and stored; only `status` knows less
             self._diagnose()
         self.process.close()
@@ -234,7 +234,8 @@ class Router(AbstractContextManager["Router"]):
         """Stop the answer; its outcome has the cost so far. Raises NotFound, Conflict, InvalidInput."""
         key = DecisionId(checked_id(decision_id, field="decision_id"))
         cancelled = cancel(self.database, decision_id=key, now=time.time())
-        is_stopped = self.process.inline is not None and self.process.inline.stop(cancelled.decision_id)
+        inline = self.service.inline
+        is_stopped = inline is not None and inline.stop(cancelled.decision_id)
         if cancelled.status is None and not is_stopped:
             self.process.notifier.cancel(cancelled.decision_id)
         return cancelled
@@ -269,7 +270,7 @@ class Router(AbstractContextManager["Router"]):
         if outcome.run_by != "caller":
             message, remedy = "workers write their own outcomes", 'report what your own stack ran: run_by="caller"'
             raise InvalidInput(message, field="outcome.run_by", remedy=remedy)
-        return self.process.batchers["outcomes"].submit(outcome)
+        return self.process.outcomes.submit(outcome)
 
     def feedback(
         self,
@@ -341,11 +342,11 @@ class Router(AbstractContextManager["Router"]):
     def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded."""
         check_type(feedback, Feedback, field="feedback", wanted="a Feedback")
-        return self.process.batchers["feedback"].submit(feedback)
+        return self.process.feedback.submit(feedback)
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
         """Submit all items or none. Raises Overloaded."""
-        return self.process.batchers["feedback"].submit_all(items)
+        return self.process.feedback.submit_all(items)
 
     def decision(self, decision_id: str) -> DecisionRecord:
         """All that is stored about a decision. Raises NotFound, InvalidInput."""

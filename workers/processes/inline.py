@@ -16,6 +16,7 @@ from typing import Final
 
 from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.serving.batching import SERVE_S, result_on_loop
+from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
@@ -39,8 +40,8 @@ HELD_S = 15.0
 CLOSE_S: Final = 5.0
 
 
-class InlineAnswers:
-    """Runs arms on the event loop of a service. Implements router.serving.pending.InlineRuns."""
+class InlineAnswers(InlineRuns):
+    """Runs arms on the event loop of a service."""
 
     def __init__(self, router: Router, *, arms: Mapping[str, WorkerArm]) -> None:
         self._router, self._most = router, router.settings.workers.inline
@@ -66,7 +67,7 @@ class InlineAnswers:
             Routine("look for decisions that no process runs", self._take_waiting, every_s=0.5).start(),
             Routine("answer again what ended a process", self._apart.look, every_s=1.0, at_end=self._apart.end).start(),
         ]
-        self._router.process.run_inline(self)
+        self._router.service.inline = self
 
     def claim(self, decisions: Sequence[Decision]) -> Mapping[DecisionId, str]:
         candidates = [
@@ -167,15 +168,15 @@ class _LocalCallers:
             if answer != outcome.answer:  # callers get the text that is stored
                 outcome = replace(outcome, answer=answer)
             try:
-                is_new = await result_on_loop(self._process.batchers["outcomes"].submit(outcome, admitted=True))
+                is_new = await result_on_loop(self._process.outcomes.submit(outcome, admitted=True))
             except RagBanditError:  # the answer was paid for, so it is tried again for a long time
-                is_new = await job.context.in_thread(partial(job.keep, outcome, successor=None))
+                is_new = await job.context.in_thread(partial(job.store, outcome, successor=None))
             else:
                 if is_new:
                     self._process.answers.deliver({outcome.decision_id: outcome})
                     return True
         else:
-            is_new = await job.context.in_thread(partial(job.keep, outcome, successor=successor))
+            is_new = await job.context.in_thread(partial(job.store, outcome, successor=successor))
         self._process.answers.deliver(
             await job.context.in_thread(partial(self._store.outcomes_by_id, [outcome.decision_id]))
         )

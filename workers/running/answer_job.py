@@ -207,7 +207,7 @@ class AnswerJob:
             healths = self.context.health.read(arms, now=now)
             secret = shared_secret(database, name=DRAWS, now=now)
         except StoreError:
-            return None  # no other arm takes over; `keep` waits for the store
+            return None  # no other arm takes over; `store` waits for the database
         unhealthy = [health.arm for health in healths if health.state != "closed"]
         return next_decision(
             decision,
@@ -221,7 +221,7 @@ class AnswerJob:
             secret=secret,
         )
 
-    def keep(self, outcome: Outcome, *, successor: Decision | None) -> bool:
+    def store(self, outcome: Outcome, *, successor: Decision | None) -> bool:
         """Store the outcome, trying for KEEP_S because it was paid for, and notify those who wait for it in other
         processes. Returns whether the decision had none.
         """

@@ -71,4 +71,4 @@ class _RemoteCallers:
             self._streams.end(writer)
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
-        return await job.context.in_thread(partial(job.keep, outcome, successor=successor))
+        return await job.context.in_thread(partial(job.store, outcome, successor=successor))

@@ -157,7 +157,8 @@ async def request_answer(
     """Ask for the answer to a decision. In the end, call `forget` of the PendingAnswer. Raises StoreError, NotReady."""
     router = router_of(request)
     answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
-    begun = None if router.process.inline is None else router.process.inline.begin(decision, live=live)
+    inline = router.service.inline
+    begun = None if inline is None else inline.begin(decision, live=live)
     if begun is not None:
         waiting, local = begun
         return answer(waiting=waiting, local=local)

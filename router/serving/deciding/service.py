@@ -17,8 +17,9 @@ from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import all_steps
 from ragbandit.router.serving.deciding.steps.needs import Needs
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
-from ragbandit.router.serving.loading.live import NOTHING_LIVE, LiveVersions
+from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
+from ragbandit.router.serving.loading.versions import VersionLoader
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.turn_sums import REACHED
@@ -41,20 +42,13 @@ P = ParamSpec("P")
 class RouteService:
     """Decides questions in batches on one thread."""
 
-    def __init__(
-        self,
-        store: DecisionStore,
-        *,
-        encoder: Encoder,
-        served: ServedPolicy,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
+    #: versions and kill switch; set before `start`, since they hand their policies over to this service
+    versions: VersionLoader
+
+    def __init__(self, store: DecisionStore, *, encoder: Encoder, served: ServedPolicy) -> None:
         settings = served.settings
         self.store, self.encoder = store, encoder
-        self.clock = clock or (lambda: store.database.clock.now())
-        #: versions and kill switch: as this process knows them, and as the store has them
-        self.live: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
-        self.glance: Callable[[], LiveVersions] = lambda: NOTHING_LIVE
+        self.clock: Callable[[], float] = lambda: store.database.clock.now()
         self.steps = tuple(step(store.database) for step in all_steps())
         self._by_class: dict[type[Step], Step] = {type(step): step for step in self.steps}
         self.take_over(served)
@@ -63,6 +57,7 @@ class RouteService:
         #: decisions made by the fallback because the policy broke its contract; only the batcher's thread writes it
         self.faults = 0
         self._throttle = Throttle(10.0)  # seconds between two log lines
+        #: runs arms in this process, from the next question on; None if workers run all of them
         self.inline: InlineRuns | None = None
         limit = settings.encoder.max_batch
         make_queue = partial(MicroBatcher, limit=limit, limits=settings.server, tenants=ActiveTenants())
@@ -232,7 +227,7 @@ class RouteService:
         """
         if not questions:
             return []
-        live = self.live()
+        live = self.versions.live
         results = self._commit(self._decide(questions, live=live), revision=live.control.revision)
         for tries_left in reversed(range(_TRIES)):
             again = []
@@ -244,7 +239,7 @@ class RouteService:
                 break
             for place in again:
                 questions[place].begin_again()
-            live = self.glance()
+            live = self.versions.glance()
             decided = self._decide([questions[place] for place in again], live=live)
             committed = self._commit(decided, revision=live.control.revision if tries_left else None)
             for place, result in zip(again, committed, strict=True):
@@ -269,7 +264,7 @@ class RouteService:
 
     def _previews(self, questions: Sequence[Question]) -> list[Decision]:
         """What would be decided, with the probabilities before the draw; the arm is the likeliest one."""
-        made, settings = self._decide(questions, live=self.glance()), self.serving.settings.policy
+        made, settings = self._decide(questions, live=self.versions.glance()), self.serving.settings.policy
         previews = []
         for question, decision in zip(questions, made, strict=True):
             pmf = decision.pmf

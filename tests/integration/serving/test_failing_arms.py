@@ -141,7 +141,7 @@ def test_a_decision_that_is_made_again_counts_once(make_world):
     world = make_world(policy={"name": f"{bad_policies.__name__}:WrongPmf"})
     broken(world, *ARMS)
     service = world.router.service
-    faults, service.live = service.faults, lambda: LiveVersions(control=PolicyControl(revision=-1))
+    faults, service.versions.live = service.faults, LiveVersions(control=PolicyControl(revision=-1))
     world.route()
     assert (service.step(Breaker).fail_opens, service.faults - faults) == (1, 1)
 

@@ -250,7 +250,7 @@ def jobs_of(service):
 def test_a_question_that_a_service_claims_as_it_ends_is_given_back(gateway, monkeypatch):
     """It has no outcome, and its try does not count."""
     service, _ = gateway
-    queue = service.router.process.inline._context.queue
+    queue = service.router.service.inline._context.queue
     claim, inside, released = queue.claim, threading.Event(), threading.Event()
 
     def slow(**given):
@@ -264,7 +264,7 @@ def test_a_question_that_a_service_claims_as_it_ends_is_given_back(gateway, monk
     decision = replace(service.router.route("Where?"), id=DecisionId("w1"), run_by="worker")
     service.router.store.add_decisions([decision])
     assert inside.wait(20)
-    service.router.process.inline._context.ending.set()
+    service.router.service.inline._context.ending.set()
     released.set()
     until(lambda: jobs_of(service) == [(0, None)])
     assert service.router.store.outcomes_by_id(["w1"]) == {}
@@ -284,7 +284,7 @@ def test_a_hand_over_is_not_cut_off_as_a_service_ends(gateway, monkeypatch):
     ask(service, "fail")
     assert inside.wait(20)
     threading.Timer(0.2, released.set).start()
-    service.router.process.inline.close()
+    service.router.service.inline.close()
     until(lambda: jobs_of(service) == [(0, None)])
     with service.router.database.read() as connection:
         assert connection.execute(select(outcomes.c.status)).scalars().all() == ["failed"]
@@ -298,7 +298,7 @@ def test_a_service_ends_although_outcomes_cannot_be_stored(gateway, monkeypatch)
         raise StoreError("the database is down")
 
     monkeypatch.setattr(service.router.store, "add_outcome", refuse)
-    monkeypatch.setattr(service.router.process.batchers["outcomes"], "_work", refuse)
+    monkeypatch.setattr(service.router.process.outcomes, "_work", refuse)
     for _ in range(HUNG):
         ask(service)
     until(lambda: len(server.requests) == HUNG)

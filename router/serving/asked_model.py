@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
-from ragbandit.shared.model_servers.openai_client import ModelServer, connect, costs_nothing, reply_pieces
+from ragbandit.shared.model_servers.openai_client import ModelServer, ReplyReader, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, used_tokens
 from ragbandit.shared.model_servers.told_prices import charged_dollars
@@ -36,6 +36,14 @@ MOST_UNDER_WAY: Final = 64
 #: failures in a row after which a server is not asked for _REST_S seconds
 _FAILURES: Final = 3
 _REST_S: Final = 5.0
+
+
+class _WholeReply(ModelReply, ReplyReader[None]):
+    """A reply of which nobody reads pieces."""
+
+    def read(self, value: Any) -> tuple[()]:
+        self.take(value)
+        return ()
 
 
 class AskedModel:
@@ -138,12 +146,10 @@ class AskedModel:
             key = os.environ.get(options.api_key_env)
             self._server = connect(base_url=options.base_url, key=key, headers=options.headers, path=options.path)
         for attempt in (1, 2):
-            reply = ModelReply()
+            reply = _WholeReply()
             replies.append(reply)
             try:
-                reading: Any = {"read": functools.partial(_take, reply), "read_headers": reply.take_headers}
-                pieces: AsyncIterator[list[Any]] = reply_pieces(self._server, fields, budget=reply.budget, **reading)
-                async with aclosing(pieces) as groups:  # type: ignore[type-var] # a generator
+                async with aclosing(reply_pieces(self._server, fields, reply=reply)) as groups:  # type: ignore[type-var] # a generator
                     async for _ in groups:
                         pass
                 reply.end()
@@ -215,8 +221,3 @@ def _loop_of(process: int) -> asyncio.AbstractEventLoop:  # noqa: ARG001 - key o
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True).start()
     return loop
-
-
-def _take(reply: ModelReply, value: object) -> tuple[()]:
-    reply.take(value)
-    return ()

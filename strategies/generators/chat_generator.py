@@ -68,10 +68,12 @@ class ChatGenerator(OpenAiGenerator):
 class ChatCall(PromptCall):
     """One conversation that is passed on: what was changed and left out, and the answer in the client's form."""
 
+    _generator: ChatGenerator
+
     def __init__(
         self, request: Request, *, conversation: Conversation, generator: ChatGenerator, options: OpenAiOptions
     ) -> None:
-        self.conversation, self._chats = conversation, generator
+        self.conversation = conversation
         super().__init__(request, generator=generator, options=options)
         self.headers = conversation.headers
         self._ignored = list[str]()  #: fields of the conversation that the server did not get
@@ -145,14 +147,14 @@ class ChatCall(PromptCall):
         return failure, failure.kind == "refused" and failure.status not in ABSENT
 
     def _fields(self) -> tuple[dict[str, Any], list[str], Fitted]:
-        composed = self._chats.chat_fields(self.request, sent=self.conversation, streams=self.is_streamed)
+        composed = self._generator.chat_fields(self.request, sent=self.conversation, streams=self.is_streamed)
         refused = REFUSED.of(self._caller, now=time.monotonic())
         fields, places = without_places(composed[0], refused)
         return fields, [*composed[1], *map(".".join, places)], composed[2]
 
     @property
     def _caller(self) -> Caller:
-        return self._chats.number, self.request.api_key
+        return self._generator.number, self.request.api_key
 
     def _empty_reply(self) -> PartialReply:
         uses_functions = "functions" in self.conversation.fields

@@ -126,10 +126,7 @@ class OpenAiGenerator(Generator):
 
     def pieces(self, fields: Mapping[str, Any], *, call: "PromptCall") -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
-        reply = call.reply
-        server, budget, write = self._connected(), reply.budget, call.written
-        reading: Any = {"read": reply.read, "read_headers": reply.take_headers, "budget": budget, "pace": reply.pace}
-        return reply_pieces(server, fields, joins=True, write=write, **reading)
+        return reply_pieces(self._connected(), fields, reply=call.reply, joins=True, write=call.written)
 
     def log_refusal(self, name: str, *, action: str) -> None:
         """Log what the server has refused, as a warning at its first refusal. action: what is done about it."""

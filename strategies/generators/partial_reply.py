@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias
 
 from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.model_servers.openai_client import READ, UNREAD, Pace
+from ragbandit.shared.model_servers.openai_client import READ, UNREAD, Pace, ReplyReader
 from ragbandit.shared.model_servers.repeated_events import Repeated
 from ragbandit.shared.texts.growing_text import GrowingText
 from ragbandit.strategies.answer_stream import first_stop
@@ -18,7 +18,7 @@ _LAST_S: Final = 0.2
 Piece: TypeAlias = tuple[int, Mapping[str, Any]]
 
 
-class PartialReply(ModelReply):
+class PartialReply(ModelReply, ReplyReader[Piece]):
     """The reply to a prompt so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
 
     #: whether a piece of the answer has arrived, once any value has

@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from ragbandit.additions.anthropic.fitting.messages import fit_before_messages, fit_messages
@@ -69,14 +69,10 @@ class AnthropicGenerator(ChatGenerator):
     def pieces(self, fields: Mapping[str, Any], *, call: PromptCall) -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
         reply, headers = call.reply, call.client_headers(DIALECT)
-        chunks = ChatChunks(reply.budget)
-
-        def read(value: Any) -> Iterator[Piece]:
-            for chunk in chunks.of(value):
-                yield from reply.read(chunk)
-
-        reading: Any = {"read": read, "read_headers": reply.take_headers, "budget": reply.budget, "pace": reply.pace}
-        return reply_pieces(self._connected(), fields, headers=headers, write=call.written, **reading)
+        convert = ChatChunks(reply.budget).of
+        return reply_pieces(
+            self._connected(), fields, reply=reply, headers=headers, write=call.written, convert=convert
+        )
 
     def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], Fitted]:
         """A chat completion as a request for Messages."""

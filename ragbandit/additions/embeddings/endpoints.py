@@ -35,7 +35,7 @@ from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.errors import Forbidden, NotFound, RagBanditError, StoreError, TooManyRequests
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
-from ragbandit.shared.model_servers.openai_client import cause_of, connect, costs_nothing, reply_pieces
+from ragbandit.shared.model_servers.openai_client import ReplyReader, cause_of, connect, costs_nothing, reply_pieces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, tokens_of
@@ -63,6 +63,18 @@ class EmbeddingsBody(BaseModel):
     def read(self, _request: Request) -> tuple[dict[str, Any], int]:
         """Returns (the fields to send, estimated tokens). Raises InvalidInput."""
         return {name: storable_field(value, field=name)[0] for name, value in self}, input_tokens(self.input)
+
+
+class _Values(ReplyReader[Any]):
+    """The values of a reply as they come. told: the price in its headers."""
+
+    told: float | None = None
+
+    def take_headers(self, headers: Mapping[str, str]) -> None:
+        self.told = told_dollars(headers, place="headers")
+
+    def read(self, value: Any) -> list[Any]:
+        return [value]
 
 
 class EmbeddingsServer:
@@ -121,16 +133,11 @@ class EmbeddingsServer:
         """Returns (the reply, the price in its headers); {} for a reply that has no object. Raises BrokenReply, and
         errors as `reply_pieces`.
         """
-        replies, told = list[Any](), list[float | None]()
-
-        def read_headers(headers: Mapping[str, str]) -> None:
-            told.append(told_dollars(headers, place="headers"))
-
-        pieces = reply_pieces(self._server, fields, read=lambda value: [value], read_headers=read_headers)
-        async with aclosing(pieces) as groups:  # type: ignore[type-var] # a generator
+        replies, reply = list[Any](), _Values()
+        async with aclosing(reply_pieces(self._server, fields, reply=reply)) as groups:  # type: ignore[type-var] # a generator
             async for values in groups:
                 replies = replies or values
-        return replies[0] if replies and isinstance(replies[0], dict) else {}, told[0] if told else None
+        return replies[0] if replies and isinstance(replies[0], dict) else {}, reply.told
 
     def fault(self, error: Exception) -> ServerFault:
         cause = cause_of(error, address="the server of embeddings", secrets=self._secrets)

@@ -10,14 +10,14 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge, reply_budget
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.proxies import certificates, httpx_options, proxy_of
-from ragbandit.shared.reading.budget import ReadBudget
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import without_keys
@@ -64,6 +64,24 @@ class Pace(NamedTuple):
 #: paces of a reply whose pieces are passed on, and of a reply that is only used as a whole
 READ: Final = Pace(pause_s=0.014)
 UNREAD: Final = Pace(pause_s=0.02, unread_s=0.1)
+
+
+class ReplyReader(Generic[_Piece]):
+    """Reads one reply. budget: counts what arrives."""
+
+    def __init__(self) -> None:
+        self.budget = reply_budget()
+
+    def take_headers(self, headers: Mapping[str, str]) -> None:
+        """Read the headers of a reply with status 2xx."""
+
+    def read(self, value: Any) -> Iterable[_Piece]:
+        """Read the next value of the body. Returns its pieces."""
+        raise NotImplementedError
+
+    def pace(self) -> Pace | None:
+        """How the reply is read from now on; None as it comes."""
+        return None
 
 
 class ModelServer:
@@ -204,29 +222,27 @@ async def reply_pieces(
     server: ModelServer,
     fields: Mapping[str, Any],
     *,
-    read: Callable[[Any], Iterable[_Piece]],
-    budget: ReadBudget | None = None,
+    reply: ReplyReader[_Piece],
     headers: Mapping[str, str] = MappingProxyType({}),
-    read_headers: Callable[[Mapping[str, str]], None] = lambda _: None,
     joins: bool = False,
     write: Callable[[Mapping[str, Any]], bytes] = json_bytes,
-    pace: Callable[[], Pace | None] = lambda: None,
+    convert: Callable[[Any], Iterable[Any]] | None = None,
 ) -> AsyncIterator[list[_Piece]]:
-    """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `read` makes of the
-    values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
+    """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `reply.read` makes of
+    the values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
 
-    budget: counts what arrives; None for a new one. read_headers: gets the headers of a reply with status 2xx. joins:
-    see `EventReader`. pace: returns how the reply is read from now on; None as it comes. Close the iterator with
+    joins: see `EventReader`. convert: makes the values that are read of each value. Close the iterator with
     contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
-    those of `read`, after the pieces before.
+    those of `reply.read`, after the pieces before.
     """
-    reply = await server.post(write(fields), headers=headers)
-    reader, pauses, unturned = EventReader(budget, joins=joins), _Pauses(reply), 0
+    response = await server.post(write(fields), headers=headers)
+    reader, pauses, unturned = EventReader(reply.budget, joins=joins), _Pauses(response), 0
+    read = reply.read if convert is None else lambda value: chain.from_iterable(map(reply.read, convert(value)))
     try:
-        chunks = _chunks(reply)
-        if not 200 <= reply.status < 300:
-            raise await _refusal(reply, await _error_body(chunks))
-        read_headers(reply.headers)
+        chunks = _chunks(response)
+        if not 200 <= response.status < 300:
+            raise await _refusal(response, await _error_body(chunks))
+        reply.take_headers(response.headers)
         async for data in chunks:
             pauses.note_arrival()
             work = reader.work(data)
@@ -239,8 +255,8 @@ async def reply_pieces(
                 await _drain(chunks)
                 return
             unturned = unturned + max(work, len(data)) if unturned < LARGE else await _turn()
-            if len(data) < LARGE and (present := pace()) is not None:
-                await pauses.gather(present)
+            if len(data) < LARGE and (pace := reply.pace()) is not None:
+                await pauses.gather(pace)
         arrived = await _read_all(reader.end(), read, work=reader.unread)
         if arrived.values:
             yield arrived.pieces
@@ -248,7 +264,7 @@ async def reply_pieces(
             raise arrived.error
     finally:
         pauses.end()
-        reply.close()
+        response.close()
 
 
 class _Pauses:

@@ -15,7 +15,14 @@ import pytest
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error
-from ragbandit.shared.model_servers.openai_client import READ, UNREAD, RefusedRequest, connect, reply_pieces
+from ragbandit.shared.model_servers.openai_client import (
+    READ,
+    UNREAD,
+    RefusedRequest,
+    ReplyReader,
+    connect,
+    reply_pieces,
+)
 from ragbandit.shared.proxies import certificates
 
 PACES = pytest.mark.parametrize("pace", [None, READ, UNREAD], ids=["as it comes", "read", "unread"])
@@ -56,9 +63,29 @@ async def connected(*replies, prefix=""):
         server.close()
 
 
+class Values(ReplyReader):
+    """Reads values. seen: the values that are returned; None for all. threads: gets the names of the threads."""
+
+    def __init__(self, *, pace=None, seen=None, threads=None):
+        super().__init__()
+        self._pace, self._seen, self._threads = pace, seen, set() if threads is None else threads
+
+    def read(self, value):
+        self._threads.add(threading.current_thread().name)
+        return [value] if self._seen is None or value in self._seen else []
+
+    def pace(self):
+        return self._pace
+
+
+async def all_of(pieces):
+    async with aclosing(pieces) as groups:
+        return [value async for group in groups for value in group]
+
+
 async def values_of(model, *, pause_s=0.0, values=None, pace=None):
     values = [] if values is None else values
-    pieces = reply_pieces(model, {"model": "m"}, read=lambda value: [value], pace=lambda: pace)
+    pieces = reply_pieces(model, {"model": "m"}, reply=Values(pace=pace))
     async with aclosing(pieces) as reply:
         async for pieces in reply:
             values += [value if isinstance(value, str) else value["choices"][0]["delta"]["content"] for value in pieces]
@@ -85,7 +112,7 @@ def test_what_arrives_before_a_break_is_read_by_a_slow_reader(pace):
 async def timed_groups(model, *, pace):
     """The groups of values of a reply, each with the seconds since the request."""
     began = time.monotonic()
-    async with aclosing(reply_pieces(model, {}, read=lambda value: [value], pace=lambda: pace)) as reply:
+    async with aclosing(reply_pieces(model, {}, reply=Values(pace=pace))) as reply:
         return [(pieces, time.monotonic() - began) async for pieces in reply]
 
 
@@ -194,15 +221,10 @@ def test_a_compressed_reply_is_read_within_a_ratio():
             assert "accept-encoding: identity\r\n" in heads[0]
             for _ in bombs:
                 with pytest.raises(BrokenReply, match="times as large"):
-                    async with aclosing(reply_pieces(model, {}, read=lambda value: [value])) as reply:
+                    async with aclosing(reply_pieces(model, {}, reply=Values())) as reply:
                         assert [value async for pieces in reply for value in pieces if value] == []
 
     asyncio.run(run())
-
-
-def seen(value):
-    """The value if it is an answer."""
-    return [value] if value == "answer" else []
 
 
 @pytest.mark.parametrize(
@@ -220,9 +242,7 @@ def test_large_and_many_values_are_read_by_the_reading_thread(part, thread):
     async def run():
         names = set()
         async with connected([HEAD + b"\r\n", 0.1, part, 0.1, b"data: [DONE]\n\n"]) as (model, _):
-            pieces = reply_pieces(model, {}, read=lambda value: names.add(threading.current_thread().name) or [value])
-            async with aclosing(pieces) as groups:
-                values = [value async for group in groups for value in group]
+            values = await all_of(reply_pieces(model, {}, reply=Values(threads=names)))
         assert values[-1] == "[DONE]"
         return names
 
@@ -241,17 +261,13 @@ def test_the_last_value_of_a_reply_is_read_by_the_reading_thread(parts):
     """A large value that is complete only when the connection ends is not read on the event loop."""
 
     async def run():
-        names = []
+        names = set()
         async with connected([HEAD + b"\r\n", 0.05, *parts]) as (model, _):
-            pieces = reply_pieces(
-                model, {}, read=lambda value: names.append(threading.current_thread().name) or [value]
-            )
-            async with aclosing(pieces) as groups:
-                values = [value async for group in groups for value in group]
+            values = await all_of(reply_pieces(model, {}, reply=Values(threads=names)))
         assert len(str(values[0])) > 40_000
         return names
 
-    assert set(asyncio.run(run())) == {"read_0"}
+    assert asyncio.run(run()) == {"read_0"}
 
 
 #: parts of replies that are sent without an end, after a status line and the headers
@@ -286,7 +302,10 @@ def test_a_reply_without_end_does_not_hold_the_event_loop(name):
         async with connected([head, *[part] * 1000]) as (model, _):
             watcher = asyncio.create_task(watch())
             with pytest.raises((BrokenReply, aiohttp.ClientError, TimeoutError)):
-                async with asyncio.timeout(2), aclosing(reply_pieces(model, {}, read=seen)) as reply:
+                async with (
+                    asyncio.timeout(2),
+                    aclosing(reply_pieces(model, {}, reply=Values(seen=["answer"]))) as reply,
+                ):
                     assert [value async for pieces in reply for value in pieces] == []
             watcher.cancel()
         assert longest < 1.0

@@ -88,7 +88,7 @@ def _answer_all(context: Context) -> None:
     try:
         while not context.ending.is_set():
             claimed = context.queue.claim(again=True, within=list(context.arms))
-            run = None if claimed is None else context.active_runs.begin_claimed(claimed)
+            run = None if claimed is None else context.active_runs.begin(claimed)
             if run is None:
                 return
             log.info("a decision whose run ended a process runs again, alone", extra={"decision": run.decision_id})

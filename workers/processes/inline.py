@@ -18,6 +18,7 @@ from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.serving.batching import SERVE_S, result_on_loop
 from ragbandit.router.serving.pending import InlineRuns
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.router.telemetry.tracing import Tracing
@@ -29,7 +30,7 @@ from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopWatch
 from ragbandit.workers.running.runner import Runner
-from ragbandit.workers.running.runs import ActiveRun, ActiveRuns
+from ragbandit.workers.running.runs import ActiveRuns
 from ragbandit.workers.setup.generators import WorkerArm
 
 log = logging.getLogger("ragbandit.worker")
@@ -80,7 +81,9 @@ class InlineAnswers(InlineRuns):
         self._context.active_runs.unclaim(ids)
 
     def begin(self, decision: Decision, *, live: bool) -> tuple["Future[Outcome]", ReadStream | None] | None:
-        run = ActiveRun(decision_id=decision.id, tries=0, arm=decision.arm, conversation=decision.query.conversation)
+        run = ClaimedDecision(
+            decision_id=decision.id, tries=0, arm=decision.arm, conversation=decision.query.conversation
+        )
         if self._context.ending.is_set() or self._context.active_runs.begin(run, if_claimed=True) is None:
             return None
         waiting = self._router.process.answers.expect(decision)
@@ -125,11 +128,11 @@ class InlineAnswers(InlineRuns):
             claimed = context.queue.claim(again=False, within=list(context.arms))
             if claimed is None:
                 return
-            run = context.active_runs.begin_claimed(claimed)
+            run = context.active_runs.begin(claimed)
             if run is not None:
                 loop.call_soon_threadsafe(self._spawn, run)
 
-    def _spawn(self, run: ActiveRun, job: AnswerJob | None = None, writer: ReadStream | None = None) -> None:
+    def _spawn(self, run: ClaimedDecision, job: AnswerJob | None = None, writer: ReadStream | None = None) -> None:
         task = asyncio.get_running_loop().create_task(self._runner.answer(run, job=job, writer=writer))
         self._tasks.add(task)
         task.add_done_callback(self._ended)

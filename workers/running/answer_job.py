@@ -18,6 +18,7 @@ from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.access.turn_sums import spending_row, turn_spenders
+from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry.logs import log_fields
 from ragbandit.router.telemetry.routines import insist
@@ -31,7 +32,6 @@ from ragbandit.strategies.base import Account
 from ragbandit.strategies.outcome import CANCELLED_ERROR, run_strategy
 from ragbandit.strategies.run import NO_SPANS
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.runs import ActiveRun
 from ragbandit.workers.running.spans import ArmSpans, traced_run
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import LoadedArm
@@ -47,7 +47,7 @@ MARGIN_S: Final = 5.0
 KEEP_S: Final = 600.0
 
 
-def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
+def job_of(context: Context, run: ClaimedDecision) -> "AnswerJob | None":
     """The job of a claimed decision; None if the decision is answered or unreadable. Raises StoreError."""
     task = context.store.answer_task(run.decision_id)
     if task is None or task.answered:
@@ -63,7 +63,6 @@ def job_of(context: Context, run: ActiveRun) -> "AnswerJob | None":
     if context.settings.conversation.limited:
         with context.store.database.look() as connection:
             context.expected.refresh(connection)
-    run.arm = task.decision.arm
     return AnswerJob(context, decision=task.decision, run=run, cancelled=task.cancelled)
 
 
@@ -73,7 +72,7 @@ class AnswerJob:
     cancelled: whether the caller cancelled the decision.
     """
 
-    def __init__(self, context: Context, *, decision: Decision, run: ActiveRun, cancelled: bool = False) -> None:
+    def __init__(self, context: Context, *, decision: Decision, run: ClaimedDecision, cancelled: bool = False) -> None:
         self.context = context
         self.decision = decision
         self.run = run
@@ -248,7 +247,7 @@ class AnswerJob:
             context.notifier.notify_learner()
         return is_new
 
-    def next_run(self, successor: Decision) -> ActiveRun | None:
+    def next_run(self, successor: Decision) -> ClaimedDecision | None:
         """Claim the decision that takes over, and return its run; None if another process should run it."""
         context = self.context
         failed = successor.query.continues.failed
@@ -260,7 +259,7 @@ class AnswerJob:
         if claimed is None:
             context.notifier.request_answers([successor.id])
             return None
-        return context.active_runs.begin_claimed(claimed)
+        return context.active_runs.begin(claimed)
 
 
 def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:

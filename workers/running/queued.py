@@ -5,12 +5,12 @@ from contextlib import nullcontext
 from functools import partial
 
 from ragbandit.router.queue.stream_writer import AnswerWriter
+from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopEnded
 from ragbandit.workers.running.runner import Runner
-from ragbandit.workers.running.runs import ActiveRun
 from ragbandit.workers.setup.loading import full_arms
 
 
@@ -35,11 +35,11 @@ def next_answer(context: Context) -> Callable[[], None] | None:
     claimed = claimed or queue.claim(again=False, without=full)
     if claimed is None and not runs.ids():
         claimed = queue.claim(again=True, without=full)
-    run = None if claimed is None else runs.begin_claimed(claimed)
+    run = None if claimed is None else runs.begin(claimed)
     return None if run is None else partial(answer, context, run)
 
 
-def answer(context: Context, run: ActiveRun) -> None:
+def answer(context: Context, run: ClaimedDecision) -> None:
     """Answer a decision that this process has claimed, and wait for its end."""
     assert context.loop is not None
     with context.second_runs.running() if run.tries else nullcontext():

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from ragbandit.router.serving.checks.reports import unrun_outcome
+from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.shared.model_servers.failures import SUCCESSOR
 from ragbandit.shared.types import Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
 from ragbandit.workers.running.answer_job import AnswerJob, arm_of_version, job_of
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import CLOSE_S, END_S
-from ragbandit.workers.running.runs import ActiveRun
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -83,13 +83,13 @@ class Runner(Generic[Writer]):
         self._context = context
         self._callers = callers
 
-    async def answer(self, run: ActiveRun, *, job: AnswerJob | None = None, writer: Writer | None = None) -> None:
+    async def answer(self, run: ClaimedDecision, *, job: AnswerJob | None = None, writer: Writer | None = None) -> None:
         """Run a claimed decision. If this raises, its claim expires, and the decision is tried again.
 
         A run that is cancelled because this process ends is not counted, and the decision is queued again.
         job: None if it must be read from the store.
         """
-        following: ActiveRun | None = run
+        following: ClaimedDecision | None = run
         while following is not None:
             with self._context.active_runs.ending(following):
                 job = job or await self._context.in_thread(partial(job_of, self._context, following))
@@ -99,7 +99,7 @@ class Runner(Generic[Writer]):
                     following, writer = await self._run(job, writer=writer)
             job = None
 
-    async def _run(self, job: AnswerJob, *, writer: Writer | None) -> tuple[ActiveRun | None, Writer | None]:
+    async def _run(self, job: AnswerJob, *, writer: Writer | None) -> tuple[ClaimedDecision | None, Writer | None]:
         """Returns (the run of the arm that takes over, the writer of this run)."""
         context = self._context
         try:

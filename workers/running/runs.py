@@ -4,25 +4,10 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from ragbandit.router.storage.jobs.answers import ClaimedDecision
-from ragbandit.shared.types import NO_CONVERSATION, ArmName, Conversation, DecisionId
-
-
-@dataclass(kw_only=True, slots=True)
-class ActiveRun:
-    decision_id: DecisionId
-    #: number of earlier runs of the decision
-    tries: int
-    #: arm that runs; None if the decision is not read yet, or only its answer is scored
-    arm: ArmName | None = None
-    #: what the client sent, for arms that pass it on
-    conversation: Conversation = NO_CONVERSATION
-    #: completed when the run should stop
-    stop: "Future[None]" = field(default_factory=Future)
+from ragbandit.shared.types import ArmName, DecisionId
 
 
 class ActiveRuns:
@@ -37,7 +22,7 @@ class ActiveRuns:
         self._forget_s = forget_s
         #: decision that is claimed and has not begun -> time.monotonic() of the claim
         self._claimed: dict[DecisionId, float] = {}
-        self._runs: dict[DecisionId, ActiveRun] = {}
+        self._runs: dict[DecisionId, ClaimedDecision] = {}
 
     def claim(self, ids: Sequence[DecisionId], *, most: int) -> list[DecisionId]:
         """Claim the first of these decisions, so that at most `most` are held. Returns the claimed ones."""
@@ -54,7 +39,7 @@ class ActiveRuns:
             for key in ids:
                 self._claimed.pop(key, None)
 
-    def begin(self, run: ActiveRun, *, if_claimed: bool = False) -> ActiveRun | None:
+    def begin(self, run: ClaimedDecision, *, if_claimed: bool = False) -> ClaimedDecision | None:
         """Returns the run; None if the decision runs already, or with `if_claimed` if it is not claimed here."""
         with self._lock:
             is_claimed = self._claimed.pop(run.decision_id, None) is not None
@@ -63,12 +48,8 @@ class ActiveRuns:
             self._runs[run.decision_id] = run
         return run
 
-    def begin_claimed(self, job: ClaimedDecision) -> ActiveRun | None:
-        run = ActiveRun(decision_id=job.decision_id, tries=job.tries, arm=job.arm, conversation=job.conversation)
-        return self.begin(run)
-
     @contextmanager
-    def ending(self, run: ActiveRun) -> Iterator[None]:
+    def ending(self, run: ClaimedDecision) -> Iterator[None]:
         """Remove the run at the end of the block."""
         try:
             yield

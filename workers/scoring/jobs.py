@@ -14,6 +14,7 @@ from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import spenders_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
+from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.router.storage.jobs.claims import ScoreKind
 from ragbandit.router.storage.judgements import Refused, ScoreCost, ScoreJob
 from ragbandit.router.telemetry.routines import insist
@@ -23,7 +24,6 @@ from ragbandit.strategies.base import Account
 from ragbandit.workers.judge.judge import AddressesJudge, JudgeFailed, NoVerdict, Verdict
 from ragbandit.workers.judge.reward_check import CheckFailed
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.runs import ActiveRun
 from ragbandit.workers.scoring.scorers import Checking, Judging, QueueScorer
 
 log = logging.getLogger("ragbandit.judge")
@@ -48,7 +48,7 @@ def next_score(context: Context, scorer: QueueScorer | None) -> Callable[[], Non
         return None
     job = scorer.queue.claim(now=context.deadlines.now(), expiring=context.deadlines.for_deletion())
     if isinstance(job, ScoreJob):
-        run = scorer.active.begin(ActiveRun(decision_id=job.decision_id, tries=job.attempt))
+        run = scorer.active.begin(ClaimedDecision(decision_id=job.decision_id, tries=job.attempt))
         return None if run is None else partial(score, context, scorer, job=job, run=run)
     return None if job is None else partial(_log_refusal, scorer, job)
 
@@ -62,7 +62,7 @@ def check_answers(context: Context, checking: Checking) -> None:
         work()
 
 
-def score(context: Context, scorer: QueueScorer, *, job: ScoreJob, run: ActiveRun) -> None:
+def score(context: Context, scorer: QueueScorer, *, job: ScoreJob, run: ClaimedDecision) -> None:
     """Score a decision that this process has claimed. Raises StoreError; the decision is then tried again."""
     with scorer.active.ending(run):
         try:

@@ -11,7 +11,8 @@ index.
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from itertools import count, repeat
 from types import MappingProxyType
 from typing import Any, Final
@@ -166,13 +167,17 @@ def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDecision:
+    """A decision that this process has claimed, and that can be told to stop."""
+
     decision_id: DecisionId
     #: number of earlier runs, which all ended without an outcome
     tries: int
-    #: the drawn arm
-    arm: ArmName
+    #: the drawn arm; None if only its answer is scored
+    arm: ArmName | None = None
     #: what the client sent, for arms that pass it on; empty for other arms
-    conversation: Conversation
+    conversation: Conversation = NO_CONVERSATION
+    #: completed when the run should stop
+    stop: "Future[None]" = field(default_factory=Future)
 
 
 class AnswerQueue(Claims):

@@ -2,14 +2,15 @@
 
 import contextlib
 
+from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.shared.types import DecisionId
-from ragbandit.workers.running.runs import ActiveRun, ActiveRuns
+from ragbandit.workers.running.runs import ActiveRuns
 
 D1, D2, D3 = map(DecisionId, ("d1", "d2", "d3"))
 
 
 def run_of(key):
-    return ActiveRun(decision_id=key, tries=0)
+    return ClaimedDecision(decision_id=key, tries=0)
 
 
 def test_a_decision_that_runs_is_not_begun_again():

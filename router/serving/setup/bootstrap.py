@@ -21,7 +21,7 @@ from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
-from ragbandit.router.serving.setup.estimates import estimator, expected_dollars
+from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,
     check_database_file,
@@ -71,7 +71,6 @@ def open_database(
 
 def decision_store(settings: Settings, database: Database) -> DecisionStore:
     """The decisions of the settings' ledger."""
-    expected = expected_dollars(settings)
     return DecisionStore(
         database,
         label=PolicyLabel(settings.policy.label),
@@ -79,8 +78,7 @@ def decision_store(settings: Settings, database: Database) -> DecisionStore:
         context=frozenset(settings.context),
         judge=judge_sample(settings),
         check=settings.reward.check is not None,
-        estimate=estimator(settings, expected=expected),
-        expected=expected,
+        expected=expected_dollars(settings),
         turn_kinds=settings.conversation.limited,
     )
 

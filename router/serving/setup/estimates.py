@@ -1,6 +1,6 @@
-"""Estimates of what an answer will cost, from the prices in the settings."""
+"""What answers will cost, from the prices in the settings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -8,13 +8,7 @@ from ragbandit.router.config.named_sections import DEFAULT, section_of
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.additions import arm_parts
-from ragbandit.shared.dialects.registry import token_limits
-from ragbandit.shared.model_servers.token_usage import Tokens
-from ragbandit.shared.texts.token_estimates import estimated_tokens
-from ragbandit.shared.types import Decision
 
-#: tokens of the prompt of an arm that searches, and most tokens of an answer that an estimate assumes
-_PROMPT, _ANSWER = 2000, 1000
 #: classes of arms that ask no generator
 _OWN_COSTS: Final = frozenset({"http", "callable"})
 
@@ -66,44 +60,11 @@ def _generators_of(arm: str, params: Mapping[str, Any], *, settings: Settings, d
     return {str(named)} if named is not None else set[str]() if is_own else {DEFAULT}
 
 
-def usual_dollars(price: Sequence[float]) -> float:
-    """Estimated dollars of one call at this price, whatever the question is."""
-    return Tokens(read=_PROMPT, written=_ANSWER).dollars(price)
-
-
 def expected_dollars(settings: Settings) -> ExpectedDollars:
     """What answers of the settings' arms are expected to cost."""
     arms, generators = settings.worker_arms, settings.named_generators
     prices = prices_of_arms(arms, generators=generators)
-    names = {arm: params.get("generator", DEFAULT) for arm, params in arms.items()}
-    models = {arm: generators[name].model for arm, name in names.items() if arm in prices}
-    listed, unpriced = {arm: usual_dollars(price) for arm, price in prices.items()}, unpriced_arms(settings).values()
-    return ExpectedDollars(listed=listed, models=models, unpriced=[*chain.from_iterable(unpriced)])
-
-
-def estimator(settings: Settings, *, expected: ExpectedDollars) -> Callable[[Decision], float]:
-    """A function: decision -> estimated dollars of one call of the arm's model; 0.0 if no arm has a price.
-
-    The call has the prompt's estimated tokens (_PROMPT for arms that search), and as many tokens of an answer as the
-    request allows, at most _ANSWER. An arm whose calls have no listed price, and no price in `expected` either, is
-    estimated at the most expensive listed price.
-    """
-    arms = settings.worker_arms
-    prices = prices_of_arms(arms, generators=settings.named_generators)
-    highest = max(prices.values(), key=usual_dollars, default=None)
-    is_model = {arm for arm, params in arms.items() if params.get("class", arm) == "model"}
-
-    def estimate(decision: Decision) -> float:
-        query, price = decision.query, prices.get(decision.arm)
-        if decision.arm in expected.unpriced and expected.of(decision.arm, tenant=query.tenant) is None:
-            price = highest
-        if price is None or decision.run_by != "worker":
-            return 0.0
-        sent = query.sent.tokens
-        read = estimated_tokens(query.text) + 1 if sent is None else sent
-        if decision.arm not in is_model:
-            read = max(read, _PROMPT)
-        written = min([_ANSWER, *token_limits(query.conversation).values()])
-        return Tokens(read=read, written=written).dollars(price)
-
-    return estimate
+    models = {arm: generators[arms[arm].get("generator", DEFAULT)].model for arm in prices}
+    unpriced = chain.from_iterable(unpriced_arms(settings).values())
+    searching = [arm for arm, params in arms.items() if params.get("class", arm) != "model"]
+    return ExpectedDollars(prices=prices, models=models, unpriced=[*unpriced], searching=searching)

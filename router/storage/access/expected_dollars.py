@@ -1,6 +1,6 @@
 """What an answer of an arm is expected to cost, in dollars: for limits, for the order of a failover, for reservations.
 
-It is the mean of its newest answered outcomes: of those that the arm's present model made for anybody, since the
+`of` is the mean of its newest answered outcomes: of those that the arm's present model made for anybody, since the
 service knows their price, and of a caller's own arms those that the same tenant reported, since callers report what
 they like. Without such outcomes it is the listed price. Failed answers do not count, or an arm that fails would be the
 cheapest. An arm whose newest outcomes are all failures comes last in the order, also where the breaker is off.
@@ -9,14 +9,19 @@ cheapest. An arm whose newest outcomes are all failures comes last in the order,
 import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Final
 
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
+from ragbandit.shared.dialects.registry import token_limits
+from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.texts.token_estimates import estimated_tokens
+from ragbandit.shared.types import Decision
 
 _NEWEST: Final = (
     "SELECT d.arm AS arm, d.tenant AS tenant, d.run_by AS run_by, o.status AS status, o.cost AS cost, "
@@ -29,6 +34,8 @@ _FRESH_S: Final = 1.0
 _KEPT: Final = 10_000
 #: number of newest outcomes of an arm that come last in the order if all of them are failures
 _FAILURES: Final = 5
+#: tokens of the prompt of an arm that searches, and most tokens of an answer that an estimate assumes
+_PROMPT, _ANSWER = 2000, 1000
 #: an arm's answers to one tenant; None for those of all tenants
 _Key = tuple[str, str | None]
 
@@ -37,14 +44,19 @@ class ExpectedDollars:
     def __init__(
         self,
         *,
-        listed: Mapping[str, float] | None = None,
-        models: Mapping[str, str] | None = None,
+        prices: Mapping[str, Sequence[float]] = MappingProxyType({}),
+        models: Mapping[str, str] = MappingProxyType({}),
         unpriced: Collection[str] = (),
+        searching: Collection[str] = (),
     ) -> None:
-        """listed: arm -> dollars of a usual call at its listed price. models: arm -> name of its present model.
-        unpriced: arms that ask a server without a listed price
+        """prices: arm -> listed dollars per million tokens. models: arm -> name of its present model. unpriced: arms
+        that ask a server without a listed price. searching: arms whose prompts have more than the question
         """
-        self._listed, self._models, self.unpriced = listed or {}, models or {}, frozenset(unpriced)
+        self._prices, self._models = prices, models
+        self.unpriced, self._searching = frozenset(unpriced), frozenset(searching)
+        usual = Tokens(read=_PROMPT, written=_ANSWER)
+        #: arm -> dollars of a usual call at its listed price
+        self._listed = {arm: usual.dollars(price) for arm, price in prices.items()}
         self._read_at = -math.inf
         #: (mean dollars, mean steps)
         self._means: dict[_Key, tuple[float, float]] = {}
@@ -55,6 +67,26 @@ class ExpectedDollars:
         mean = self._mean(arm, tenant=tenant)
         is_known = mean is not None and (mean[0] > 0.0 or arm in self._listed)
         return mean[0] if mean is not None and is_known else self._listed.get(arm)
+
+    def estimate(self, decision: Decision) -> float:
+        """Estimated dollars of one call of the arm's model by a worker, for what limits count until the outcome comes.
+
+        The call has the prompt's estimated tokens (_PROMPT for arms that search), and as many tokens of an answer as
+        the request allows, at most _ANSWER. An arm whose calls have no listed price, and no known price either, is
+        estimated at the most expensive listed price. 0.0 if no arm has a price.
+        """
+        arm, query = decision.arm, decision.query
+        price = self._prices.get(arm)
+        if arm in self.unpriced and self.of(arm, tenant=query.tenant) is None and self._listed:
+            price = self._prices[max(self._listed, key=self._listed.__getitem__)]
+        if price is None or decision.run_by != "worker":
+            return 0.0
+        sent = query.sent.tokens
+        read = estimated_tokens(query.text) + 1 if sent is None else sent
+        if arm in self._searching:
+            read = max(read, _PROMPT)
+        written = min([_ANSWER, *token_limits(query.conversation).values()])
+        return Tokens(read=read, written=written).dollars(price)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
         """A key that sorts arms, the cheapest first, and of equal ones that of fewer steps. Arms of an unknown price

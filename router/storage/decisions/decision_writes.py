@@ -73,13 +73,12 @@ class DecisionWrites:
         *,
         text: Literal["full", "none"],
         context: frozenset[str],
-        estimate: Callable[[Decision], float],
         expected: ExpectedDollars,
         turn_kinds: Collection[SpenderKind],
     ) -> None:
         """The parameters are those of DecisionStore."""
         self.database, self.text, self.context = database, text, context
-        self.estimate, self.expected, self.turn_kinds = estimate, expected, turn_kinds
+        self.expected, self.turn_kinds = expected, turn_kinds
 
     def add(
         self,
@@ -131,7 +130,7 @@ class DecisionWrites:
         if successor.turn_of is not None:
             tasks.move_task(connection, successor)
         queues = _Queues.of(connection, [successor], label=label)
-        reserved = {successor.id: self.estimate(successor)}
+        reserved = {successor.id: self.expected.estimate(successor)}
         _queue(connection, [successor], queues=queues, moves=moves, in_front=True, reserved=reserved)
         self._count_turns([successor], estimates=reserved, moves=moves)
 
@@ -140,7 +139,7 @@ class DecisionWrites:
         limited = [decision for decision in group if decision.query.limits and decision.run_by == "worker"]
         if limited or any(decision.arm in self.expected.unpriced for decision in group):
             self.expected.refresh(connection)
-        estimates = {decision.id: self.estimate(decision) for decision in group}
+        estimates = {decision.id: self.expected.estimate(decision) for decision in group}
         for decision in limited:
             mean = self.expected.of(decision.arm, tenant=decision.query.tenant) or 0.0
             estimates[decision.id] = max(estimates[decision.id], mean)

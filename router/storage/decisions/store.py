@@ -104,14 +104,12 @@ class DecisionStore:
         context: frozenset[str] = frozenset(),
         judge: JudgeSample | None = None,
         check: bool = False,
-        estimate: Callable[[Decision], float] = lambda _decision: 0.0,
         expected: ExpectedDollars | None = None,
         turn_kinds: Collection[SpenderKind] = TURN_KINDS,
     ) -> None:
         """text: the setting log.text. judge: None if judging is off. check: whether outcomes wait for `reward.check`.
 
-        estimate: estimated dollars of a decision's answer, which limits count until its outcome is stored; or what the
-            arm is `expected` to cost, if that is more
+        expected: estimates the dollars of a decision's answer, which limits count until its outcome is stored
 
         context: keys of a question's context that are stored even if texts are not
 
@@ -125,7 +123,6 @@ class DecisionStore:
             database,
             text=text,
             context=context,
-            estimate=estimate,
             expected=expected or ExpectedDollars(),
             turn_kinds=turn_kinds,
         )

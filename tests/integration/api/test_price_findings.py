@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import of_store
 from ragbandit.router.operation.price_findings import of_prices
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.setup.estimates import estimator, expected_dollars, unpriced_arms
+from ragbandit.router.serving.setup.estimates import expected_dollars, unpriced_arms
 from ragbandit.shared.types import Query
 from tests.support.examples import made_decision
 
@@ -125,7 +125,7 @@ def test_an_arm_without_a_price_is_reserved_at_the_highest_listed_price(make_wor
     generators = {"large": server(), "cheap": server({"input": 0.1, "output": 0.1})}
     given = made(arms=arms, generators=generators)
     expected = expected_dollars(given)
-    estimate = estimator(given, expected=expected)
+    estimate = expected.estimate
     decision = made_decision(arm="b", query=Query(text="Who?"), run_by="worker")
     assert estimate(decision) == estimate(replace(decision, arm="a")) > 5 * estimate(replace(decision, arm="c")) > 0.0
     answered(world, "b", count=1, cost={"dollars": 0.02})

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.serving.abilities import as_text
-from ragbandit.router.serving.setup.estimates import estimator, expected_dollars
+from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.shared.dialects import registry
 from ragbandit.shared.dialects.dialect import Dialect
 from ragbandit.shared.dialects.registry import token_limits, with_token_limit
@@ -296,7 +296,7 @@ def test_the_limit_of_any_dialect_is_seen(monkeypatch):
 
     server = GeneratorSettings(name="openai", model="m", token_prices={"input": 0.0, "output": 1000.0})
     given = Settings(arms={"m": {"class": "model"}}, generator=server)
-    estimate = estimator(given, expected=expected_dollars(given))
+    estimate = expected_dollars(given).estimate
 
     def dollars(conversation):
         query = Query(id=DecisionId("d1"), text="Where?", conversation=conversation)

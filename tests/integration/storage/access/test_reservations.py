@@ -8,6 +8,7 @@ import pytest
 
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.access import reservations
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.access.spending import Spender, lock, spent
 from ragbandit.router.storage.decisions.decision_writes import OUTDATED
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -42,8 +43,8 @@ def outcome_of(key, *, dollars):
 def stores(make_world, database_url):
     """Two stores of one database, as two gateways have them; an answer is estimated at one dollar."""
     database = make_world(database_url=database_url).database
-    other = Database(database.url)
-    yield [DecisionStore(one, label="main", estimate=lambda _: 1.0) for one in (database, other)]
+    other, expected = Database(database.url), ExpectedDollars(prices={"single_step": (0.0, 1000.0)})
+    yield [DecisionStore(one, label="main", expected=expected) for one in (database, other)]
     other.close()
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.access.corrections import Correction, add_correction, hold_corrections
+from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.access.turn_sums import (
     forget_all_sums,
@@ -53,8 +54,8 @@ def outcome(key, *, dollars=0.0, status="answered", **more):
 def stores(make_world, database_url):
     """Two stores of one database, as two gateways have them; an answer is estimated at one dollar."""
     database = make_world(database_url=database_url).database
-    other = Database(database.url)
-    yield [DecisionStore(one, label="main", estimate=lambda _: 1.0) for one in (database, other)]
+    other, expected = Database(database.url), ExpectedDollars(prices={"single_step": (0.0, 1000.0)})
+    yield [DecisionStore(one, label="main", expected=expected) for one in (database, other)]
     other.close()
 
 

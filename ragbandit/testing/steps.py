@@ -228,7 +228,7 @@ class _Watch:
 
 def _choice(question: Question) -> tuple[object, ...]:
     """What steps choose before the draw."""
-    return question.arms, question.certain_arm, question.kept_arm, question.turn_of, question.released
+    return question.arms, question.certain_arm, question.kept_arm, question.turn_of
 
 
 def _decided(router: Router, queries: Sequence[Query], *, watch: _Watch) -> Iterator[Decision]:

@@ -21,7 +21,6 @@ from ragbandit.shared.model_servers.failures import failure_of
 from ragbandit.shared.types import (
     ERASED,
     IMPORTED,
-    MOST_FACTOR,
     ArmBy,
     ArmName,
     ClosedDecision,
@@ -94,8 +93,7 @@ class Joining(Adjustment):
 
 def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
     """Why a decision is closed and teaches nothing; None if it can be learned. default: `learning.default_reward`."""
-    is_spent = joined.decision.query.terms.budget_factor >= MOST_FACTOR
-    if (by := "budget" if is_spent else joined.decision.arm_by) in UNLEARNED:
+    if (by := "budget" if joined.decision.query.terms.is_spent else joined.decision.arm_by) in UNLEARNED:
         return UNLEARNED[by]
     outcome = joined.outcome
     failure = None if outcome is None else failure_of(outcome.made_by)

@@ -316,8 +316,6 @@ class Offer:
     arms: tuple[ArmName, ...] = ()
     #: weight of cost for this decision; None for the setting `reward.weight`
     cost_weight: float | None = None
-    #: whether a spent budget releases the draw from the safe start
-    released: bool = False
 
 
 def made_decisions(
@@ -336,7 +334,7 @@ def made_decisions(
     label = PolicyLabel(settings.label)
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
-    released = [offer.released for offer in offers]
+    released = [offer.query.terms.is_spent for offer in offers]
     drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen, released=released)
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):

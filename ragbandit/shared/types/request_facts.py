@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final, cast, get_type_hints
 
-from ragbandit.shared.types.names import Json
+from ragbandit.shared.types.names import MOST_FACTOR, Json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +125,11 @@ class Terms:
     narrowed_by: str | None = None
     #: factor (>= 1) by which a nearly spent budget raises the weight
     budget_factor: float = 1.0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a budget is spent, so that the cheapest arm should answer."""
+        return self.budget_factor >= MOST_FACTOR
 
     @property
     def has_prices(self) -> bool:

@@ -35,7 +35,6 @@ from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, Earli
 from ragbandit.shared.errors import Conflict, LimitReached, NotReady, RagBanditError
 from ragbandit.shared.types import (
     DERIVED,
-    MOST_FACTOR,
     ArmName,
     Decision,
     DeltaPiece,
@@ -166,7 +165,7 @@ class ChatExchange:
         if earlier is not None and (same := earlier.same) is not None:
             return (await reads_of(request).run(lambda: router.decision(same))).decision
         query = await paced(request, self._continuing(earlier))
-        is_spent = query.terms.budget_factor >= MOST_FACTOR or query.reached_limit is not None
+        is_spent = query.terms.is_spent or query.reached_limit is not None
         if query.arm_by == "calls" and is_spent:
             query = open_turn(query, arms=asked_for.arms)
         made = query if headers_of(request).is_preview else router.conversations.rewritten(query)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
@@ -36,7 +36,6 @@ log = logging.getLogger("ragbandit.service")
 _TRIES: Final = 3
 
 S = TypeVar("S", bound=Step)
-P = ParamSpec("P")
 
 
 class RouteService:
@@ -149,12 +148,7 @@ class RouteService:
         self.store.label = PolicyLabel(settings.policy.label)
         for step in self.steps:
             step.configure(served)
-        steps = [step for step in self.steps if step.is_on]
-        self._asking = [step for step in steps if type(step).prepare is not Step.prepare]
-        self._checks = _overridden(steps, Step.check)
-        self._befores = _overridden(steps, Step.before)
-        self._afters = _overridden(steps, Step.after)[::-1]
-        self._notes = _overridden(steps, Step.note_committed)
+        self._active = [step for step in self.steps if step.is_on]
 
     def question(self, query: Query, *, run_by: RunBy) -> Question:
         """Check a query. Raises InvalidInput, or Forbidden for a cost weight that the API key forbids."""
@@ -171,14 +165,14 @@ class RouteService:
             checked = replace(checked, sent=replace(checked.sent, named_id=True))
         allowed = tuple(map(ArmName, checked.arms or offered))
         question = Question(query=checked, run_by=run_by, allowed=allowed, arm_by=checked.arm_by)
-        for check in self._checks:
-            check(question)
+        for step in self._active:
+            step.check(question)
         question.checked_facts, question.checked_arm_by = dict(question.facts), question.arm_by
         return question
 
     def asking(self, question: Question, *, live: LiveVersions) -> list[Step]:
         """The steps that ask a model or a service before the question is submitted (`Step.prepare`)."""
-        return [step for step in self._asking if step.asks(question, live=live)]
+        return [step for step in self._active if step.asks(question, live=live)]
 
     def refresh_steps(self) -> None:
         """Let the steps read the store. Raises StoreError."""
@@ -203,8 +197,8 @@ class RouteService:
         new_questions = batch if not already_decided else [q for q in batch if q.query.id not in already_decided]
         committed = self._decide_and_commit(new_questions)
         new, now = [decision for decision in committed if isinstance(decision, Decision)], self.clock()
-        for note_committed in self._notes:
-            note_committed(new, now=now)
+        for step in self._active:
+            step.note_committed(new, now=now)
         for decision in new:
             if decision.fault is not None:
                 self._note_fault(decision.fault)
@@ -276,7 +270,7 @@ class RouteService:
                     seeds=None,
                     settings=settings,
                     seen=self.serving.seen,
-                    released=[question.released],
+                    released=[question.query.terms.is_spent],
                 )
                 pmf = drawn.pmf
             likeliest = decision.arms[pmf.index(max(pmf))]
@@ -297,11 +291,12 @@ class RouteService:
             now=now,
             secret=self.secret,
         )
-        for before in self._befores:
-            before(batch)
+        steps = self._active
+        for step in steps:
+            step.before(batch)
         self._draw(batch)
-        for after in self._afters:
-            after(batch)
+        for step in reversed(steps):
+            step.after(batch)
         return [question.finished for question in questions]
 
     def _draw(self, batch: Batch) -> None:
@@ -328,9 +323,3 @@ class RouteService:
         if self._throttle.lets_pass("fault"):  # a broken policy would fill the log: it fails for every question
             fields = {"action": "fault", "times": self.faults, "reason": reason}
             log.error("the policy broke its contract: the fallback arm decided", extra=fields)
-
-
-def _overridden(steps: Sequence[Step], hook: Callable[Concatenate[Step, P], None]) -> tuple[Callable[P, None], ...]:
-    """The bound methods of the steps that override `hook`. A question skips the other steps."""
-    name = hook.__name__
-    return tuple(getattr(step, name) for step in steps if getattr(type(step), name) is not hook)

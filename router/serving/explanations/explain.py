@@ -13,6 +13,7 @@ from ragbandit.router.learning.audit.checks import draw_fault
 from ragbandit.router.reporting.status import learning_of
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.deciding.steps import all_steps
+from ragbandit.router.serving.explanations.shares import share_sentences
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -108,7 +109,7 @@ def explain(
     fault = None if is_imported else draw_fault(decision)
     draw = DrawShown(u=(decision.seed >> 11) * 2.0**-53, fault=fault, made_elsewhere=is_imported)
     drawn = next((arm for arm in arms if arm.drawn), None)
-    sentences = [sentence for step in reversed(all_steps()) for sentence in step.explain(decision)]
+    sentences = _sentences(decision)
     is_drawn = decision.arm_by in (None, *ONE_ARM_LEFT) and decision.turn_of is None
     reasons = (
         *_instead_of_a_draw(decision, draw=draw),
@@ -134,12 +135,17 @@ def explain(
 
 def preview_of(decision: Decision) -> tuple[list[str], tuple[ArmChance, ...]]:
     """Reasons and arms of a decision that was not drawn (`Router.preview`)."""
-    reasons = [sentence for step in reversed(all_steps()) for sentence in step.explain(decision)]
+    reasons = _sentences(decision)
     if decision.turn_of is not None:
         reasons.insert(
             0, f"It would be {turn_words(decision)}, of decision {decision.turn_of}, and nothing would be drawn."
         )
     return [*reasons, *_of_the_policy(decision)], chances_of(decision)
+
+
+def _sentences(decision: Decision) -> list[str]:
+    """What the draw's shares and the steps did to a decision, the last step first."""
+    return [*share_sentences(decision), *(line for step in reversed(all_steps()) for line in step.explain(decision))]
 
 
 def chances_of(decision: Decision) -> tuple[ArmChance, ...]:

@@ -284,8 +284,6 @@ GIVEN = {
         "questions": [Query(text=f"{turn}?", session="s") for turn in range(3)],
     },
     "Candidates": {"begin": shadow},
-    "IncumbentStep": {"settings": {"policy": {"incumbent": "first"}}},
-    "HoldbackStep": {"settings": {"policy": {"holdback": {"arm": "first", "share": 0.1}}}},
 }
 #: steps that need a judge, or a policy that is learned again: they have tests of their own
 ELSEWHERE = {"JudgeShare", "RebuildingStep"}

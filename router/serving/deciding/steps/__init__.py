@@ -1,11 +1,19 @@
-"""Steps of deciding: one file for each feature that has a part in a decision, in the order of `all_steps`."""
+"""Steps of deciding: one file for each feature that has a part in a decision, in the order of `all_steps`.
+
+The steps of the core that do something in a method, in the order of the calls:
+
+    check            Prices, Rules, Needs, Tasks
+    before           KillSwitch, Breaker, Tasks, TurnLimits, Candidates
+    after            Candidates, Tasks, JudgeShare, Labels, RebuildingStep, KillSwitch, Needs
+    note_committed   Breaker
+
+Incumbent and holdback are parts of the draw itself (policies/draw.py).
+"""
 
 from typing import Final
 
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
 from ragbandit.router.serving.deciding.steps.candidates import Candidates
-from ragbandit.router.serving.deciding.steps.holdback import HoldbackStep
-from ragbandit.router.serving.deciding.steps.incumbent import IncumbentStep
 from ragbandit.router.serving.deciding.steps.judge_share import JudgeShare
 from ragbandit.router.serving.deciding.steps.kill_switch import KillSwitch
 from ragbandit.router.serving.deciding.steps.labels import Labels
@@ -34,8 +42,6 @@ STEPS: Final[tuple[type[Step], ...]] = (
     Tasks,  # before the candidates, which are not asked about later turns
     TurnLimits,  # after the tasks, since a task has a limit, too
     Candidates,
-    IncumbentStep,  # part of the draw, as is the holdback
-    HoldbackStep,  # its share is fixed, so the draw applies it last
 )
 
 

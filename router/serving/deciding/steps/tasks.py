@@ -24,7 +24,6 @@ from ragbandit.router.storage.decisions.tasks import ENDED, end_tasks
 from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
-    MOST_FACTOR,
     ArmBy,
     ArmName,
     Decision,
@@ -151,7 +150,7 @@ def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
     reason = _reason_to_move(question, arm=arm)
     if reason is not None:
         question.add(MovedTurn(reason=reason))
-    elif question.cost_weight is not None and question.query.terms.budget_factor >= MOST_FACTOR:
+    elif question.cost_weight is not None and question.query.terms.is_spent:
         question.kept_arm = arm
     else:
         question.arms, question.certain_arm = (arm,), arm

@@ -213,8 +213,8 @@ class RewriteSettings(Section):
 LONGEST_S: Final = 86_400.0
 
 
-_INTERFACES: Final = ["route", "openai", *(name for name, path in surfaces().items() if path)]
-InterfaceName = Annotated[str, one_of(_INTERFACES), Field(json_schema_extra=names_schema(_INTERFACES))]
+_DOORS: Final = ["route", "openai", *(name for name, path in surfaces().items() if path)]
+DoorName = Annotated[str, one_of(_DOORS), Field(json_schema_extra=names_schema(_DOORS))]
 
 
 class TurnLimit(Section):
@@ -237,7 +237,7 @@ class ConversationSettings(Section):
     #: task ends; its outcome is learned once. A request may choose (`unit`), unless its key may not choose arms
     unit: DecisionUnit = "turn"
     #: interface (docs/conversations.md) -> unit of its questions; `unit` for missing interfaces
-    units: dict[InterfaceName, DecisionUnit] = Field(default_factory=dict)
+    units: dict[DoorName, DecisionUnit] = Field(default_factory=dict)
     #: patterns of models whose requests are units of one turn: coding agents send small requests, for titles and checks
     #: of quotas, to a small model
     one_turn_models: list[str] = Field(default_factory=lambda: ["*haiku*"])
@@ -275,9 +275,9 @@ class ConversationSettings(Section):
         """Whether the query belongs to a task, or begins one if it has a session."""
         return (query.unit or self.unit_of(query.sent.surface or "route")) == "task"
 
-    def unit_of(self, interface: str) -> DecisionUnit:
-        """The unit of requests at this interface that do not choose one."""
-        return self.units.get(interface, self.unit)
+    def unit_of(self, door: str) -> DecisionUnit:
+        """The unit of requests at this door that do not choose one."""
+        return self.units.get(door, self.unit)
 
 
 class RolloutSettings(Section):

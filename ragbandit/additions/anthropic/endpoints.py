@@ -69,9 +69,9 @@ class Messages(ChatDoor[MessagesBody]):
         chat = read_chat(sent, passed=passed, others=others, encoding=encoding)
         user = self._user(body)
         if foreign:
-            chat = replace(chat, read=replace(chat.read, needs=(*chat.read.needs, NEED)))
+            chat = replace(chat, sent=replace(chat.sent, needs=(*chat.sent.needs, NEED)))
         headers = {name: request.headers[name] for name in _PASSED if name in request.headers}
-        read = {"metadata": fields.get("metadata"), "max_tokens": chat.sent.get("max_tokens")}  # a whole number
+        read = {"metadata": fields.get("metadata"), "max_tokens": chat.fields.get("max_tokens")}  # a whole number
         fields = {name: value for name, value in fields.items() if name not in read}
         fields |= {name: value for name, value in read.items() if value is not None}
         conversation = Conversation(fields=fields, dialect=DIALECT, headers=headers, encoding=encoding)
@@ -89,7 +89,7 @@ class Messages(ChatDoor[MessagesBody]):
     def tokens(self, _request: Request, body: MessagesBody) -> Json:
         """Estimated tokens of a request. Raises InvalidInput."""
         fields, encoding = body.fields()
-        return read_chat(chat_of(fields, encoding, joined=True)[0], passed=True, encoding=encoding).read.tokens
+        return read_chat(chat_of(fields, encoding, joined=True)[0], passed=True, encoding=encoding).sent.tokens
 
     def _user(self, body: MessagesBody) -> str | None:
         """The user that a request names; None if it names none. Raises InvalidInput."""

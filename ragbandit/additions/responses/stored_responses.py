@@ -121,7 +121,7 @@ class Responses(ChatDoor[ResponseBody]):
         skip = instructions + len(before)
         fields = {**body.sent_fields, "input": sent}
         chat, ignored = await self._chat(request, fields, before=before, known=known, skip=skip)
-        messages = chat.sent["messages"]
+        messages = chat.fields["messages"]
         if len(messages) == skip:
             raise InvalidInput("no item of the input is a message", field="input", remedy="send a question or a result")
         if before and messages[skip - 1].get("tool_calls"):
@@ -156,7 +156,7 @@ class Responses(ChatDoor[ResponseBody]):
 
     @reads_body
     def _question(self, request: Request, /, body: ResponseBody, *, chat: Chat, **more: Any) -> ChatQuestion:
-        conversation = Conversation(fields=chat.sent, encoding=chat.encoding)
+        conversation = Conversation(fields=chat.fields, encoding=chat.encoding)
         return chat_question(request, body, chat=chat, conversation=conversation, **more)
 
 

@@ -35,7 +35,9 @@ _cancelling: set["asyncio.Task[None]"] = set()
 
 
 @dataclass(kw_only=True, slots=True)
-class PendingAnswer:
+class AwaitedAnswer:
+    """The answer that one request waits for."""
+
     request: Request
     #: decision that is answered; another arm's decision if the drawn arm failed before its first content
     decision: Decision
@@ -153,10 +155,10 @@ class PendingAnswer:
 
 async def request_answer(
     request: Request, decision: Decision, *, live: bool, limit_s: float, is_own: bool
-) -> PendingAnswer:
-    """Ask for the answer to a decision. In the end, call `forget` of the PendingAnswer. Raises StoreError, NotReady."""
+) -> AwaitedAnswer:
+    """Ask for the answer to a decision. In the end, call `forget` of the AwaitedAnswer. Raises StoreError, NotReady."""
     router = router_of(request)
-    answer = partial(PendingAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
+    answer = partial(AwaitedAnswer, request=request, decision=decision, limit_s=limit_s, live=live, is_own=is_own)
     inline = router.service.inline
     begun = None if inline is None else inline.begin(decision, live=live)
     if begun is not None:
@@ -187,7 +189,7 @@ class EventStream(Response):
         self,
         events: AsyncIterator[bytes],
         *,
-        answer: PendingAnswer,
+        answer: AwaitedAnswer,
         refused: Callable[[RagBanditError], Response] | None = None,
     ) -> None:
         self.status_code, self.background = 200, None
@@ -225,7 +227,7 @@ def event_of(value: Any, *, name: str | None) -> bytes:
     return b"%bdata: %b\n\n" % (head.encode(), json_of(value))
 
 
-async def events_of(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[bytes]:
+async def events_of(answer: AwaitedAnswer, *, seconds: float) -> AsyncIterator[bytes]:
     """The events of /v1/answer; the last is "pending" if no outcome comes in time. seconds: what the decision took."""
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)

@@ -17,8 +17,8 @@ from ragbandit.router.api.dependencies import CallerGone, await_future, reads_of
 from ragbandit.router.api.endpoints.streaming import (
     STREAM_WAIT_S,
     AnswerEvent,
+    AwaitedAnswer,
     EventStream,
-    PendingAnswer,
     request_answer,
 )
 from ragbandit.router.api.openai import errors, requests
@@ -236,13 +236,13 @@ class ChatExchange:
             reply.headers["x-should-retry"] = "false"
         return reply
 
-    def _parts(self, event: AnswerEvent | None, reply: ReplyStream, answer: PendingAnswer) -> list[bytes]:
+    def _parts(self, event: AnswerEvent | None, reply: ReplyStream, answer: AwaitedAnswer) -> list[bytes]:
         if not isinstance(event, Outcome):
             return reply.of(event)
         outcome = _checked(answer, event)
         return reply.end(outcome, saved=router_of(self.request).process.savings.of(outcome.cost))
 
-    async def _pieces(self, answer: PendingAnswer) -> AsyncIterator[bytes]:
+    async def _pieces(self, answer: AwaitedAnswer) -> AsyncIterator[bytes]:
         """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
         begin_at = time.monotonic() + HOLD_S
         base = str(self.request.base_url)
@@ -270,7 +270,7 @@ class ChatExchange:
             yield b"".join(reply.failure(_error_in_stream(error, has_content=reply.has_begun)))
 
 
-def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:
+def _checked(answer: AwaitedAnswer, outcome: Outcome | None) -> Outcome:
     """The outcome. Raises the error of a failed or late answer. outcome: None if it did not come in time."""
     if outcome is None:
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
@@ -281,7 +281,7 @@ def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:
     return outcome
 
 
-def _not_ready(answer: PendingAnswer) -> NotReady:
+def _not_ready(answer: AwaitedAnswer) -> NotReady:
     remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
     return NotReady("the service is shutting down; the decision stands", remedy=remedy)
 

@@ -71,12 +71,12 @@ class Chat:
     #: the conversation as texts; the last one is the question
     turns: tuple[Message, ...]
     #: messages and parameters as the caller sent them, under their names in chat completions
-    sent: Mapping[str, Any]
-    #: what was read from `sent`: needs, tokens and shortened messages
-    read: Sent
+    fields: Mapping[str, Any]
+    #: what was read from them: needs, tokens and shortened messages
+    sent: Sent
     #: hash of the whole chat and its parameters; None for a plain question
     hash: str | None
-    #: the JSON of `sent`
+    #: the JSON of `fields`
     encoding: Encoding
 
 
@@ -130,7 +130,7 @@ def read_chat(
         elif len(given) > 1 or needs or results:
             chat_hash = body_hash(given)  # also differs if only the parameters differ
     read = Sent(needs=tuple(sorted(needs)), optional_needs=optional, tokens=tokens, clipped=clipped or None)
-    return Chat(turns=tuple(texts), sent=whole, read=read, hash=chat_hash, encoding=encoding)
+    return Chat(turns=tuple(texts), fields=whole, sent=read, hash=chat_hash, encoding=encoding)
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:

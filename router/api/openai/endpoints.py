@@ -75,7 +75,7 @@ class Completions(ChatDoor[requests.ChatBody]):
         if body.n is not None and body.n != 1:
             message = f"{body.n} answers are asked for, but every chat gets one"
             raise errors.Unsupported(message, field="n", remedy="leave n out")
-        conversation = Conversation(fields=chat.sent, encoding=chat.encoding)
+        conversation = Conversation(fields=chat.fields, encoding=chat.encoding)
         sent = Sent(surface="openai", ignored=body.ignored)
         return requests.chat_question(
             request, body, chat=chat, conversation=conversation, decision_id=decision_id, sent=sent

@@ -285,17 +285,17 @@ def chat_question(
     headers = headers_of(request)
     named = headers.arm or model.arm
     named_arms = None if named is None else (named,)
-    interface = str(sent.surface)
+    door = str(sent.surface)
     arms = permitted_arms(
-        named_arms, unit=headers.unit, interface=interface, tenant=tenant, caller=caller, router=router, run_by="worker"
+        named_arms, unit=headers.unit, door=door, tenant=tenant, caller=caller, router=router, run_by="worker"
     )
     unit, one_turn = unit_of(caller, given=headers.unit), router.settings.conversation.one_turn_models
     if headers.unit is None and body.model != AUTO and any(fnmatchcase(body.model, pattern) for pattern in one_turn):
         unit = "turn"
     schema = router.settings.context
     context, metadata = _context_of(conversation.fields.get("metadata"), schema=schema)
-    messages, turns = chat.sent["messages"], _NO_TURNS
-    has_turns = chat.hash is not None or (unit or router.settings.conversation.unit_of(interface)) == "task"
+    messages, turns = chat.fields["messages"], _NO_TURNS
+    has_turns = chat.hash is not None or (unit or router.settings.conversation.unit_of(door)) == "task"
     if has_turns or len(messages) > 1:  # otherwise nothing is continued, and nothing can continue it
         origin = [tenant, caller.key, None if headers.session == session else headers.session]
         begin, start = earlier or (body_hash(origin), 0)
@@ -324,10 +324,10 @@ def chat_question(
             may_fail_over=body.failover is not False,
             agent=headers.agent,
             asked_model=None if body.model == AUTO else checked_text(body.model, field="model", most=_LONGEST_VALUE),
-            needs=chat.read.needs,
-            optional_needs=chat.read.optional_needs,
-            tokens=chat.read.tokens,
-            clipped=chat.read.clipped,
+            needs=chat.sent.needs,
+            optional_needs=chat.sent.optional_needs,
+            tokens=chat.sent.tokens,
+            clipped=chat.sent.clipped,
             effort_min=body.effort_min,
             effort_max=body.effort_max,
             history=counts,

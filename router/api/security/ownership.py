@@ -29,14 +29,14 @@ def permitted_arms(
     arms: tuple[ArmName, ...] | None,
     *,
     unit: DecisionUnit | None = None,
-    interface: str = "route",
+    door: str = "route",
     tenant: str,
     caller: Caller,
     router: Router,
     run_by: RunBy,
 ) -> tuple[ArmName, ...] | None:
     """The arms that may be drawn for a question; None for all. Raises Forbidden. unit: what the request wants to be
-    decided by one draw; None for the key's unit, or the settings of this interface.
+    decided by one draw; None for the key's unit, or the settings of this door.
     """
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
     if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
@@ -44,7 +44,7 @@ def permitted_arms(
         all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
         caller_arms = all_arms - set(router.service.worker_arms)  # arms that only the caller's own code runs
         chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
-        _check_unforced(chooses=chooses, unit=unit, configured=_configured_unit(caller, router, interface=interface))
+        _check_unforced(chooses=chooses, unit=unit, configured=_configured_unit(caller, router, door=door))
     return _narrowed(arms, caller=caller, offered=offered)
 
 
@@ -69,9 +69,9 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
     return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
 
 
-def _configured_unit(caller: Caller, router: Router, *, interface: str) -> DecisionUnit:
+def _configured_unit(caller: Caller, router: Router, *, door: str) -> DecisionUnit:
     key_unit = unit_of(caller, given=None)
-    return router.settings.conversation.unit_of(interface) if key_unit is None else key_unit
+    return router.settings.conversation.unit_of(door) if key_unit is None else key_unit
 
 
 def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: DecisionUnit) -> None:

@@ -103,15 +103,15 @@ class Database:
         #: the time that this process gives rows
         self.clock = StoreClock(self)
 
-    def read(self) -> "Use":
+    def read(self) -> "ConnectionBlock":
         """A read-only transaction that sees one state."""
-        return Use(self, begin=_BEGIN_READING)
+        return ConnectionBlock(self, begin=_BEGIN_READING)
 
-    def look(self) -> "Use":
+    def look(self) -> "ConnectionBlock":
         """A connection for a single statement; takes half the time of `read`."""
-        return Use(self, begin=None)
+        return ConnectionBlock(self, begin=None)
 
-    def write(self, *, foreign_keys: bool = True) -> "Use":
+    def write(self, *, foreign_keys: bool = True) -> "ConnectionBlock":
         """A transaction, committed at the end of the block.
 
         foreign_keys: if False, SQLite does not check them: it would scan every table that refers to a deleted row.
@@ -119,7 +119,7 @@ class Database:
         if self.file is not None and self.file.read_only:
             remedy = "give this user the right to write it, or copy it to a disk that can be written"
             raise StoreError(f"the database {self.file.path} cannot be written here", remedy=remedy)
-        return Use(self, begin="BEGIN", writes=True, foreign_keys=foreign_keys)
+        return ConnectionBlock(self, begin="BEGIN", writes=True, foreign_keys=foreign_keys)
 
     def damages(self, *, most: int) -> list[str]:
         """At most `most` damaged places that SQLite finds in its file; reads the whole file."""
@@ -163,7 +163,7 @@ class Database:
         return StoreError(f"the database failed: {reason}", remedy=f"{written}; {remedy}", lasting=damaged)
 
 
-class Use:
+class ConnectionBlock:
     """A `with` block in which a connection is used, in a transaction unless `begin` is None.
 
     begin: statement that begins the transaction in PostgreSQL. foreign_keys: see `Database.write`
@@ -245,7 +245,7 @@ def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], p
 
 
 def _prepare_sqlite(file: StoreFile | None, connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # BEGIN is sent by Use
+    connection.isolation_level = None  # BEGIN is sent by ConnectionBlock
     if file is None or not file.read_only:
         # SQLite itself does not wait if several connections switch a new file to WAL at the same time.
         _wait_for_lock(connection, "PRAGMA journal_mode=WAL")

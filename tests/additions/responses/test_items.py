@@ -25,7 +25,7 @@ def read(*messages, passed=True, **more):
 def responded(**body):
     """The chat completion that a request for a response becomes."""
     sent, _ = chat_of_items(ResponseBody.model_validate({"model": "auto", "input": "Why?", **body}).sent_fields)
-    return read_chat(sent, passed=True).sent
+    return read_chat(sent, passed=True).fields
 
 
 def user(*parts):
@@ -238,7 +238,7 @@ EXTRAS = {
 }
 
 
-@pytest.mark.parametrize("ask", [lambda **more: read(HI, **more).sent, responded])
+@pytest.mark.parametrize("ask", [lambda **more: read(HI, **more).fields, responded])
 def test_every_field_goes_on(ask):
     """Fields pass under their names, also unknown, null, empty and nested ones; the service's own fields do not."""
     sent = ask(**EXTRAS, stream=True, stream_options={}, cost_weight=1.0, failover=False, aim=None, model="auto")

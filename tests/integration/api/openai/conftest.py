@@ -8,7 +8,7 @@ from functools import partial
 import openai
 import pytest
 
-from ragbandit.router.api.endpoints.streaming import PendingAnswer
+from ragbandit.router.api.endpoints.streaming import AwaitedAnswer
 from ragbandit.shared.types import Cost, Outcome, Source, TextPiece
 
 #: what a worker of these tests has used
@@ -81,8 +81,8 @@ def in_pieces(monkeypatch):
         async def whole(answer):
             return [group async for group in made(answer)][-1][-1]
 
-        monkeypatch.setattr(PendingAnswer, "events", made)
-        monkeypatch.setattr(PendingAnswer, "outcome", whole)
+        monkeypatch.setattr(AwaitedAnswer, "events", made)
+        monkeypatch.setattr(AwaitedAnswer, "outcome", whole)
 
     return start
 

@@ -49,8 +49,8 @@ def test_the_question_of_a_chat(messages, question, needs):
     """
     chat = read(*messages)
     asked = [turn for turn in chat.turns if turn.role != "system"][-1]
-    assert (asked.role, asked.text, chat.read.needs) == ("user", question, (*needs,))
-    assert chat.sent["messages"] == messages
+    assert (asked.role, asked.text, chat.sent.needs) == ("user", question, (*needs,))
+    assert chat.fields["messages"] == messages
 
 
 def test_what_no_arm_reads():
@@ -67,11 +67,11 @@ def test_long_texts_and_broken_characters():
     """Long texts are sent whole and kept without their middle; what no store takes is a replacement character."""
     long, half = "x" * (MAX_TEXT + 5), {"role": "tool", "tool_call_id": "c1", "content": "4\ud83d\x00"}
     chat = read({"role": "system", "content": long}, HI)
-    assert (chat.read.needs, chat.read.clipped, chat.sent["messages"][0]["content"]) == ((), 1, long)
+    assert (chat.sent.needs, chat.sent.clipped, chat.fields["messages"][0]["content"]) == ((), 1, long)
     assert max(len(turn.text) for turn in chat.turns) == MAX_TEXT
-    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).read.needs == ("chat",)
+    assert read({"role": "user", "content": long}, {"role": "system", "content": "?"}).sent.needs == ("chat",)
     assert read({"role": "user", "content": long}, passed=False).turns[0].text == long
-    sent = read(HI, CALLS, half, tools=[{"function": {"name": "f\udc00"}}]).sent
+    sent = read(HI, CALLS, half, tools=[{"function": {"name": "f\udc00"}}]).fields
     assert (sent["messages"][2]["content"], sent["tools"]) == ("4��", [{"function": {"name": "f�"}}])
 
 
@@ -79,11 +79,11 @@ def test_long_texts_and_broken_characters():
 def test_limits_of_an_answer(value, sent):
     """A limit is a whole number from 1 on; -1 stands for no limit; other values are refused by the parameter."""
     chat = read(HI, max_tokens=value, max_completion_tokens=value, stop=[], tools=None)
-    assert {name: chat.sent.get(name) for name in ("max_tokens", "max_completion_tokens")} == {
+    assert {name: chat.fields.get(name) for name in ("max_tokens", "max_completion_tokens")} == {
         "max_tokens": sent,
         "max_completion_tokens": sent,
     }
-    assert not {"stop", "tools"} & chat.sent.keys()
+    assert not {"stop", "tools"} & chat.fields.keys()
     for wrong in (0, -5, 1.5, True, "16", [16], 2**60):
         with pytest.raises(InvalidInput) as refused:
             read(HI, max_completion_tokens=wrong)
@@ -94,9 +94,9 @@ def test_limits_of_an_answer(value, sent):
 def test_a_choice_without_tools_is_left_out(tools):
     """Servers refuse parameters about tools without tools; a demand for a call is sent, so that they refuse it."""
     chat = read(HI, **tools, tool_choice="auto", function_call="none", parallel_tool_calls=False)
-    assert chat.sent.keys() == {"messages"}
-    assert read(HI, **tools, tool_choice="required").sent["tool_choice"] == "required"
-    assert read(HI, tools=[CALLS], parallel_tool_calls=False).sent["parallel_tool_calls"] is False
+    assert chat.fields.keys() == {"messages"}
+    assert read(HI, **tools, tool_choice="required").fields["tool_choice"] == "required"
+    assert read(HI, tools=[CALLS], parallel_tool_calls=False).fields["parallel_tool_calls"] is False
 
 
 def test_the_size_of_a_chat_has_no_data():
@@ -107,9 +107,9 @@ def test_the_size_of_a_chat_has_no_data():
         {"type": "image_url", "image_url": data},
         {"type": "video", "video": data},
     ]
-    assert read(user(*parts)).read.tokens < 100
+    assert read(user(*parts)).sent.tokens < 100
     answer = {**YES, "images": [data], "reasoning_details": [{"type": "reasoning.encrypted", "data": "A" * 40_000}]}
-    assert read(HI, answer, HI).read.tokens < 100
+    assert read(HI, answer, HI).sent.tokens < 100
 
 
 @pytest.mark.parametrize("value", [float("nan"), [[float("inf")]]])

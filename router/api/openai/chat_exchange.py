@@ -194,19 +194,17 @@ class ChatExchange:
             answered=answered,
             calls_since=now - router.settings.conversation.tool_turns_s,
             chats_since=now - LONGEST_S if lacks_session else None,
-            may_answer=self._may_answer,
+            arms=self._arms_for_results() if calls else (),
+            turns_most=router.settings.conversation.tool_turns,
         )
         return await reads_of(self.request).run(find)
 
-    def _may_answer(self, arm: ArmName, number: int) -> bool:
-        """Whether the arm that called tools may get the results, as the turn of this number."""
-        query, router = self.question.query, router_of(self.request)
-        passing = router.service.passing
-        if number > router.settings.conversation.tool_turns or arm not in passing:
-            return False
-        if not router.service.step(Rules).book.permits(query, arm=arm):
-            return False
-        return not lacks_of(query, arms=(arm,), passing=passing)
+    def _arms_for_results(self) -> list[ArmName]:
+        """The arms that may get the results of tools that they have called."""
+        query, service = self.question.query, router_of(self.request).service
+        passing, book = service.passing, service.step(Rules).book
+        permitted = [arm for arm in passing if book.permits(query, arm=arm)]
+        return [arm for arm in permitted if not lacks_of(query, arms=(arm,), passing=passing)]
 
     def _continuing(self, earlier: EarlierTurn | None) -> Query:
         """The query as the turn after an earlier one. Results go to the arm that called the tools."""

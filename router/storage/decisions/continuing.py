@@ -18,7 +18,7 @@ the turn with the calls. A session, a conversation or an agent names a task and 
    decision. No question is continued by it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -145,7 +145,8 @@ def earlier_turn(
     answered: str | None,
     calls_since: float,
     chats_since: float | None,
-    may_answer: Callable[[ArmName, int], bool],
+    arms: Collection[ArmName],
+    turns_most: int,
 ) -> EarlierTurn | None:
     """Find the turn that a request continues. Returns None if there is none, or if it is not certain which of several
     turns is meant: the other one may be another user's. Raises StoreError.
@@ -155,10 +156,10 @@ def earlier_turn(
     calls: see `calls_key`; () if the request does not end with results. answered: key of the last answer, or None.
     calls_since, chats_since: older turns are left out. If `chats_since` is None, the request belongs to no task, or
         something else names the task.
-    may_answer: whether an arm may get results as the turn of this number, from 2
+    arms: those that may get results. turns_most: largest number of a turn that brings some, from 2
     """
     with database.read() as connection:
-        turn = _turn_of_calls(connection, calls, query=query, since=calls_since, may_answer=may_answer)
+        turn = _turn_of_calls(connection, calls, query=query, since=calls_since, arms=arms, turns_most=turns_most)
         if turn is None and chats_since is not None:
             keys = calls if answered is None else (answered,)
             turn = _turn_of_chat(connection, keys, query=query, since=chats_since)
@@ -171,7 +172,8 @@ def _turn_of_calls(
     *,
     query: Query,
     since: float,
-    may_answer: Callable[[ArmName, int], bool],
+    arms: Collection[ArmName],
+    turns_most: int,
 ) -> EarlierTurn | None:
     """The turn with the calls, if one outcome alone waits for these results. If none waits, and the same request came
     before, the stored turn.
@@ -192,7 +194,7 @@ def _turn_of_calls(
     if len(waiting) > 1 or not began or began[0]["made_at"] <= since:
         return None
     number, arm = (1 if before is None else before.turn) + 1, ArmName(calling["arm"])
-    if not (query.arms is None or arm in query.arms) or not may_answer(arm, number):
+    if number > turns_most or arm not in arms or not (query.arms is None or arm in query.arms):
         return None
     begun_by = before.begun_by if before is not None else calling["id"] if first != calling["id"] else None
     permitted = query.arms if query.arm_by is None else None

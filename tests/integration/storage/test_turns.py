@@ -102,7 +102,7 @@ def test_feedback_on_a_turn_is_feedback_on_its_decision(loop):
 def found(store, said, *calls, chat=None, since=0.0, **more):
     query = replace(decision("new").query, id=None, continues=Continues(chat=chat, **more))
     keys = {"calls": [calls_key(said, calls)], "answered": None}
-    limits = {"calls_since": since, "chats_since": None, "may_answer": lambda _arm, _number: True}
+    limits = {"calls_since": since, "chats_since": None, "arms": ["small"], "turns_most": 50}
     return earlier_turn(store.database, query, **keys, **limits)
 
 

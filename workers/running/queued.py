@@ -10,7 +10,7 @@ from ragbandit.shared.types import Decision, DecisionId, Outcome
 from ragbandit.workers.running.answer_job import AnswerJob
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import LoopEnded
-from ragbandit.workers.running.runner import Runner
+from ragbandit.workers.running.runner import Callers, Runner
 from ragbandit.workers.setup.loading import full_arms
 
 
@@ -44,14 +44,14 @@ def answer(context: Context, run: ClaimedDecision) -> None:
     assert context.loop is not None
     with context.second_runs.running() if run.tries else nullcontext():
         try:
-            context.loop.run(Runner(context, callers=_RemoteCallers(context)).answer(run))
+            context.loop.run(Runner(context, callers=RemoteCallers(context)).answer(run))
         except LoopEnded:
             with context.active_runs.ending(run):
                 context.queue.give_back(run.decision_id)
             raise
 
 
-class _RemoteCallers:
+class RemoteCallers(Callers[AnswerWriter]):
     """Callers in other processes: they get pieces and news through Redis, and the outcome from the store."""
 
     def __init__(self, context: Context) -> None:

@@ -64,7 +64,9 @@ async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, left: 
 
 
 class Callers(Protocol[Writer]):
-    """Those who wait for answers. The methods are called on the event loop of the runner."""
+    """Those who wait for answers: `LocalCallers` (inline.py) and `RemoteCallers` (queued.py). The methods are called on
+    the event loop of the runner.
+    """
 
     async def begin(self, job: AnswerJob, writer: Writer | None, /) -> Writer | None:
         """The writer of this run; None if nobody reads it. writer: the writer of the failed run before it, or None."""

@@ -331,7 +331,6 @@ def made_decisions(
     secret: bytes | None = None,
 ) -> list[Decision]:
     """Draw an arm for each offer. seen: arm -> number of learned outcomes. secret: see `seed_of`."""
-    label = PolicyLabel(settings.label)
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
     released = [offer.query.terms.is_spent for offer in offers]
@@ -351,7 +350,7 @@ def made_decisions(
                 pmf=result.pmf,
                 propensity=result.pmf[result.index],
                 scores=result.scores,
-                policy=label,
+                policy=PolicyLabel(settings.label),
                 version=version,
                 encoder_hash=encoder_hash,
                 seed=seeds[number],

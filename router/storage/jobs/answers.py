@@ -167,8 +167,6 @@ def waiting_ids(database: Database, *, limit: int) -> list[DecisionId]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimedDecision:
-    """A decision that this process has claimed, and that can be told to stop."""
-
     decision_id: DecisionId
     #: number of earlier runs, which all ended without an outcome
     tries: int
@@ -212,9 +210,8 @@ class AnswerQueue(Claims):
             row = self.take(connection, *where)
         if row is None:
             return None
-        conversation = _conversation(json.loads(row["facts"]))
-        tries = row["tries"] - 1
-        return ClaimedDecision(decision_id=row["decision_id"], tries=tries, arm=row["arm"], conversation=conversation)
+        key, sent = row["decision_id"], _conversation(json.loads(row["facts"]))
+        return ClaimedDecision(decision_id=key, tries=row["tries"] - 1, arm=row["arm"], conversation=sent)
 
     def waits_again(self, *, within: Collection[ArmName] | None = None, since: float | None = None) -> bool:
         """Whether a decision waits that has run in a process that ended. since: it was made before this time."""

@@ -15,12 +15,11 @@ ragbandit/additions. The `__init__` of the package defines ADDITION. Additions m
   `RetrieverKind` also knows how to build its index and facts about it before it is opened; `Addition.retrievers` has
   functions from the settings to one. A process makes kinds often, also one that never searches: making one must load
   no package and ask no server. Its contract: `ragbandit.testing.retrievers.RETRIEVER_CHECKS`
-- what stands around any retriever, for example a reranker: `WrapRetriever`, by `Addition.retriever_wrappers`
 - a step of deciding, as a guard: a subclass of `Step`, by `Addition.steps`. It names the step of the core that it
   follows. `prepare` may ask a model or a service before the question waits for its batch, at the cost of its time; a
-  step has no part in the draw, in the transaction that stores decisions, or in learning. Its contract:
+  step has no part in the draw, in the transaction that stores decisions, or in learning. A step may provide what a
+  policy needs besides question and features, as a model's pick: `NeedSource`, by `Step.provides`. Its contract:
   `ragbandit.testing.steps.check_step`
-- what a policy needs besides question and features, as a model's pick: `NeedSource`, by `Addition.policy_needs`
 - a form of documents: `ReadDocument`, by `Addition.documents`
 - a dialect of conversations, and how each becomes a chat completion: a `Dialect`, by `Addition.dialects`. Only a
   generator that sends it needs one: a door may make chat completions of its requests
@@ -28,15 +27,15 @@ ragbandit/additions. The `__init__` of the package defines ADDITION. Additions m
   `Addition.surfaces` has the name that rules and `conversation.units` give it. Its contract:
   `ragbandit.testing.doors.check_door`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
-  code reads them from that section, as by `settings.retriever.of(Class)`
+  code reads them from that section, as by `settings.retriever.of(Class)`. Its method `findings` looks for faults in
+  them, with the contract `ragbandit.testing.settings_checks.check_settings_check`; for the section `retriever`, its
+  method `around` puts something around any retriever, for example a reranker
 - a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class
   which chores it should do (`of`), and calls `do` again and again until it ends, then `end` once. An error of `do` is
   logged once for each outage, and `do` is called again; an error of `of` or of the constructor ends the process at its
   start. Chores of one process share its database connections: a chore that takes long holds up no other, but its reads
   and writes do, and several processes do it at once unless it holds a lease. Its contract:
   `ragbandit.testing.chores.check_chore`
-- a check of the settings: `CheckSettings`, by `Addition.checks`. Its contract:
-  `ragbandit.testing.settings_checks.check_settings_check`
 - a form of other tools' logs: `LogForm`, by `Addition.logs`; the addition other_tools reads them. Its contract:
   `ragbandit.testing.logs.check_log_form`
 - a public function of the package `ragbandit`, as `ragbandit.advise`: by `Addition.library`. `ragbandit/__init__.py`
@@ -58,9 +57,9 @@ from ragbandit.shared.additions import Addition
 
 if TYPE_CHECKING:
     from ragbandit.router.api.door import Door
+    from ragbandit.router.config.finding import Finding
     from ragbandit.router.config.section import Section
     from ragbandit.router.config.settings import Settings
-    from ragbandit.router.operation.finding import Finding
     from ragbandit.router.policies.base import Policy
     from ragbandit.router.policies.needs import NeedSource
     from ragbandit.router.serving.deciding.steps.step import Step
@@ -79,7 +78,7 @@ _PLACES: Final[Mapping[str, str]] = {
     "CompositeArm": "ragbandit.strategies.arm_parts.composite:CompositeArm",
     "Dialect": "ragbandit.shared.dialects.dialect:Dialect",
     "Door": "ragbandit.router.api.door:Door",
-    "Finding": "ragbandit.router.operation.finding:Finding",
+    "Finding": "ragbandit.router.config.finding:Finding",
     "Generator": "ragbandit.strategies.base:Generator",
     "GeneratorKind": "ragbandit.workers.setup.generator_kinds:GeneratorKind",
     "NeedSource": "ragbandit.router.policies.needs:NeedSource",
@@ -94,7 +93,6 @@ _PLACES: Final[Mapping[str, str]] = {
 __all__ = [
     "Addition",
     "Arm",
-    "CheckSettings",
     "Chore",
     "CompositeArm",
     "Dialect",
@@ -111,7 +109,6 @@ __all__ = [
     "Section",
     "Settings",
     "Step",
-    "WrapRetriever",
 ]
 
 
@@ -132,18 +129,6 @@ class ReadDocument(Protocol):
         """
 
 
-class CheckSettings(Protocol):
-    """Looks for settings with which no service can start, and for valid ones that have an unexpected effect."""
-
-    def __call__(self, settings: "Settings", /) -> Iterable["Finding"]:
-        """Returns a finding for each of the latter, about its key. Raises ConfigError for one of the former, with its
-        key and a remedy, and no other error.
-
-        `ragbandit validate` and `up` call it; it connects to nothing, and must be quick, since `validate` calls it
-        again for each fault of the settings.
-        """
-
-
 class LogForm(Protocol):
     """Reads the records of one tool's log, for `ragbandit data questions`. The class itself is offered."""
 
@@ -161,15 +146,4 @@ class LogForm(Protocol):
 
         A record for which it raises is left out, and the command names its number and the form. Called two times
         for each record, before the forms of the addition other_tools: decide by the names of its fields.
-        """
-
-
-class WrapRetriever(Protocol):
-    """Puts around a retriever what a setting in its section configures, of any kind of retriever."""
-
-    def __call__(self, kind: "RetrieverKind", settings: "Settings", /) -> "RetrieverKind":
-        """Returns the kind unchanged if the setting is null.
-
-        Else `dataclasses.replace(kind, open=...)`, with the other fields that change. Called as often as a kind is
-        made, so it must load no package and ask no server. Wrappers are called in the order of their names.
         """

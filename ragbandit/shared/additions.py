@@ -37,17 +37,12 @@ class Addition:
     arm_parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: name of a policy -> a class that follows `ragbandit.hooks.Policy`
     policies: Mapping[str, str] = field(default_factory=dict)
-    #: what a policy needs, as "pick" -> a class that follows `ragbandit.hooks.NeedSource`
-    policy_needs: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Step`, a step of deciding
     steps: Mapping[str, str] = field(default_factory=dict)
     #: `generator.name` -> a subclass of `ragbandit.hooks.GeneratorKind`
     generators: Mapping[str, str] = field(default_factory=dict)
     #: `retriever.name` -> a function from the settings to a `ragbandit.hooks.RetrieverKind`
     retrievers: Mapping[str, str] = field(default_factory=dict)
-    #: setting within `retriever` -> a function that puts what it configures around a retriever, see
-    #: `ragbandit.hooks.WrapRetriever`
-    retriever_wrappers: Mapping[str, str] = field(default_factory=dict)
     #: ending of a file, as ".docx" -> a function that reads the file, see `ragbandit.hooks.ReadDocument`
     documents: Mapping[str, str] = field(default_factory=dict)
     #: name of a dialect of conversations -> an object `ragbandit.shared.dialects.dialect.Dialect`. Every process needs
@@ -60,8 +55,6 @@ class Addition:
     surfaces: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Chore`
     chores: Mapping[str, str] = field(default_factory=dict)
-    #: name -> a function that looks for faults of the settings, see `ragbandit.hooks.CheckSettings`
-    checks: Mapping[str, str] = field(default_factory=dict)
     #: name of a tool -> how its log is read, see `ragbandit.hooks.LogForm`; the addition other_tools reads logs
     logs: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading

@@ -1,7 +1,7 @@
 """Check of the contract of checks of the settings. It needs no test framework, no store and no server.
 
     def test_mine():
-        check_settings_check(mine, warned=[{"ratings": {"thumbs": {"url": "https://a.b", "key_env": "UNSET"}}}])
+        check_settings_check(MineSection.findings, warned=[{"mine": {"key_env": "UNSET"}}])
 
 It raises AssertionError if the check breaks the contract.
 """
@@ -9,17 +9,18 @@ It raises AssertionError if the check breaks the contract.
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, get_args
 from unittest.mock import patch
 
-from ragbandit.hooks import CheckSettings
+from ragbandit.router.config.finding import Finding, Severity
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.finding import Finding, Severity
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Json
 
+#: `Section.findings` of an addition, called with the section of the settings
+CheckSettings = Callable[[Settings], Iterable[Finding]]
 #: most seconds of processor time of a check whose modules are loaded: `validate` calls it again for each fault
 _MOST_S: Final = 1.0
 _ARM: Final[Mapping[str, Json]] = {"run_by": "caller"}

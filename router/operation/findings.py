@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from ragbandit.router.operation.finding import Finding, Severity
+from ragbandit.router.config.finding import Finding, Severity
 from ragbandit.router.operation.price_findings import differing_prices, has_budget, of_prices, same_costs
 from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_beside
 from ragbandit.shared.errors import QueueError, RagBanditError

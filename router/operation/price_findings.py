@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.named_sections import DEFAULT, section_of
-from ragbandit.router.operation.finding import Finding
 from ragbandit.shared.texts.formats import number
 from ragbandit.shared.types import IMPORTED
 

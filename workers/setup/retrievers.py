@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import resolve
-from ragbandit.shared.additions import loaded, with_additions
+from ragbandit.shared.additions import section_parts, with_additions
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.texts.formats import known_choices
@@ -87,8 +87,8 @@ def retriever_kind(settings: Settings, *, wrapped: bool = True) -> RetrieverKind
     else:
         remedy = f"known: {', '.join(_kinds())}"
         raise ConfigError(f"{name!r} is unknown", field="retriever.name", remedy=remedy)
-    for wrapper in loaded("retriever_wrappers").values() if wrapped else ():
-        kind = wrapper(kind, settings)
+    for part in section_parts("retriever") if wrapped else ():
+        kind = part.around(settings.retriever, kind)
     return kind
 
 

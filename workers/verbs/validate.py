@@ -6,7 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -18,11 +18,11 @@ from ragbandit.router.cli.console import console, errors, print_json, say_error
 from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.faults import faults_of
+from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import FREE, price_words
-from ragbandit.router.operation.finding import Finding
 from ragbandit.router.operation.findings import (
     month_report,
     of_disk,
@@ -34,7 +34,7 @@ from ragbandit.router.operation.findings import (
 )
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import additions, section_parts
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_worker_arms, names_in_use, needs_workers
@@ -119,7 +119,11 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
 
 def of_additions(settings: Settings) -> list[Finding]:
     """Findings of additions in the settings. Raises ConfigError if no service can start."""
-    return [*chain.from_iterable(check(settings) for check in loaded("checks").values())]
+    findings = list[Finding]()
+    for key in sorted({key for one in additions().values() for key in one.sections}):
+        section = reduce(getattr, filter(None, key.split(".")), settings)
+        findings += chain.from_iterable(part.findings(section) for part in section_parts(key))
+    return findings
 
 
 def _of_settings(settings: Settings) -> list[Finding]:

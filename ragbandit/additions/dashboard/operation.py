@@ -16,10 +16,10 @@ from ragbandit.router.api.security.rules import ADMIN, READ_ALL
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines
+from ragbandit.router.config.finding import Finding
 from ragbandit.router.learning.sources import exclusions_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.operation.budget_words import budget_lines
-from ragbandit.router.operation.finding import Finding
 from ragbandit.router.operation.findings import of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import Means, deciding, rating

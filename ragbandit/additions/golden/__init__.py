@@ -5,6 +5,5 @@ from ragbandit.shared.additions import Addition
 ADDITION = Addition(
     chores={"golden": "chore:GoldenQuestions"},
     sections={"learning": "settings:GoldenSection"},
-    checks={"golden": "checks:check_golden"},
     needs=frozenset({"evaluation"}),
 )

@@ -1,9 +1,11 @@
 """The settings of golden questions."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field
 
+from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.section import Section
 
 
@@ -17,3 +19,11 @@ class GoldenSection(Section):
     golden_s: Annotated[float, Field(ge=60)] = 86_400.0
     #: maximum dollars of the answers to these questions each time; None: no limit
     golden_dollars: Annotated[float, Field(gt=0)] | None = None
+
+    def findings(self) -> Iterable[Finding]:
+        """Raises ConfigError if the file of golden questions cannot be read or used. Has no findings."""
+        if self.golden is not None:
+            from ragbandit.additions.golden.questions import read_golden  # it takes 40 MB
+
+            read_golden(self)
+        return ()

@@ -5,6 +5,5 @@ from ragbandit.shared.additions import Addition
 ADDITION = Addition(
     policies={"llm": "policy:Llm"},
     steps={"picks": "step:Picks"},
-    policy_needs={"pick": "need:PickSource"},
     sections={"policy": "settings:PickSection"},
 )

@@ -7,8 +7,9 @@ The pick is stored in `Sent.pick`, with the model, its tokens and dollars, or th
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
+from ragbandit.additions.model_picks.need import PickSource
 from ragbandit.additions.model_picks.picking import INSTRUCTIONS, material_of, parsed_pick
 from ragbandit.additions.model_picks.settings import PickSection
 from ragbandit.router.config.settings import Settings
@@ -27,6 +28,7 @@ class Picks(Step):
     """Asks the models; the questions of one router come from one event loop."""
 
     follows = "Needs"  # the model picks among the arms that remain
+    provides: ClassVar = {"pick": PickSource()}
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)

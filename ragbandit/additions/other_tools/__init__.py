@@ -6,6 +6,5 @@ ADDITION = Addition(
     verbs={"data questions": "verbs:questions", "feedback import": "verbs:import_"},
     chores={"ratings": "ratings.chore:FetchedRatings"},
     sections={"": "ratings.settings:RatingsSection"},
-    checks={"ratings": "ratings.checks:unset_keys"},
     pages=("logs.md",),
 )

@@ -2,6 +2,4 @@
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(
-    retriever_wrappers={"rerank": "rerankers:reranked"}, sections={"retriever": "settings:RerankSection"}
-)
+ADDITION = Addition(sections={"retriever": "settings:RerankSection"})

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from ragbandit.additions.reranking.settings import RerankPrices, RerankSection, RerankSettings
-from ragbandit.router.config.settings import Settings
+from ragbandit.additions.reranking.settings import RerankPrices, RerankSettings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.texts.redaction import shown_variable
@@ -18,11 +17,8 @@ from ragbandit.workers.setup.retrievers import RetrieverKind
 _SECTION = "retriever.rerank"
 
 
-def reranked(kind: RetrieverKind, settings: Settings) -> RetrieverKind:
-    """The retriever with the reranker of its settings around it; the retriever itself if there is none."""
-    chosen = settings.retriever.of(RerankSection).rerank
-    if chosen is None:
-        return kind
+def reranked(kind: RetrieverKind, *, chosen: RerankSettings) -> RetrieverKind:
+    """The retriever with this reranker around it."""
 
     def opened() -> Retriever:
         rerank = make_reranker(chosen)

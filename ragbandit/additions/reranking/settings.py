@@ -1,10 +1,13 @@
 """Settings of rerankers."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from ragbandit.router.config.section import Count, Seconds, Section
+
+if TYPE_CHECKING:
+    from ragbandit.workers.setup.retrievers import RetrieverKind
 
 
 class RerankPrices(Section):
@@ -61,3 +64,10 @@ class RerankSection(Section):
     #: reranker of the hits, as {model: BAAI/bge-reranker-base, depth: 50} or {url: "http://10.0.0.9:8000/v1/rerank"}.
     #: None: no reranking
     rerank: RerankSettings | None = None
+
+    def around(self, retriever: "RetrieverKind") -> "RetrieverKind":
+        if self.rerank is None:
+            return retriever
+        from ragbandit.additions.reranking.rerankers import reranked  # it loads retrievers
+
+        return reranked(retriever, chosen=self.rerank)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ragbandit.additions.golden.checks import check_golden
+from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.testing.settings_checks import check_settings_check
 
 #: contents of files that no questions can be read from
@@ -16,6 +16,10 @@ CONTENTS = {
     "parquet": b"PAR1 PAR1",
     "packed": b"\x1f\x8b\x08 and no more",
 }
+
+
+def of_golden(settings):
+    return GoldenSection.findings(settings.learning)
 
 
 @pytest.fixture(scope="module")
@@ -32,4 +36,4 @@ def folder(tmp_path_factory):
 def test_files_that_cannot_be_used_are_refused(folder, name):
     """Whatever `learning.golden` names, the error has the key and a remedy, and nothing else is raised."""
     fine = [{"learning": {"golden": str(folder / "fine")}}]
-    check_settings_check(check_golden, refused=[{"learning": {"golden": str(folder / name)}}], fine=fine)
+    check_settings_check(of_golden, refused=[{"learning": {"golden": str(folder / name)}}], fine=fine)

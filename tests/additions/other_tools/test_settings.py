@@ -1,5 +1,6 @@
 """The setting `ratings`: the warning of `validate`, and the contracts of its check and of its chore."""
 
+from ragbandit.additions.other_tools.ratings.settings import RatingsSection
 from ragbandit.shared.additions import loaded
 from ragbandit.testing.chores import check_chore
 from ragbandit.testing.settings_checks import check_settings_check
@@ -25,7 +26,7 @@ def test_validate_warns_of_ratings_without_a_key(tmp_path, monkeypatch):
 def test_the_check_follows_the_contract():
     """Each list of ratings whose key is not set is named by its own setting, also if its name has dots."""
     source = {"url": "http://127.0.0.1:1/api", "key_env": "NO_SUCH_KEY"}
-    check_settings_check(loaded("checks")["ratings"], warned=[{"ratings": {"webui": source, "a.b": source}}])
+    check_settings_check(RatingsSection.findings, warned=[{"ratings": {"webui": source, "a.b": source}}])
 
 
 def test_the_chore_follows_the_contract(monkeypatch):

@@ -1,11 +1,15 @@
 """Settings of lists of ratings in other services."""
 
+import os
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 
+from ragbandit.router.config.finding import Finding
 from ragbandit.router.config.named_sections import Name
 from ragbandit.router.config.section import Section
+from ragbandit.shared.texts.redaction import shown_variable
 
 
 class RatingsSettings(Section):
@@ -28,3 +32,12 @@ class RatingsSection(Section):
 
     #: name -> list of ratings to fetch, as {url: ..., key_env: ..., scale: -1-1}
     ratings: dict[Name, RatingsSettings] = Field(default_factory=dict, max_length=20)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield a warning for each list of ratings whose key is not in the environment."""
+        for name, source in self.ratings.items():
+            if not os.environ.get(source.key_env):
+                what = (
+                    f"the environment variable {shown_variable(source.key_env)} is not set: its ratings are not fetched"
+                )
+                yield Finding("warning", f"ratings.{name}.key_env", what, "set it to the key of that service")

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
-from ragbandit.router.policies.base import Policy, PolicyOutput
+from ragbandit.router.policies.base import Policy, PolicyNeed, PolicyOutput
 from ragbandit.router.policies.draw import Offer, certain_decision
+from ragbandit.router.policies.needs import NeedSource
 from ragbandit.router.serving.loading.live import LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.sql.database import Database
@@ -136,6 +137,8 @@ class Step:
 
     #: for a step of an addition: class name of the step of the core after which it stands; "" is the first place
     follows: ClassVar[str] = ""
+    #: what policies need besides question and features, as a model's pick -> the source of it; `prepare` stores it
+    provides: ClassVar[Mapping[PolicyNeed, NeedSource]] = {}
     #: whether the settings give the step something to do, set by `configure`; questions skip the others
     is_on: bool = True
 

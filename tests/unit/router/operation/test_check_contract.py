@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ragbandit.router.operation.finding import Finding
+from ragbandit.router.config.finding import Finding
 from ragbandit.router.operation.findings import of_settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.settings_checks import check_settings_check

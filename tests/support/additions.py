@@ -27,6 +27,7 @@ COMMANDS = {
     "index counts": "popularity",
     "init": "init",
     "route": "dashboard",
+    "skeleton": "skeleton",
 }
 
 

@@ -19,7 +19,7 @@ def made_log(
     count = len(action)
     no = np.zeros(count, dtype=np.bool_)
     known: dict[str, Any] = {
-        "known_by": np.full(count, BY_TEXT, dtype=np.intp),
+        "recognised_by": np.full(count, BY_TEXT, dtype=np.intp),
         "raw": no,
         "defaulted": no,
         "made_at": np.zeros(count),

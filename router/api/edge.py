@@ -347,7 +347,7 @@ def _refuse_without_body(exchange: _Exchange, *, router: Router) -> None:
 
 
 def reply_to(error: BaseException, *, scope: Scope) -> Response:
-    if isinstance(error, asyncio.CancelledError):  # the server shuts down, and server.shutdown_s are over
+    if isinstance(error, asyncio.CancelledError):  # the server is shutting down, and has waited server.shutdown_s
         message = "the service is shutting down, and this request was not finished"
         error = NotReady(message, remedy="try again with the same id")
     if isinstance(error, CallerGone | ClientDisconnect):

@@ -80,7 +80,7 @@ class Rule(Section):
 
 
 def _check_own(key: str, value: object) -> None:
-    """Raises ValueError for a value that a condition on no context key can never meet."""
+    """Raises ValueError if `door`, `agent`, `tenant` or `key` can never have this value."""
     for name, known in (("door", DOORS), ("agent", _AGENTS)):
         if key == name and value not in known:
             raise ValueError(f"{name}: {value!r:.40} is unknown (known: {', '.join(known)})")

@@ -132,7 +132,7 @@ class FamilyRules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PairRules:
+class AsqaRules:
     """How str_em and str_hit of ASQA are computed. gold: a list of short answers for each meaning of the question."""
 
     #: whether only the first line of the prediction counts (as in the benchmark ALCE), or all (as in Adaptive-Note)
@@ -185,12 +185,12 @@ def _sequences(words: Sequence[str], *, size: int) -> Counter[tuple[str, ...]]:
 _ONE_HOP = FamilyRules(extract=True, first_item=True, repaired=True)
 
 #: family -> its rules, as published. "ours" has the rules of rewards, "ours_ascii" the same with SQuAD's words
-FAMILIES: Mapping[str, FamilyRules | PairRules | CharacterRules] = MappingProxyType(
+FAMILIES: Mapping[str, FamilyRules | AsqaRules | CharacterRules] = MappingProxyType(
     {
         "2wiki": FamilyRules(yes_no=True, empty="zero"),
         "adaptive_note": FamilyRules(empty="zero", accuracy="raw"),
-        "asqa": PairRules(),
-        "asqa_adaptive_note": PairRules(first_line=False, citations=False),
+        "asqa": AsqaRules(),
+        "asqa_adaptive_note": AsqaRules(first_line=False, citations=False),
         "crud": CharacterRules(),
         "hotpotqa": FamilyRules(aliases=False, yes_no=True, empty="zero"),
         "musique": FamilyRules(),
@@ -210,13 +210,13 @@ def metric_values(
 ) -> Mapping[str, float]:
     """Name of a metric -> its value for one answer, in [0, 1]. All are 0.0 if the answer is None or blank.
 
-    gold: at least one right answer; a list of lists for the families of ASQA, see `PairRules`. Raises InvalidInput.
+    gold: at least one right answer; a list of lists for the families of ASQA, see `AsqaRules`. Raises InvalidInput.
     """
     if family not in FAMILIES:
         remedy = known_choices(sorted(FAMILIES), given=family)
         raise InvalidInput(f"{family!r} is unknown", field="family", remedy=remedy)
     rules = FAMILIES[family]
-    _check_gold(gold, pairs=isinstance(rules, PairRules))
+    _check_gold(gold, pairs=isinstance(rules, AsqaRules))
     measures = rules.judged(prediction or "", gold=gold)  # type: ignore[arg-type] # its shape was checked
     return dict.fromkeys(measures, 0.0) if is_blank(prediction) else measures
 

@@ -121,7 +121,7 @@ def _of_faulty_additions(settings: "Settings") -> Iterator[Finding]:
     from ragbandit.router.policies import built_in_policies
 
     built_in_policies()  # a name may be one of the core's policies, or of its arms, which are loaded to be compared
-    if settings.worker_arms:
+    if settings.worker_arms:  # names of additions that are also the core's become faults
         offered_beside(declared("ragbandit.strategies.arms", attribute="arm"), hook="arms")
     known = ", ".join(sorted(filter(None, EXTENDED)))
     for name, addition in additions().items():

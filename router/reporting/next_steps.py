@@ -27,7 +27,7 @@ _LOOKED_AT: Final = 400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Means:
-    """What the commands of an installation can use."""
+    """The arms that can be asked, and who can score answers: of these, commands to print are made."""
 
     arms: frozenset[str]
     own: frozenset[str]  #: arms that the user's code runs

@@ -62,7 +62,8 @@ class KeptLines:
     def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (number of the line, its object). At the end an incomplete last line of a killed process is cut off.
 
-        Raises InvalidInput if a whole line is not a JSON object with finite numbers, or the last line begins otherwise.
+        Raises InvalidInput if a whole line is not a JSON object with finite numbers, or if an incomplete last line does
+        not begin like a line of an evaluation.
         """
         length, what = 0, "a line of an evaluation"
         self._stream.seek(0)

@@ -99,7 +99,7 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
 
 
 def _activation(config: Any, *, folder: Path) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The activation of torch that the model's config names; a sigmoid without a name."""
+    """The activation of torch that the model's config names; a sigmoid if it names none."""
     newer = getattr(config, "sentence_transformers", None)
     named = newer.get("activation_fn") if isinstance(newer, dict) else None
     named = str(named or getattr(config, "sbert_ce_default_activation_function", None) or "torch.nn.Sigmoid")

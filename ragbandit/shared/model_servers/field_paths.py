@@ -17,7 +17,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z_$][\w$-]{0,63}")
 _FIELD_PATH: Final = re.compile(r"/?[A-Za-z_$][\w$-]{0,63}(?:(?:\.|/|\[['\"]?)[\w$-]{1,64}(?:['\"]?\])?){1,15}")
 #: Gemini's form: the name of a field, and the path to its object
 _NAME_AT: Final = re.compile(r"[Uu]nknown name \\?[\"']?([\w$-]{1,64})\\?[\"']? at \\?['\"]?([\w$.\[\]/-]{1,200})")
-#: what follows names what the server takes instead
+#: words of advice: a path after them is what the server takes instead, not what it refused
 _ADVICE: Final = re.compile(
     r"\b(?:use|instead|please|try|consult|see|supported (?:fields|parameters))\b", re.IGNORECASE
 )

@@ -222,7 +222,7 @@ class ChatBody(OpenAIBody):
         """Names of what the body had in the form of another interface, and a chat completion lacks."""
         return self._ignored
 
-    # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
+    # Not in the JSON Schema: of the messages by users and assistants, the last must be a user's.
     messages: Annotated[list[Annotated[dict[str, Any], limits(MESSAGE)]], limits(minItems=1)]
     """The conversation: objects with `role` and `content`. `content` is text or a list of parts: `text`, `image_url`,
     `input_audio`, `file`. Arms of the class `model` get the messages unchanged, with parts of any type."""

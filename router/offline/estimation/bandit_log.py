@@ -45,7 +45,7 @@ class Log:
     arms: tuple[ArmName, ...]
     keys: Keys  #: hashes of the decision ids
     questions: Keys  #: hashes of the questions without context; they choose the folds
-    known_by: Choices  #: how the question is recognised: BY_TEXT, BY_FEATURES or BY_ID
+    recognised_by: Choices  #: how the question is recognised: BY_TEXT, BY_FEATURES or BY_ID
     action: Choices  #: index of the drawn arm
     pmf: Matrix  #: logged probabilities; 0 for an arm that was not offered or could not be drawn
     offered: Flags  #: True if the arm was offered, shape (n, K)

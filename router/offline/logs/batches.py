@@ -192,7 +192,7 @@ class _DecodedBatch:
         self._refuse(self._wrong_draws(pmf, action=action) | _wrong_rewards(numbers))
         texts = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
         keys = id_keys(self._whole("id"))
-        questions, known_by = self._questions(keys)
+        questions, recognised_by = self._question_keys(keys)
         features = self._features()
         priced = None
         if "cost_weight" in names:
@@ -202,7 +202,7 @@ class _DecodedBatch:
             arms=spec.arms,
             keys=keys,
             questions=questions,
-            known_by=known_by,
+            recognised_by=recognised_by,
             action=action,
             pmf=possible(pmf, action=action),
             offered=self.offered,
@@ -238,16 +238,16 @@ class _DecodedBatch:
         self.offered[self._rows(), self.places] = True
         self._refuse(self.offered.sum(axis=1) != self.lengths)
 
-    def _questions(self, ids: Keys) -> tuple[Keys, Choices]:
+    def _question_keys(self, ids: Keys) -> tuple[Keys, Choices]:
         """Returns (hashes of the questions, how each question is recognised), both of shape (n,)."""
         names = self.batch.schema.names
-        keys, known_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
+        keys, recognised_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
         textless = np.ones(len(ids), dtype=np.bool_)
         if "text" in names:
             text, lengths = bytes_of(normalised(self.batch.column("text").fill_null("")))
             textless = lengths == 0
             keys = np.where(textless, keys, keys_of_bytes(text, lengths=lengths))
-            known_by[~textless] = BY_TEXT
+            recognised_by[~textless] = BY_TEXT
         if "features" in names and textless.any():
             column = self.batch.column("features")
             lengths = compute.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.intp)
@@ -255,8 +255,8 @@ class _DecodedBatch:
             selected = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
             lengths = np.where(textless, lengths, 0)
             keys = np.where(lengths > 0, keys_of_bytes(selected, lengths=4 * lengths), keys)
-            known_by[lengths > 0] = BY_FEATURES
-        return keys, known_by
+            recognised_by[lengths > 0] = BY_FEATURES
+        return keys, recognised_by
 
     def spread(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""

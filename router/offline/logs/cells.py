@@ -56,7 +56,7 @@ def cell_number(value: Any, *, most: float = sys.float_info.max) -> float:
     return amount
 
 
-#: words for an outcome, besides those of a flag
+#: word for an outcome -> its quality; the words of `_FLAGS` are outcomes, too
 _OUTCOMES: Final = {
     **dict.fromkeys(("correct", "right", "pass", "passed", "success", "solved", "resolved", "ok"), 1.0),
     **dict.fromkeys(("incorrect", "wrong", "fail", "failed", "failure", "unsolved", "unresolved"), 0.0),

@@ -130,7 +130,7 @@ def take_in(
 
     try:
         for number, page in enumerate(_pages(iter(rows()))):
-            if number == 0:  # not for an empty log: every later decision of the store waits in a registered ledger
+            if number == 0:  # an empty log registers nothing: new decisions of the store would wait in its ledger
                 _register(ledger, now=clock())
             hold()
             # Decisions of the log may be in the store already, so the ledger first takes over the store's decisions.
@@ -152,7 +152,7 @@ def _pages(rows: Iterator[T]) -> Iterator[list[T]]:
 
 
 def _register(ledger: Ledger, *, now: float) -> None:
-    """Register the ledger unless a router already has. Every decision of the store waits in a registered ledger."""
+    """Register the ledger unless a router already has. New decisions of the store then wait in it, too."""
     if ledger.registered() is None:
         with contextlib.suppress(Conflict):  # a router has registered it in the meantime
             register_policy(

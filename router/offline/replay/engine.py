@@ -280,7 +280,7 @@ def _rows_have(count: int) -> str:
 
 
 def notes_on_rows(summary: LogSummary, *, plan: Plan) -> list[str]:
-    of_rewards, marked, known_by = f"of {counted(summary.rows, 'reward')}", summary.marked, summary.known_by
+    of_rewards, marked, recognised_by = f"of {counted(summary.rows, 'reward')}", summary.marked, summary.recognised_by
     unjudged = "the draws are not checked, and an arm counts as possible in every row that offers it"
     by_judge = "taken as they were learned: the intervals do not count what the judge gets wrong"
     featured = "those with the same features count as the same question"
@@ -290,8 +290,8 @@ def notes_on_rows(summary: LogSummary, *, plan: Plan) -> list[str]:
     notes = {
         f"{_rows_have(marked['partial'])} the probability of the drawn arm only: {unjudged}": marked["partial"],
         f"{judged} a judge's, {by_judge}": marked["judged"],
-        f"{_rows_have(known_by[BY_FEATURES])} no text: {featured}": known_by[BY_FEATURES],
-        f"{_rows_have(known_by[BY_ID])} neither text nor features: {unknown}": known_by[BY_ID],
+        f"{_rows_have(recognised_by[BY_FEATURES])} no text: {featured}": recognised_by[BY_FEATURES],
+        f"{_rows_have(recognised_by[BY_ID])} neither text nor features: {unknown}": recognised_by[BY_ID],
         "the rows have no features: the reward model knows the arms' means only": not summary.model.has_features,
         f"{raw}: such a value stays, whatever the weight of cost": (plan.weight is not None and marked["raw"]),
         f"{defaulted} the default: nobody judged such an answer": marked["defaulted"],

@@ -57,7 +57,7 @@ class LogSummary(Tally):
     #: whether every arm that was offered had the same logged probability, in all rows
     uniform: bool = field(default=True, metadata={"merge": lambda first, second: first and second})
     #: number of rows for each way of recognising the question (BY_TEXT, BY_FEATURES, BY_ID), shape (3,)
-    known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
+    recognised_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, log: Log, *, pmfs: Sequence[Matrix]) -> None:
@@ -78,10 +78,10 @@ class LogSummary(Tally):
         self.marked.update({name: int(np.count_nonzero(getattr(log, name))) for name in _FLAGS})
         self.offered = self.offered + log.offered.sum(axis=0)
         self.keys.append(log.keys)
-        self.questions.append(log.questions[log.known_by != BY_ID])
+        self.questions.append(log.questions[log.recognised_by != BY_ID])
         even = log.offered / log.offered.sum(axis=1, keepdims=True)
         self.uniform = self.uniform and bool(np.abs(log.pmf - even).max(initial=0.0) <= SUM_TOLERANCE)
-        self.known_by = self.known_by + np.bincount(log.known_by, minlength=3)
+        self.recognised_by = self.recognised_by + np.bincount(log.recognised_by, minlength=3)
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
@@ -94,7 +94,7 @@ class LogSummary(Tally):
     @property
     def different(self) -> int:
         """The number of different questions."""
-        return len(self.occurrences[0]) + int(self.known_by[BY_ID])
+        return len(self.occurrences[0]) + int(self.recognised_by[BY_ID])
 
     @property
     def may_be_paired(self) -> bool:
@@ -112,7 +112,7 @@ _WIDTH: Final = 1 + 2 * 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """The columns of a row's scores: _WIDTH for each candidate, the logged reward, quality and cost, and a 1.
+    """Computes the scores of rows, in columns: _WIDTH for each candidate, logged reward, quality and cost, and a 1.
 
     If `arms` is not 0, further columns show whether a question has the outcomes of every arm: for each arm whether it
     was drawn, and 1 / number of offered arms.

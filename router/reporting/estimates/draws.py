@@ -70,7 +70,7 @@ class Draws:
         )
 
     def of_values(self, value: Vector, *, predicted: Matrix) -> "Draws":
-        """The same draws with other values."""
+        """Draws with other values and predictions, without `counts` and `cluster`: each counts once, for itself."""
         return Draws.of(value, arm=self.arm, pmf=self.pmf, predicted=predicted)
 
     def drawn(self, table: Matrix) -> Vector:

@@ -188,7 +188,7 @@ class CircuitBreaker:
         return max(ends, default=None) if limit > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
-        """Returns (state of an arm for questions of a source, the circuit that such a question would probe)."""
+        """Returns (state of an arm for questions of a source, the circuit of it or of all that they would test)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
         if not failing and arm not in self.gone:

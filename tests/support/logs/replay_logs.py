@@ -72,7 +72,7 @@ def array_log(pmf, *, action, reward=None, **changes):
         arms=ARMS,
         keys=keys_of([str(n) for n in range(rows)]),
         questions=keys_of([str(n) for n in range(rows)]),
-        known_by=np.full(rows, BY_ID),
+        recognised_by=np.full(rows, BY_ID),
         action=np.asarray(action, dtype=np.intp),
         pmf=pmf,
         offered=np.ones(pmf.shape, dtype=np.bool_),

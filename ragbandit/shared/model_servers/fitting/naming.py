@@ -1,4 +1,4 @@
-"""Ids of calls and names of tools. Both are changed back in the answer."""
+"""Renames ids of calls and names of tools that a server would refuse, and changes both back in the answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

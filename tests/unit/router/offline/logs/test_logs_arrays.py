@@ -20,7 +20,7 @@ from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_l
 def whole(logs_):
     """The arrays of all batches, one after the other."""
     pieces = list(logs_)
-    names = ("keys", "questions", "known_by")
+    names = ("keys", "questions", "recognised_by")
     names += ("action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "made_at")
     return pieces, {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
 
@@ -32,18 +32,18 @@ def expected(rows, arms):
         for arm, p in zip(row.decision.arms, row.decision.pmf, strict=True):
             pmf[number, arms.index(arm)], offered[number, arms.index(arm)] = p, True
     texts = normalised(pa.array([row.decision.query.text for row in rows])).to_pylist()
-    known_by = [
+    recognised_by = [
         BY_TEXT if text else BY_ID if row.decision.features is None else BY_FEATURES
         for row, text in zip(rows, texts, strict=True)
     ]
     seen = [
         text or (row.decision.id if way == BY_ID else row.decision.features.astype("<f4").tobytes())
-        for row, text, way in zip(rows, texts, known_by, strict=True)
+        for row, text, way in zip(rows, texts, recognised_by, strict=True)
     ]
     return {
         "keys": keys_of([row.decision.id for row in rows]),
         "questions": keys_of(seen),
-        "known_by": known_by,
+        "recognised_by": recognised_by,
         "action": np.array([arms.index(row.decision.arm) for row in rows]),
         "pmf": pmf,
         "offered": offered,

@@ -32,7 +32,9 @@ def mixed_rows(count=120):
 def test_a_question_is_known_by_its_text_else_its_features_else_its_decision():
     """Equal texts are one question whatever the features, and so are equal features without text; ids never are."""
     log = memory_log(mixed_rows()).read().log
-    assert log.known_by.reshape(-1, 4).tolist() == [[(BY_TEXT, BY_FEATURES, BY_ID)[at % 3]] * 4 for at in range(30)]
+    assert log.recognised_by.reshape(-1, 4).tolist() == [
+        [(BY_TEXT, BY_FEATURES, BY_ID)[at % 3]] * 4 for at in range(30)
+    ]
     sizes = [len(np.unique(group)) for group in log.questions.reshape(-1, 4)]
     assert sizes == [(1, 1, 4)[at % 3] for at in range(30)]
     assert len(np.unique(log.questions)) == 20 + 40

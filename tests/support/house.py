@@ -26,6 +26,11 @@ STREETS = {
 NAMED_FOR_USERS = {"endpoints", "verbs", "migrations"}
 
 
+#: functions of ours that run SQL as a text with `?`; functions of SQLAlchemy that make statements
+TEXTS = {"run_statement", "send"}
+EXPRESSIONS = {"select", "insert", "update", "delete", "exists"}
+
+
 class House:
     """The product's modules with their syntax trees."""
 
@@ -75,6 +80,17 @@ class House:
                     places[node.name].append(module)
         return {name: sorted(modules) for name, modules in sorted(places.items()) if len(modules) > 1}
 
+    def two_styles(self) -> list[str]:
+        """Functions with SQL as texts with `?`, except locks, and as expressions of SQLAlchemy: "module.function"."""
+        found = []
+        for module, tree in self.trees.items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    called = {call.func.id for call in ast.walk(node) if _calls_a_name(call)}
+                    if called & TEXTS and called & EXPRESSIONS:
+                        found.append(f"{module}.{node.name}")
+        return found
+
     def dangling(self) -> list[str]:
         """Comments of a field (`#:`) above an empty line: "module:line"."""
         found = []
@@ -95,3 +111,8 @@ def _modules(root: Path) -> Iterator[tuple[str, Path]]:
             names = path.with_suffix("").parts
             names = names[:-1] if names[-1] == "__init__" else names
             yield ".".join(names if names[0] == "ragbandit" else ("ragbandit", *names)), file
+
+
+def _calls_a_name(node: ast.AST) -> bool:
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return is_call and not (len(node.args) > 1 and "_LOCK_" in ast.dump(node.args[1]))

@@ -60,6 +60,11 @@ def test_a_public_name_has_one_meaning(house):
     assert TWO_MEANINGS.keys() <= house.doubled().keys()
 
 
+def test_a_function_has_one_style_of_sql(house):
+    """Statements of hot paths are texts with `?`, all others expressions of SQLAlchemy; no function has both."""
+    assert house.two_styles() == []
+
+
 def test_a_comment_of_a_field_has_a_field(house):
     """Below each comment of a field, `#: ...`, stands the field."""
     assert house.dangling() == []

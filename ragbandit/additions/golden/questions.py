@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion, distinct, read_questions
-from ragbandit.additions.golden.settings import GoldenSection
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import open_file
 
 
-def read_golden(options: GoldenSection) -> list[LabelledQuestion]:
-    """The distinct questions of `learning.golden`. Raises ConfigError if the file cannot be read or used."""
-    file = Path(str(options.golden))
+def read_golden(path: str) -> list[LabelledQuestion]:
+    """The distinct questions of the file `learning.golden`. Raises ConfigError if the file cannot be read or used."""
+    file = Path(path)
     try:
         open_file(file).close()  # a pipe could be read only once
         return distinct(read_questions(file, family="ours"))

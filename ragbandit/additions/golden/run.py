@@ -65,7 +65,7 @@ def _run(settings: Settings, *, ledger: Ledger, state: PeriodState) -> None:
     tried_for_s = PART * options.golden_s
     folder = Path(settings.data_dir) / "golden"
     outcomes = OutcomeReader(settings=settings, progress=no_progress)
-    rows = read_golden(options)
+    rows = read_golden(str(options.golden))
     # Answers to the same questions in earlier runs have another version, so all are asked again.
     loaded = compared_arms(settings, learns=True).items()
     arms = {name: replace(arm, version=f"{arm.version} {period}") for name, arm in loaded}

@@ -25,5 +25,5 @@ class GoldenSection(Section):
         if self.golden is not None:
             from ragbandit.additions.golden.questions import read_golden  # it takes 40 MB
 
-            read_golden(self)
+            read_golden(self.golden)
         return ()

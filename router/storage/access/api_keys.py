@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
-from sqlalchemy import ColumnElement, bindparam, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, exists, func, insert, or_, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
-from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
@@ -105,9 +104,9 @@ _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: hash to compare with a secret whose public id is unknown, so that the check takes the same time
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
-_EXIST: Final = (
-    "SELECT EXISTS (SELECT 1 FROM api_keys) AS ever, "
-    "EXISTS (SELECT 1 FROM api_keys WHERE revoked_at IS NULL) AS unrevoked"
+#: whether there is a key, and one that is not revoked
+_EXIST: Final = select(
+    exists(select(api_keys.c.public_id)), exists(select(api_keys.c.public_id).where(api_keys.c.revoked_at.is_(None)))
 )
 
 
@@ -212,8 +211,7 @@ class KeyStore:
     def in_force(self, *, now: float) -> KeysInForce:
         query = select(api_keys).where(*_usable(now)).limit(2 * MAX_KEYS)
         with self.database.read() as connection:
-            (found,) = run_statement(connection, _EXIST)
-            ever, unrevoked = bool(found["ever"]), bool(found["unrevoked"])
+            ever, unrevoked = map(bool, connection.execute(_EXIST).one())
             rows = connection.execute(query).mappings().all() if unrevoked else []
         keys = {row["public_id"]: _KEYS.value(row) for row in rows}
         hashes = {row["public_id"]: row["secret_sha256"] for row in rows}

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, delete, select, update
+from sqlalchemy import Column, select, update
 
 from ragbandit.router.storage.decisions.turns import continued_by, loop_of
 from ragbandit.router.storage.rows.conversion import body_hash
@@ -282,7 +282,7 @@ def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[Decisi
                 message = "another request has already brought the results of these tool calls"
             errors[key] = Conflict(message, field=field, remedy="send the request again: it gets an arm of its own")
     if errors:
-        connection.execute(delete(decisions).where(decisions.c.id.in_(errors)))
+        run_statement(connection, "DELETE FROM decisions WHERE id IN ?", [*errors])
     return errors
 
 

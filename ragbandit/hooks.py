@@ -27,9 +27,12 @@ ragbandit/additions. The `__init__` of the package defines ADDITION. Additions m
   `Addition.surfaces` has the name that rules and `conversation.units` give it. Its contract:
   `ragbandit.testing.doors.check_door`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
-  code reads them from that section, as by `settings.retriever.of(Class)`. Its method `findings` looks for faults in
-  them, with the contract `ragbandit.testing.settings_checks.check_settings_check`; for the section `retriever`, its
-  method `around` puts something around any retriever, for example a reranker
+  code reads them from that section, as by `settings.retriever.of(Class)`. Its method `findings` returns a `Finding` for
+  each setting that has an unexpected effect, about its key, and raises ConfigError, with key and remedy, for settings
+  with which no service can start; `validate` calls it again for each fault of the settings, so it must be quick, and
+  connect to nothing. Its contract: `ragbandit.testing.settings_checks.check_settings_check`. For the section
+  `retriever` its method `around` puts something around any retriever, as a reranker: it returns the kind unchanged, or
+  `dataclasses.replace(kind, open=..., ...)`, loads no package and asks no server, since kinds are made often
 - a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class
   which chores it should do (`of`), and calls `do` again and again until it ends, then `end` once. An error of `do` is
   logged once for each outage, and `do` is called again; an error of `of` or of the constructor ends the process at its

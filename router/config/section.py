@@ -3,16 +3,13 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from types import new_class
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Final, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ragbandit.shared.additions import add_fault, section_parts, with_faults
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
-
-if TYPE_CHECKING:
-    from ragbandit.router.config.finding import Finding
 
 _Part = TypeVar("_Part", bound="Section")
 _Extended = TypeVar("_Extended", bound="Section")
@@ -27,20 +24,12 @@ class Section(BaseModel):
     by_name: ClassVar[tuple[tuple[str, ...], ...]] = ()
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    def findings(self) -> Iterable["Finding"]:
-        """In an addition: returns a finding for each setting that has an unexpected effect, about its key.
-
-        Raises ConfigError, with key and remedy, and no other error, for settings with which no service can start.
-        `validate` calls it again for each fault of the settings: it must be quick, and connect to nothing.
-        """
+    def findings(self) -> Iterable[Any]:
+        """In an addition, see `ragbandit.hooks`: a `Finding` for each unexpected setting. Raises ConfigError."""
         return ()
 
     def around(self, retriever: Any) -> Any:
-        """In an addition, for the section `retriever`: put what these settings configure around any `RetrieverKind`.
-
-        Returns it unchanged, or `dataclasses.replace(retriever, open=..., ...)`. It is called as often as a kind is
-        made, in the order of the additions' names, so it must load no package and ask no server.
-        """
+        """In an addition to `retriever`, see `ragbandit.hooks`: a `RetrieverKind` with what these settings add."""
         return retriever
 
     def of(self, part: type[_Part], /) -> _Part:

@@ -119,12 +119,9 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
 
 def of_additions(settings: Settings) -> list[Finding]:
     """Findings of additions in the settings. Raises ConfigError if no service can start."""
-    at = {
-        key: reduce(getattr, filter(None, key.split(".")), settings)
-        for one in additions().values()
-        for key in one.sections
-    }
-    return [*chain.from_iterable(part.findings(at[key]) for key in sorted(at) for part in section_parts(key))]
+    keys = sorted({key for one in additions().values() for key in one.sections})
+    at = {key: reduce(getattr, filter(None, key.split(".")), settings) for key in keys}
+    return [*chain.from_iterable(part.findings(at[key]) for key in keys for part in section_parts(key))]
 
 
 def _of_settings(settings: Settings) -> list[Finding]:

@@ -104,7 +104,6 @@ _NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,64}")
 _TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: hash to compare with a secret whose public id is unknown, so that the check takes the same time
 _NOBODY: Final = hashlib.sha256(b"nobody has this secret").hexdigest()
-#: whether there is a key, and one that is not revoked
 _EXIST: Final = select(
     exists(select(api_keys.c.public_id)), exists(select(api_keys.c.public_id).where(api_keys.c.revoked_at.is_(None)))
 )

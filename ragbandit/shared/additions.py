@@ -5,7 +5,7 @@ The core imports no addition. It asks here for the classes that additions offer,
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -68,12 +68,6 @@ class Addition:
     needs: frozenset[str] = frozenset()
     #: the files in docs/ that are deleted with the addition; they document its arms and policies if no other page does
     pages: tuple[str, ...] = ()
-
-
-#: fields of `Addition` that offer no name
-_NOT_OFFERED: Final = ("arm_parts", "surfaces", "sections", "needs", "pages")
-#: the names of the hooks under which a name is offered once
-HOOKS: Final = tuple(one.name for one in fields(Addition) if one.name not in _NOT_OFFERED)
 
 
 @cache

@@ -262,7 +262,6 @@ class ConversationSettings(Section):
     rewrite: RewriteSettings = RewriteSettings()
 
     def limit_of(self, kind: SpenderKind) -> TurnLimit:
-        """The limit of a session or a task."""
         return self.session_limit if kind == "session" else self.task_limit
 
     @property
@@ -270,6 +269,10 @@ class ConversationSettings(Section):
         """What has a limit: sessions, tasks, both, or neither."""
         limits: dict[SpenderKind, TurnLimit] = {"task": self.task_limit, "session": self.session_limit}
         return tuple([kind for kind, limit in limits.items() if (limit.dollars, limit.turns) != (None, None)])
+
+    @property
+    def has_tasks(self) -> bool:
+        return "task" in (self.unit, *self.units.values())
 
     def is_task(self, query: Query) -> bool:
         """Whether the query belongs to a task, or begins one if it has a session."""

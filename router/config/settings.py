@@ -339,8 +339,7 @@ class Settings(Section):
                 f"learning.default_reward: {default} is outside [{bounds.minimum}, {bounds.maximum}], "
                 "the bounds in reward.minimum and reward.maximum"
             )
-        has_tasks = "task" in (self.conversation.unit, *self.conversation.units.values())
-        if self.learning.wait_s == 0 and self.learning.aggregate != "first" and not has_tasks:
+        if self.learning.wait_s == 0 and self.learning.aggregate != "first" and not self.conversation.has_tasks:
             raise ValueError(
                 f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
                 "closes a decision; set learning.wait_s above 0"

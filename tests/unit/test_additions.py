@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import fields
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ragbandit.router.config.error_words import _OF_ADDITIONS
 from ragbandit.router.operation.findings import of_settings
 from ragbandit.router.policies import built_in_policies
 from ragbandit.shared import additions as module
-from ragbandit.shared.additions import HOOKS, PACKAGE, Addition, additions, faults, loaded, offered, surfaces
+from ragbandit.shared.additions import PACKAGE, Addition, additions, faults, loaded, offered, surfaces
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.registry import built_in_arms
 from ragbandit.strategies.retrievers.corpus import read_folder
@@ -24,6 +25,9 @@ from ragbandit.strategies.retrievers.corpus import read_folder
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "ragbandit" / "additions"
 FRONT = ROOT / "ragbandit" / "__init__.py"
+#: fields of `Addition` that offer no name; the others are hooks under which a name is offered once
+_NOT_OFFERED = ("arm_parts", "surfaces", "sections", "needs", "pages")
+HOOKS = [one.name for one in fields(Addition) if one.name not in _NOT_OFFERED]
 
 
 def imports_of(file):

@@ -45,6 +45,7 @@ ONE_ARM_LEFT: Final[tuple[ArmBy, ...]] = ("rule", "needs", "breaker", "only arm"
 CHOOSES_ARM: Final = "forced"
 #: what one draw decides: one question with its loop of tools, or all turns of a conversation until its task ends
 DecisionUnit = Literal["turn", "task"]
+UNITS: Final[tuple[DecisionUnit, ...]] = get_args(DecisionUnit)
 FeedbackSource = Literal["human", "label", "judge", "code", "event"]
 #: states of an arm's circuit breaker: "closed" (healthy), "open" (suspended), "half_open" (one question may try it)
 CircuitState = Literal["closed", "open", "half_open"]

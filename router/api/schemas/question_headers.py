@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
-from typing import Final, cast
+from typing import Final
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -29,7 +29,7 @@ from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.config.rules import LONGEST_HEADER, UndecidedRule, is_known, values_in_words
 from ragbandit.router.serving.checks.questions import MAX_SESSION, checked_session, checked_text
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, DecisionUnit, Json
+from ragbandit.shared.types import UNITS, ArmName, DecisionUnit, Json
 
 #: header of requests that are only previewed -> its values
 PREVIEW: Final = "x-ragbandit-preview"
@@ -141,9 +141,9 @@ def _agent(headers: Headers) -> str | None:
 
 def _unit(headers: Headers) -> DecisionUnit | None:
     given = ", ".join(value.strip() for value in headers.getlist(_UNIT))
-    if given not in ("", "turn", "task"):
-        raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT, remedy='send "turn" or "task"')
-    return cast(DecisionUnit, given) if given else None
+    if given and given not in UNITS:
+        raise InvalidInput(f"the unit {given!r:.40} is unknown", field=_UNIT, remedy=f"send {' or '.join(UNITS)}")
+    return given or None
 
 
 def _arm(headers: Headers) -> ArmName | None:

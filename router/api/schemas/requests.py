@@ -18,7 +18,7 @@ from ragbandit.router.serving.checks import questions
 from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER, USUAL_SCALES, bounds_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS
-from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
+from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, DecisionUnit, OutcomeStatus
 
 #: required field -> its type; the others are strings
 _REQUIRED: Final = {"items": "list", "messages": "list", "body": "object"}
@@ -244,7 +244,7 @@ class RouteBody(RequestBody):
     messages: list[MessageBody] = Field(default_factory=list)
     """The conversation before the question, oldest message first. If the service has a model for it, the question is
     rewritten to be understood without them. The arm sees the last messages."""
-    unit: Literal["turn", "task"] | None = None
+    unit: DecisionUnit | None = None
     """What one draw decides. `turn`: this question. `task`: all questions with this `session_id` until the task ends;
     later ones get the same arm, and their cost and feedback count for the first. Default: the setting
     `conversation.unit`, which keys with the scope forced=false may not change."""

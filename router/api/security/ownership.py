@@ -12,7 +12,7 @@ from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
-from ragbandit.shared.types import CHOOSES_ARM, ArmName, Caller, DecisionUnit, RunBy, Terms
+from ragbandit.shared.types import CHOOSES_ARM, UNITS, ArmName, Caller, DecisionUnit, RunBy, Terms
 
 
 def tenant_of(caller: Caller, *, given: str | None) -> str:
@@ -51,7 +51,7 @@ def permitted_arms(
 def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | None:
     """The unit of a caller's question: its key's unit, or else the given one. Raises Forbidden if the two differ."""
     scope = caller.scopes.get("unit")
-    if scope not in ("turn", "task"):
+    if scope not in UNITS:
         return given
     if given not in (None, scope):
         message, remedy = f"this key has the unit {scope}", f"leave unit out, or send {scope}"
@@ -70,8 +70,7 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 
 
 def _configured_unit(caller: Caller, router: Router, *, door: str) -> DecisionUnit:
-    key_unit = unit_of(caller, given=None)
-    return router.settings.conversation.unit_of(door) if key_unit is None else key_unit
+    return unit_of(caller, given=None) or router.settings.conversation.unit_of(door)
 
 
 def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: DecisionUnit) -> None:

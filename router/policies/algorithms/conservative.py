@@ -39,7 +39,7 @@ be negative, harm is a share of the absolute value of the incumbent's mean rewar
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Annotated, Any, ClassVar, Final, get_args
+from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
 from pydantic import Field
@@ -69,7 +69,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, PolicyFault
-from ragbandit.shared.types import ArmName, DecisionUnit, FeatureRows, Json, Query, Update
+from ragbandit.shared.types import UNITS, ArmName, DecisionUnit, FeatureRows, Json, Query, Update
 
 #: first question at which the promise must hold; half of the allowances until then are available from the start, or
 #: all of them if a gain is proven
@@ -90,11 +90,6 @@ _PRIOR_ROWS: Final = 10
 _MOST_VARIANCE: Final = 0.25
 #: attributes of a Shortfall that are stored in a state, in this order
 _NUMBERS: Final = "_here _elsewhere _own _lost _others _ratio _squares _unbounded slack"
-_UNITS: Final = get_args(DecisionUnit)
-
-
-def _unit_of(query: Query) -> DecisionUnit:
-    return "task" if query.unit == "task" else "turn"
 
 
 @dataclass(slots=True)
@@ -130,7 +125,7 @@ class Shortfall:
 
     def __init__(self, incumbent: ArmName, *, harm: float, weight: float) -> None:
         self.incumbent, self.harm, self.weight = incumbent, harm, weight
-        self.means = {unit: _Mean() for unit in _UNITS}
+        self.means = {unit: _Mean() for unit in UNITS}
         #: arm -> number and sum of the rewards of its rows that count
         self.rows: dict[ArmName, int] = {}
         self._sums: dict[ArmName, float] = {}
@@ -232,7 +227,7 @@ class Shortfall:
 
     def _count(self, update: Update, *, reward: float, weight: float) -> None:
         arm, is_incumbent = update.arm, update.arm == self.incumbent
-        mean = self.means[_unit_of(update.query)]
+        mean = self.means[update.query.unit or "turn"]
         lost = 0.0
         if mean.rows:
             lost = (reward - mean.value) * (weight - 1.0) if is_incumbent else mean.value - reward
@@ -256,7 +251,7 @@ class Shortfall:
 
     def restart(self) -> None:
         """Forget the mean reward of a changed incumbent. The lost reward is kept."""
-        self.means = {unit: _Mean() for unit in _UNITS}
+        self.means = {unit: _Mean() for unit in UNITS}
 
     def state(self) -> Arrays:
         arrays: Arrays = {"shortfall": np.array([float(getattr(self, name)) for name in _NUMBERS.split()])}
@@ -268,11 +263,11 @@ class Shortfall:
     def restore(self, arrays: Arrays, *, seen: Iterable[ArmName]) -> None:
         """Load a saved state. seen: the arms whose rows the policy has learned. Raises SnapshotError."""
         names = _NUMBERS.split()
-        shapes = {"shortfall": (len(names),)} | {f"incumbent/{unit}": (4,) for unit in _UNITS}
+        shapes = {"shortfall": (len(names),)} | {f"incumbent/{unit}": (4,) for unit in UNITS}
         checked_arrays(arrays, shapes=shapes | {f"rewards/{arm}": (2,) for arm in seen})
         for name, value in zip(names, arrays["shortfall"].tolist(), strict=True):
             setattr(self, name, value)
-        self.means = {unit: _Mean(*arrays[f"incumbent/{unit}"].tolist()) for unit in _UNITS}
+        self.means = {unit: _Mean(*arrays[f"incumbent/{unit}"].tolist()) for unit in UNITS}
         self.rows = {arm: int(arrays[f"rewards/{arm}"][0]) for arm in seen}
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}
 
@@ -379,7 +374,7 @@ class ConservativePolicy(HasParams):
         outputs = self.inner.pmf(queries, features=features, arms=arms)
         judged = self._at_weight(outputs, queries=queries, features=features, arms=arms)
         return [
-            replace(output, restraint=self._restraint(of, arms=offered, unit=_unit_of(query)))
+            replace(output, restraint=self._restraint(of, arms=offered, unit=query.unit or "turn"))
             for query, output, of, offered in zip(queries, outputs, judged, arms, strict=True)
         ]
 

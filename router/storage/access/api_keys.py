@@ -23,7 +23,7 @@ from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.text_forms import name_form
-from ragbandit.shared.types import CHOOSES_ARM, MAX_WEIGHT, RATE_PATTERN, Json, Role
+from ragbandit.shared.types import CHOOSES_ARM, MAX_WEIGHT, RATE_PATTERN, UNITS, Json, Role
 
 _RATE: Final = re.compile(RATE_PATTERN)
 
@@ -55,7 +55,7 @@ SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     # whether the key may choose the arm of a question; default: yes, unless the key or its tenant has a budget
     CHOOSES_ARM: (_flag, "true or false"),
     # what one draw decides for the key's questions; overrides the setting conversation.unit
-    "unit": (lambda value: value in ("turn", "task"), "turn or task"),
+    "unit": (UNITS.__contains__, " or ".join(UNITS)),
     # default cost weight of the key's questions; overrides the tenant's
     "cost_weight": (
         lambda value: _weight(value) or (isinstance(value, str) and 0 < len(value) <= 32),

@@ -24,6 +24,7 @@ from ragbandit.router.storage.decisions.tasks import ENDED, end_tasks
 from ragbandit.shared.dialects.registry import KEYS_OF_CALLER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
+    UNITS,
     ArmBy,
     ArmName,
     Decision,
@@ -43,13 +44,12 @@ class Tasks(Step):
     def configure(self, served: ServedPolicy) -> None:
         self._settings = settings = served.settings.conversation
         self._longest_run = served.settings.budget.seconds
-        #: whether questions that do not choose a unit can belong to tasks
-        self._has_tasks = "task" in (settings.unit, *settings.units.values())
+        self._has_tasks = settings.has_tasks
 
     def check(self, question: Question) -> None:
         query = question.query
-        if query.unit is not None and query.unit not in ("turn", "task"):
-            raise InvalidInput(f'"unit" is {query.unit!r:.40}', field="unit", remedy='send "turn" or "task"')
+        if query.unit is not None and query.unit not in UNITS:
+            raise InvalidInput(f'"unit" is {query.unit!r:.40}', field="unit", remedy=f"send {' or '.join(UNITS)}")
         if query.unit == "task" and query.session is None and query.arm_by is None:  # a named arm is no part of a task
             remedy = "send session_id too: the turns of a task have the same id"
             raise InvalidInput("a task needs the id of its conversation", field="unit", remedy=remedy)

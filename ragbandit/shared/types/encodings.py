@@ -28,8 +28,8 @@ class Encoding:
 
     #: identity of a part -> (the part, its JSON; None before it is needed, its digest)
     _parts: dict[int, tuple[Any, bytes | None, bytes]] = field(default_factory=dict)
-    #: (identity of a part, form) -> (the part, what was made of it in this form)
-    _made: dict[tuple[int, str], tuple[Any, list[Any]]] = field(default_factory=dict)
+    #: (identity of a part, form) -> (the part, its conversion to this form)
+    _conversions: dict[tuple[int, str], tuple[Any, list[Any]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -51,18 +51,18 @@ class Encoding:
         """Whether the JSON of a part has these bytes."""
         return any(encoded and data in encoded for _, encoded, _ in self._parts.values())
 
-    def made(self, part: Any, make: Callable[[Any], list[Any]], *, form: str) -> list[Any]:
-        """What `make` makes of a part, once for each form. It is encoded now only if the part is not known."""
-        known, made = self._made.get((id(part), form), (_UNKNOWN, []))
+    def converted(self, part: Any, convert: Callable[[Any], list[Any]], *, form: str) -> list[Any]:
+        """A part as `convert` converts it, once for each form. It is encoded now only if the part is not known."""
+        known, parts = self._conversions.get((id(part), form), (_UNKNOWN, []))
         if known is part:
-            return made
-        made, digest = make(part), self.digest(part)
-        self._made[id(part), form] = part, made
-        for number, one in enumerate(made if self._parts else ()):
+            return parts
+        parts, digest = convert(part), self.digest(part)
+        self._conversions[id(part), form] = part, parts
+        for number, one in enumerate(parts if self._parts else ()):
             if self.digest(one) is None:
                 new = digest and _digest(b"%b%d%b" % (digest, number, form.encode()))
                 self._parts[id(one)] = (one, None, new) if new else (one, *_encoded(one))
-        return made
+        return parts
 
     def json(self, value: object) -> bytes:
         """The JSON of a field, whose unknown parts are encoded now. Raises as `json_bytes`."""
@@ -75,7 +75,7 @@ class Encoding:
         for name, value in fields.items():
             data = self._in_parts(value)
             if data is None:
-                others[name] = value  # encoded with the fields beside it
+                others[name] = value  # encoded together with its neighbours
                 continue
             members += [json_bytes(others)[1:-1], b"%b:%b" % (json_bytes(name), data)]
             others = {}

@@ -93,11 +93,11 @@ def read_chat(
 
     at: name of the parameter that has the messages, for errors.
     skip: number of messages that come before those of the parameter.
-    passed: whether an arm of this service passes chats on to a model. True: long texts of `turns` are shortened, and a
-        chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. False: a chat
-        that only a model can read is refused.
+    passed: whether an arm of this service passes chats on to a model. If so, long texts of `turns` are shortened, and a
+        chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. Otherwise a
+        chat that only a model can read is refused.
     others: the parameters as the client sent them, by which requests differ, if those of `sent` were converted.
-    encoding: has what `sent` was made of, whose characters are right then. None: they are checked.
+    encoding: of what `sent` was converted from, if its characters were checked
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")

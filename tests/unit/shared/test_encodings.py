@@ -68,7 +68,7 @@ def test_any_body_has_the_bytes_of_one_encoding(sent):
 
 
 def test_fields_in_a_row_without_parts_are_one_encoding(counted):
-    """Fields that nobody has encoded are encoded together, with those beside them."""
+    """Fields that nobody has encoded are encoded together with their neighbours."""
     few = {"messages": FIELDS["messages"]}
     encoding = encoded(few)
     counted.clear()
@@ -127,7 +127,7 @@ def test_what_is_known_is_bounded():
 
 
 def test_what_is_made_of_a_part_is_made_once_and_encoded_when_it_is_needed(counted):
-    """What is made of a part is made once for each form, has a digest by its part, and its JSON when it is sent."""
+    """A part is converted once for each form; the conversion has a digest by its part, and its JSON when it is sent."""
     sent, again = ({"role": "user", "content": [{"text": "x" * 10_000}]} for _ in range(2))
     encoding, other = Encoding.of([sent]), Encoding.of([again])
     counted.clear()
@@ -135,12 +135,12 @@ def test_what_is_made_of_a_part_is_made_once_and_encoded_when_it_is_needed(count
     def make(message):
         return [{"role": "user", "content": message["content"][0]["text"]}]
 
-    made, *anew = (encoding.made(sent, make, form=form) for form in ("chat", "chat", "joined"))
+    made, *anew = (encoding.converted(sent, make, form=form) for form in ("chat", "chat", "joined"))
     assert anew[0] is made
     assert counted == []
     digests = {encoding.digest(one) for one in (made[0], anew[1][0], sent)}
     assert len(digests) == 3
-    assert encoding.digest(made[0]) == other.digest(other.made(again, make, form="chat")[0])
+    assert encoding.digest(made[0]) == other.digest(other.converted(again, make, form="chat")[0])
     assert encoding.body({"messages": made}) == json_bytes({"messages": made})
     assert sum(counted) < 20_200
     assert encoding.size < 10_100
@@ -148,9 +148,9 @@ def test_what_is_made_of_a_part_is_made_once_and_encoded_when_it_is_needed(count
 
 @pytest.mark.parametrize("rare", [1e-05, 10**30])
 def test_rare_numbers_in_what_was_made_have_the_bytes_of_the_standard_library(rare):
-    """What is made of a part with a number that the encoders write differently is written by Python's."""
+    """The conversion of a part with a number that the encoders write differently is written by Python's encoder."""
     for _ in range(2):
         sent = {"input_schema": {"minimum": rare}}
         encoding = Encoding.of([sent])
-        made = encoding.made(sent, lambda tool: [{"parameters": tool["input_schema"]}], form="chat")
+        made = encoding.converted(sent, lambda tool: [{"parameters": tool["input_schema"]}], form="chat")
         assert encoding.json(made) == json.dumps(made, separators=(",", ":")).encode()

@@ -40,20 +40,20 @@ def chat_of(
 ) -> tuple[dict[str, Any], set[str]]:
     """Convert a request for Messages. Returns (chat completion, types of blocks and tools that it cannot have).
 
-    encoding: of the body. What was made of its parts before is not made again
+    encoding: of the body. Parts that were converted before are not converted again
     joined: whether texts after the results of tools are part of the last result, so that the results end the chat
     """
     encoding = Encoding() if encoding is None else encoding
     foreign = {"mcp_servers"} if body.get("mcp_servers") else set[str]()
-    messages = list(encoding.made(body.get("system"), _system, form="chat"))
+    messages = list(encoding.converted(body.get("system"), _system, form="chat"))
     convert, join = partial(_messages, foreign=foreign), partial(_turn, joined=True, foreign=foreign)
     for message in body["messages"]:
         if not isinstance(message.get("content"), list):
             messages.append(message)
             continue
-        parts = encoding.made(message, convert, form="chat")
+        parts = encoding.converted(message, convert, form="chat")
         if joined and 0 < [*map(_type, blocks_of(message["content"]))].count("tool_result") < len(parts):
-            parts = encoding.made(message, join, form="joined")
+            parts = encoding.converted(message, join, form="joined")
         messages += parts
     config, budget = object_in(body, "output_config"), object_in(body, "thinking").get("budget_tokens")
     effort, form = sent_effort(body), object_in(config, "format")
@@ -172,7 +172,7 @@ def _functions(body: Mapping[str, Any], *, encoding: Encoding, foreign: set[str]
     tools, choice = list[dict[str, Any]](), object_in(body, "tool_choice")
     convert = partial(_function, foreign=foreign)
     for tool in objects_in(body.get("tools") or []):
-        tools += encoding.made(tool, convert, form="chat")
+        tools += encoding.converted(tool, convert, form="chat")
     mode: Any = _MODES.get(str(choice.get("type")))
     if choice.get("type") == "tool":
         mode = {"type": "function", "function": {"name": choice.get("name")}}
@@ -181,7 +181,7 @@ def _functions(body: Mapping[str, Any], *, encoding: Encoding, foreign: set[str]
 
 
 def _function(tool: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
-    """The function for a tool, if it is no tool that servers of Anthropic run."""
+    """The function for a tool; none for a tool that servers of Anthropic run themselves."""
     if tool.get("type") not in (None, "custom"):
         foreign.add(f"tools.{tool.get('type')}")
         return []

@@ -67,7 +67,7 @@ _KNOWN: Final = {
 }
 #: finish reasons of a reply that ends with calls
 _CALLS_ENDED: Final = ("tool_calls", "function_call")
-#: if the server counts no tokens, a call has at most one token for so many characters
+#: if the server counts no tokens, the most tokens of a call are its characters divided by this
 _FEWEST_CHARACTERS: Final = 2
 #: last characters of a JSON text
 _JSON_ENDS: Final = frozenset('}]" \t\r\nel0123456789')

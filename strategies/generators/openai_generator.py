@@ -134,7 +134,7 @@ class OpenAiGenerator(Generator):
         log.log(level, "%s %s", self.name, action)
         self._left_out.add(name)
 
-    def _call_of(self, request: Request) -> "PromptCall":
+    def _call_of(self, request: Request) -> "PromptCall":  # ChatGenerator makes a ChatCall of a chat
         return PromptCall(request, generator=self, options=self._options)
 
     async def _ask(self, call: "PromptCall") -> bool:
@@ -384,7 +384,7 @@ class PromptCall:
             return failure, False
         return replace(failure, gone=gone_sign(failure, body=body, model=self._generator.name)), False
 
-    def _empty_reply(self) -> PartialReply:
+    def _empty_reply(self) -> PartialReply:  # ChatCall has one that passes the reply's fields on
         dropped = self.request.prompt.prefix.strip() if self._options.prefix == "user" else ""
         return PartialReply(self.request, dropped=dropped, max_media=self._options.media_chars)
 

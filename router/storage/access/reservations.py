@@ -224,6 +224,6 @@ def charge_lost(connection: Connection, moves: Moves, rows: Iterable[Row], *, no
         count_dollars(moves, spenders, dollars=lost[row["id"]]["reserved"] * UNIT, now=now)
 
 
-def units(dollars: float) -> int | None:
+def billionths(dollars: float) -> int | None:
     """The value of `jobs.reserved` for an estimate; None for nothing."""
     return round(min(dollars, MOST_DOLLARS) / UNIT) or None

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import select
 
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
-from ragbandit.router.storage.access.reservations import reserve_answers, units
+from ragbandit.router.storage.access.reservations import billionths, reserve_answers
 from ragbandit.router.storage.access.turn_sums import add_turns_of, spending_row
 from ragbandit.router.storage.decisions import tasks
 from ragbandit.router.storage.decisions.continuing import take_answers
@@ -149,7 +149,7 @@ class DecisionWrites:
         """Count new decisions in the sums of their sessions and tasks."""
         if self.turn_kinds and new:
             for_workers = [decision.id for decision in new if decision.run_by == "worker"]
-            reserved = {key: units(estimates.get(key, 0.0)) or 0 for key in for_workers}
+            reserved = {key: billionths(estimates.get(key, 0.0)) or 0 for key in for_workers}
             rows = [spending_row(decision) for decision in new]
             add_turns_of(moves, rows, reserved=reserved, kinds=self.turn_kinds)
 

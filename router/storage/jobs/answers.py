@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, case, select, update
 
-from ragbandit.router.storage.access.reservations import units
+from ragbandit.router.storage.access.reservations import billionths
 from ragbandit.router.storage.jobs.claims import CLAIM_S, Claims
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.bulk_insert import Rows, insert_rows, send
@@ -107,7 +107,7 @@ def enqueue(
                 "claimed_by": claims.get(decision.id),
                 "claimed_until": row["now"] + CLAIM_S if decision.id in claims else None,
                 "api_key": decision.query.api_key,
-                "reserved": units(reserved.get(decision.id, 0.0)),
+                "reserved": billionths(reserved.get(decision.id, 0.0)),
                 "facts": _conversation_json(decision.query.conversation),
             }
             for decision in group

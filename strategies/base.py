@@ -187,7 +187,7 @@ PACKED_TOKENS: Final = 8192  #: context, in tokens, that is assumed if a generat
 
 @runtime_checkable
 class Generator(Protocol):
-    """Writes text: OpenAiGenerator, ChatGenerator for arms `model`, or of an addition. One event loop makes all calls."""
+    """Writes text: OpenAiGenerator, ChatGenerator for arms `model`, or of an addition. Called on one event loop."""
 
     name: str  #: identifies the model in every outcome
     #: what the generator offers to arms. The class has this attribute too, because the needs of arms are checked before

@@ -52,7 +52,6 @@ class AskedLife:
             ComparedQuestion(
                 id=DecisionId(str(row)),
                 arm=ArmName(ARMS[life.action[row]]),
-                draw=float(draws[row]),
                 cost=float(dollars[row, life.action[row]]),
                 obstacle=None if is_askable[row] else NOT_STORED,
             )
@@ -60,7 +59,7 @@ class AskedLife:
             if life.action[row] != fixed
         ]
         return cls(
-            questions=ComparedQuestions(against=AGAINST, questions=count, whole=None, differing=differing),
+            questions=ComparedQuestions(against=AGAINST, questions=count, differing=differing),
             quality=quality,
             dollars=dollars,
             refused=((random.random(life.chance.shape) < _REFUSED) & (not is_whole)).astype(float),

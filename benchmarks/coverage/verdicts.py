@@ -261,13 +261,12 @@ def bought(life: Life, *, most: int) -> list[Mark]:
             ComparedQuestion(
                 id=DecisionId(str(row)),
                 arm=ArmName(ARMS[life.arm[row]]),
-                draw=draw,
                 cost=float(life.dollars[row, life.arm[row]]),
                 obstacle=None,
             )
-            for draw, row in asked
+            for _, row in asked
         ]
-        paired = ComparedQuestions(against=ArmName("large"), questions=questions, whole=None, differing=differing)
+        paired = ComparedQuestions(against=ArmName("large"), questions=questions, differing=differing)
         pairs = {
             question.id: {
                 ArmName(arm): made_answer(

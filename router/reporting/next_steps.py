@@ -8,7 +8,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting.paired_questions import ComparedQuestions, read_paired_questions
@@ -54,9 +54,10 @@ def deciding(database: Database, report: Report, scope: ReportScope, *, means: M
         return None
     if arm not in means.arms:
         return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
-    options: dict[str, Any] = {"arms": means.arms, "by_model": means.judge == "judge", "reward": scope.reward}
     for period in _periods(database, replace(scope, most=_LOOKED_AT)):
-        questions = read_paired_questions(database, period, against=arm, secret=b"", **options)
+        questions = read_paired_questions(
+            database, period, against=arm, secret=None, arms=means.arms, by_model=means.judge == "judge"
+        )
         obstacle = _obstacle(questions)
         if obstacle is None:
             break

@@ -267,7 +267,7 @@ def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str
 
 
 def stored_comparison(
-    database: Database, scope: ReportScope, *, against: str, reward: RewardSettings, is_steady: bool
+    database: Database, scope: ReportScope, *, against: ArmName, is_steady: bool
 ) -> PairedComparison | None:
     """The comparison by the stored answers; None if no question of the period was asked again. Raises StoreError.
 
@@ -276,26 +276,26 @@ def stored_comparison(
     with database.read() as connection:
         stored = position_of(connection, pairing_reader(scope.label))
     secret = known_secret(database, name=DRAWS) if stored else None
-    if secret is None or against not in stored["versions"]:
+    if scope.reward is None or secret is None or against not in stored["versions"]:
         return None
     by_model = bool(stored.get("by_model"))
     pairing = Pairing(judge=stored["judge"], versions=stored["versions"], by_model=by_model)
-    questions = counted_questions(database, scope, pairing, against=ArmName(against), reward=reward, secret=secret)
+    questions = counted_questions(database, scope, pairing, against=against, secret=secret)
     answers = stored_answers(database, questions)
     waiting = sum(map(len, pairing.waiting(answers).values()))
     how: dict[str, Any] = {"rater": stored["rater"], "waiting": waiting, "is_steady": is_steady}
-    result = paired_comparison(questions, pairing.of(answers), setting=reward, **how)
+    result = paired_comparison(questions, pairing.of(answers), setting=scope.reward, **how)
     return result if result.asked or waiting else None
 
 
 def counted_questions(
-    database: Database, scope: ReportScope, pairing: Pairing, *, against: ArmName, reward: RewardSettings, secret: bytes
+    database: Database, scope: ReportScope, pairing: Pairing, *, against: ArmName, secret: bytes
 ) -> ComparedQuestions:
     """The questions by which a verdict is computed, by a run and by a report: a question counts if its arm was asked,
     also if the arm cannot be run now. Raises StoreError.
     """
-    which: dict[str, Any] = {"arms": [*pairing.versions], "by_model": pairing.by_model}
-    return read_paired_questions(database, scope, against=against, reward=reward, secret=secret, **which)
+    arms, by_model = pairing.versions.keys(), pairing.by_model
+    return read_paired_questions(database, scope, against=against, secret=secret, arms=arms, by_model=by_model)
 
 
 def stored_answers(database: Database, questions: ComparedQuestions) -> list[PairedAnswer]:

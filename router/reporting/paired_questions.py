@@ -6,17 +6,14 @@ it. It is the same at every run, so later runs continue earlier ones.
 """
 
 import json
-import math
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-import numpy as np
 from sqlalchemy import RowMapping, and_, func, select
 
 from ragbandit.router.config.rules import RuleBook
-from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.deciders import is_raised, paced_askers
 from ragbandit.router.reporting.left_out import asker_of, reason_to_leave_out
@@ -30,6 +27,7 @@ from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.rows.conversion import edge_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value, own_cost
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
@@ -52,8 +50,6 @@ NOT_STORED: Final = "tools, images, a format or earlier turns that are not store
 A_TASK: Final = "a task, which a single question cannot repeat"
 NOT_HERE: Final = "cannot be run here"
 _PAGE: Final = 2000
-#: effective number of answers from which their weights are used, and number from which the length counts
-_EFFECTIVE: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +59,6 @@ class ComparedQuestion:
     id: DecisionId
     #: the arm that routing drew
     arm: ArmName
-    #: random number in [0, 1); the questions are asked in this order
-    draw: float
     #: cost of the stored outcome, at the prices of the reward; None without an outcome
     cost: float | None
     #: why it cannot be asked again; None if it can be
@@ -75,18 +69,15 @@ class ComparedQuestion:
     dollars: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerPrice:
-    """Expected dollars of an arm's answer by the length of the question, within what its answers have cost."""
+class AnswerCost(NamedTuple):
+    """What an answer of the period has cost, to expect what others will cost."""
 
-    #: at a question without characters, and for each character
-    base: float
-    slope: float = 0.0
-    least: float = 0.0
-    most: float = math.inf
-
-    def at(self, length: int) -> float:
-        return min(max(self.base + self.slope * length, self.least), self.most)
+    #: characters of its question
+    length: int
+    dollars: float
+    #: Asked questions went to other arms than `against`. So an answer of `against` counts by the odds of that, since a
+    #: policy may have sent it the long questions
+    weight: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,12 +86,11 @@ class ComparedQuestions:
     against: ArmName
     #: number of all routed questions of the period, or of the sample that is read of a long period
     questions: int
-    #: number of all questions in the period if only a sample of them was read
-    whole: int | None
     #: questions to which the two ways give different arms, in the order in which they are asked
     differing: Sequence[ComparedQuestion]
-    #: arm -> price of its answers to questions that can be asked; arms without answers are missing
-    prices: Mapping[str, AnswerPrice] = field(default_factory=dict)
+    #: arm -> costs of its answers to questions that can be asked again; if there are none, of its other answers, among
+    #: them those of tasks, which cost many times as much
+    costs: Mapping[str, Sequence[AnswerCost]] = field(default_factory=dict)
 
     @property
     def askable(self) -> list[ComparedQuestion]:
@@ -117,16 +107,46 @@ def read_paired_questions(
     scope: ReportScope,
     *,
     against: ArmName,
-    reward: RewardSettings,
-    secret: bytes,
+    secret: bytes | None,
     arms: Collection[str] | None = None,
     by_model: bool = False,
 ) -> ComparedQuestions:
     """The questions of the report's period. Imported decisions, and those that no report compares, are left out.
 
-    secret: secret of the store's draws. arms: those that can be run here; None if nothing is asked. by_model: whether
-        the judge's model scores the answers. Raises StoreError.
+    secret: secret of the store's draws; None if nobody asks, so that no order is needed. arms: those that can be run
+        here; None if nothing is asked. by_model: whether the judge's model scores the answers. Raises StoreError.
     """
+    asked, raised = Counter[str](), Counter[str]()
+    differing = list[tuple[ComparedQuestion, str | None]]()  # with the asker, if a budget raised his price
+    costs, other_costs = defaultdict[str, list[AnswerCost]](list), defaultdict[str, list[AnswerCost]](list)
+    with database.read() as connection:
+        for row, facts, offered in _routed(connection, scope, against=against):
+            asker, has_raised = asker_of(row), is_raised(facts.budget_factor)
+            asked[asker] += 1
+            raised[asker] += has_raised
+            edge = edge_of(row["request"])
+            sent, continues = sent_of(edge), continues_of(edge)
+            obstacle = NOT_OFFERED.format(against) if against not in offered else None
+            obstacle = obstacle or _obstacle(row, facts=facts, sent=sent, continues=continues, arms=arms)
+            if row["cost"] is not None and row["status"] != "failed":
+                known = costs if obstacle is None else other_costs
+                known[row["arm"]].append(_answer_cost(row, against=against))
+            if row["arm"] != against:
+                obstacle = obstacle or _forbidden(row, sent=sent, against=against, rules=scope.rules, by_model=by_model)
+                question = _question(row, scope=scope, obstacle=obstacle)
+                differing.append((question, asker if has_raised else None))
+    paced = paced_askers(asked, raised=raised)
+    compared = [question for question, asker in differing if asker not in paced]
+    if secret is not None:
+        compared.sort(key=lambda question: (drawn_for("decide", question.id, secret=secret), question.id))
+    questions = asked.total() - sum(raised[asker] for asker in paced)
+    return ComparedQuestions(against=against, questions=questions, differing=compared, costs=other_costs | costs)
+
+
+def _routed(
+    connection: Connection, scope: ReportScope, *, against: ArmName
+) -> Iterator[tuple[RowMapping, QueriedFacts, Sequence[str]]]:
+    """Yields (row, its facts, arms on offer) of the questions of the period, or of a sample of them."""
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
@@ -137,94 +157,34 @@ def read_paired_questions(
         *outcomes.c["cost", "steps", "status"],
         updates.c.source,
     ).select_from(joined)
-    asked, raised = Counter[str](), Counter[str]()
-    differing = list[tuple[ComparedQuestion, str | None]]()  # with the asker, if a budget raised his price
-    paid = _Paid(against=against)
-    with database.read() as connection:
-        whole = count_decisions(connection, scope.condition) - count_imported(connection, scope.condition)
-        query = query.where(scope.condition, in_sample(whole, most=scope.most))
-        with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
-            for row in result.mappings():
-                offered, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
-                if against not in offered and _came_later(row, arm=against):
-                    offered.append(against)
-                if facts.is_imported or reason_to_leave_out(row, facts=facts, arms=offered) is not None:
-                    continue
-                asker, has_raised = asker_of(row), is_raised(facts.budget_factor)
-                asked[asker] += 1
-                raised[asker] += has_raised
-                edge = edge_of(row["request"])
-                sent, continues = sent_of(edge), continues_of(edge)
-                obstacle = NOT_OFFERED.format(against) if against not in offered else None
-                obstacle = obstacle or _obstacle(row, facts=facts, sent=sent, continues=continues, arms=arms)
-                paid.add(row, is_repeatable=obstacle is None)
-                if row["arm"] != against:
-                    obstacle = obstacle or _forbidden(
-                        row, sent=sent, against=against, rules=scope.rules, by_model=by_model
-                    )
-                    question = _question(row, reward=reward, secret=secret, obstacle=obstacle)
-                    differing.append((question, asker if has_raised else None))
-    paced = paced_askers(asked, raised=raised)
-    compared = [question for question, asker in differing if asker not in paced]
-    return ComparedQuestions(
-        against=against,
-        questions=asked.total() - sum(raised[asker] for asker in paced),
-        whole=whole if whole > scope.most else None,
-        differing=sorted(compared, key=lambda question: (question.draw, question.id)),
-        prices=paid.prices(),
-    )
+    whole = count_decisions(connection, scope.condition) - count_imported(connection, scope.condition)
+    query = query.where(scope.condition, in_sample(whole, most=scope.most))
+    with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
+        for row in result.mappings():
+            offered, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
+            if against not in offered and _came_later(row, arm=against):
+                offered.append(against)
+            if not facts.is_imported and reason_to_leave_out(row, facts=facts, arms=offered) is None:
+                yield row, facts, offered
 
 
-class _Paid:
-    """What answers of the period cost, to expect what answers to its askable questions will cost.
-
-    A task costs many times as much as a question, so answers to questions that can be asked again count first. Those
-    went to other arms than `against`: its own answers are weighted by the odds of that, since a policy may have sent it
-    the long ones. Without enough weight, its price follows the length of the question.
-    """
-
-    def __init__(self, *, against: ArmName) -> None:
-        self._against = against
-        #: arm -> (length, dollars, weight) of its answers to questions that can be asked again, and to other ones
-        self._repeatable: dict[str, list[tuple[int, float, float]]] = {}
-        self._others: dict[str, list[tuple[int, float, float]]] = {}
-
-    def add(self, row: RowMapping, *, is_repeatable: bool) -> None:
-        if row["cost"] is None or row["status"] == "failed":
-            return
-        weight = 1.0
-        if row["arm"] == self._against:
-            weight = max(1.0 - row["propensity"], 0.0) / max(row["propensity"], 1e-9)
-        answers = self._repeatable if is_repeatable else self._others
-        answers.setdefault(row["arm"], []).append((row["length"], own_cost(row["cost"]).dollars, weight))
-
-    def prices(self) -> dict[str, AnswerPrice]:
-        return {arm: _price(answers) for arm, answers in (self._others | self._repeatable).items()}
+def _answer_cost(row: RowMapping, *, against: str) -> AnswerCost:
+    weight = 1.0
+    if row["arm"] == against:
+        weight = max(1.0 - row["propensity"], 0.0) / max(row["propensity"], 1e-9)
+    return AnswerCost(row["length"], own_cost(row["cost"]).dollars, weight)
 
 
-def _price(answers: Sequence[tuple[int, float, float]]) -> AnswerPrice:
-    """The weighted mean of (length, dollars, weight). If few weights outweigh all others, least squares by length."""
-    lengths, dollars, weights = np.array(answers).T
-    if weights.sum() ** 2 > _EFFECTIVE * (weights**2).sum():
-        return AnswerPrice(base=float(np.average(dollars, weights=weights)))
-    spread = lengths.var()
-    has_line = len(answers) >= _EFFECTIVE and spread > 0.0
-    slope = np.mean((lengths - lengths.mean()) * dollars) / spread if has_line else 0.0
-    base, ends = dollars.mean() - slope * lengths.mean(), (float(dollars.min()), float(dollars.max()))
-    return AnswerPrice(base=float(base), slope=float(slope), least=ends[0], most=ends[1])
-
-
-def _question(row: RowMapping, *, reward: RewardSettings, secret: bytes, obstacle: str | None) -> ComparedQuestion:
+def _question(row: RowMapping, *, scope: ReportScope, obstacle: str | None) -> ComparedQuestion:
+    assert scope.reward is not None, "two ways are compared by the present reward"
     cost = dollars = None
     if row["cost"] is not None:
         whole = cost_value(row["cost"])
-        cost = cost_of_terms(row["steps"], whole, terms=reward.cost)
+        cost = cost_of_terms(row["steps"], whole, terms=scope.reward.cost)
         dollars = None if row["status"] == "failed" else whole.dollars
-    key = DecisionId(row["id"])
     return ComparedQuestion(
-        id=key,
+        id=DecisionId(row["id"]),
         arm=ArmName(row["arm"]),
-        draw=drawn_for("decide", key, secret=secret),
         cost=cost,
         obstacle=obstacle,
         length=row["length"] or 0,

@@ -80,7 +80,7 @@ def report(
             can_rate = len(unrated_answers(connection, scope, arm=arm)) >= result.to_rate
         result = replace(result, to_rate=result.to_rate if can_rate else None)
     steady = result.state is None
-    asked = stored_comparison(database, scope, against=arm, reward=scope.reward, is_steady=steady)
+    asked = stored_comparison(database, scope, against=arm, is_steady=steady)
     return result if asked is None else words.with_asked(result, asked)
 
 

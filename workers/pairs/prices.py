@@ -1,15 +1,18 @@
 """What an answer and its score are expected to cost, from answers of these arms, or from the settings without any."""
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.reporting.paired_comparison import Pairing
-from ragbandit.router.reporting.paired_questions import AnswerPrice, ComparedQuestion, ComparedQuestions
+from ragbandit.router.reporting.paired_questions import AnswerCost, ComparedQuestion, ComparedQuestions
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judge_days import mean_dollars
 from ragbandit.router.storage.paired_answers import PairedAnswer
@@ -24,6 +27,8 @@ from ragbandit.workers.setup.generators import worker_arms
 
 #: tokens of an answer of an arm that has not been asked yet
 _ASSUMED: Final = Tokens(read=2000, written=500)
+#: effective number of answers from which their weights are used, and number from which the length counts
+_EFFECTIVE: Final = 10.0
 #: number of answers of an arm, or of scores, from which their own dollars replace what was expected
 _ENOUGH: Final = 5
 #: number of stored answers whose prompts of the judge price a score that nobody has paid yet
@@ -33,11 +38,30 @@ _JUDGED_S: Final = 30 * 86_400.0
 _SCORE: Final = ArmName("")
 
 
-@dataclass(kw_only=True)
-class _Paid:
-    dollars: float = 0.0
-    expected: float = 0.0
-    count: int = 0
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _AnswerPrice:
+    """Expected dollars of an arm's answer by the length of the question, within what its answers have cost."""
+
+    #: at a question without characters, and for each character
+    base: float
+    slope: float = 0.0
+    least: float = 0.0
+    most: float = math.inf
+
+    @classmethod
+    def of(cls, costs: Sequence[AnswerCost]) -> "_AnswerPrice":
+        """The weighted mean. If few weights outweigh all others, least squares by length."""
+        lengths, dollars, weights = np.array(costs).T
+        if weights.sum() ** 2 > _EFFECTIVE * (weights**2).sum():
+            return cls(base=float(np.average(dollars, weights=weights)))
+        spread = lengths.var()
+        has_line = len(costs) >= _EFFECTIVE and spread > 0.0
+        slope = np.mean((lengths - lengths.mean()) * dollars) / spread if has_line else 0.0
+        base, ends = dollars.mean() - slope * lengths.mean(), (float(dollars.min()), float(dollars.max()))
+        return cls(base=float(base), slope=float(slope), least=ends[0], most=ends[1])
+
+    def at(self, length: int) -> float:
+        return min(max(self.base + self.slope * length, self.least), self.most)
 
 
 @dataclass(kw_only=True)
@@ -45,12 +69,13 @@ class AnswerPrices:
     """Expected dollars, which follow what runs of the present arms have paid."""
 
     #: arm -> price of its answers before these runs
-    arms: Mapping[ArmName, AnswerPrice]
+    arms: Mapping[ArmName, _AnswerPrice]
     #: mean dollars of scores before this run
     score: float
     #: what is assumed of arms or a judge that have not been asked here, in words
     assumed: Sequence[str] = ()
-    _paid: dict[ArmName, _Paid] = field(default_factory=dict)
+    #: arm or _SCORE -> payments of these runs: (paid dollars, expected dollars, number)
+    _paid: dict[ArmName, tuple[float, float, int]] = field(default_factory=dict)
 
     def of(self, arm: ArmName, *, question: ComparedQuestion) -> float:
         """Expected dollars of an answer."""
@@ -72,19 +97,19 @@ class AnswerPrices:
         return question.dollars or 0.0 if is_own else self.arms[arm].at(question.length)
 
     def _add(self, name: ArmName, dollars: float, *, expected: float) -> None:
-        paid = self._paid.setdefault(name, _Paid())
-        paid.dollars, paid.expected, paid.count = paid.dollars + dollars, paid.expected + expected, paid.count + 1
+        paid, before, count = self._paid.get(name, (0.0, 0.0, 0))
+        self._paid[name] = (paid + dollars, before + expected, count + 1)
 
     def _followed(self, name: ArmName, *, expected: float) -> float:
         """`expected`, corrected by the ratio of paid to expected dollars so far.
 
         At least `expected` while fewer than _ENOUGH payments are known.
         """
-        paid = self._paid.get(name)
-        if paid is None:
+        paid, before, count = self._paid.get(name, (0.0, 0.0, 0))
+        if not count:
             return expected
-        follows = paid.dollars / paid.expected * expected if paid.expected else paid.dollars / paid.count
-        return follows if paid.count >= _ENOUGH else max(expected, follows)
+        follows = paid / before * expected if before else paid / count
+        return follows if count >= _ENOUGH else max(expected, follows)
 
 
 def expected_prices(
@@ -103,11 +128,11 @@ def expected_prices(
     generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
     new = [one for one in answers if one.version == pairing.versions.get(one.arm) and not one.is_stored]
     paid = [one for one in new if one.status != "failed"]
-    known, assumed = dict[ArmName, AnswerPrice](), list[str]()
+    known, assumed = dict[ArmName, _AnswerPrice](), list[str]()
     for name in pairing.versions:
-        dollars = _assumed_dollars(settings.named_generators.get(generators.get(name, "")))
-        known[name] = questions.prices.get(name, AnswerPrice(base=dollars))
-        if dollars and name not in questions.prices and all(one.arm != name for one in paid):
+        dollars, costs = _assumed_dollars(settings.named_generators.get(generators.get(name, ""))), questions.costs
+        known[name] = _AnswerPrice.of(costs[name]) if name in costs else _AnswerPrice(base=dollars)
+        if dollars and name not in costs and all(one.arm != name for one in paid):
             assumed.append(_assumption(name))
     score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=store.database)
     if score is None and isinstance(scorer, JudgeScorer):

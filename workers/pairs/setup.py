@@ -86,8 +86,9 @@ def prepared(
     runnable = {*settings.worker_arms, *pipelines}
     _check_runnable(against, runnable=runnable)
     by_model = isinstance(scorer, JudgeScorer)
-    which: dict[str, Any] = {"against": against, "arms": runnable, "by_model": by_model}
-    questions = read_paired_questions(ledger.database, scope, reward=settings.reward, secret=secret, **which)
+    questions = read_paired_questions(
+        ledger.database, scope, against=against, secret=secret, arms=runnable, by_model=by_model
+    )
     _check_askable(questions)
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
     versions = {name: arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
@@ -96,8 +97,7 @@ def prepared(
     pairing = with_earlier_arms(ledger.database, asking, label=ledger.label)
     counted = questions
     if not runnable.issuperset(pairing.versions):  # an earlier run had functions of arms that this one lacks
-        of_store: dict[str, Any] = {"against": against, "reward": settings.reward, "secret": secret}
-        counted = counted_questions(ledger.database, scope, pairing, **of_store)
+        counted = counted_questions(ledger.database, scope, pairing, against=against, secret=secret)
     stored = stored_answers(ledger.database, questions)
     store = DecisionStore(ledger.database, label=ledger.label)
     prices = expected_prices(questions, stored, pairing=asking, settings=settings, scorer=scorer, store=store)

@@ -329,9 +329,7 @@ def test_what_a_run_needs_is_named(world, arms):
     with pytest.raises(InvalidInput, match="large cannot be run here") as refused:
         prepared(world, SimpleNamespace(pipelines={}))
     assert "--module" in refused.value.remedy
-    nobody = read_paired_questions(
-        world.database, scope(world), against="large", reward=world.settings.reward, secret=SECRET, arms=["large"]
-    )
+    nobody = read_paired_questions(world.database, scope(world), against="large", secret=None, arms=["large"])
     assert set(nobody.obstacles) == {"small cannot be run here"}
 
 

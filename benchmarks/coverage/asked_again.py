@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.coverage.lives import ARMS, Life
 from ragbandit.router.comparison import Difference
 from ragbandit.router.config.sections import RewardSettings
-from ragbandit.router.reporting.paired_comparison import paired_comparison
+from ragbandit.router.reporting.paired_comparison import Pairing, paired_comparison
 from ragbandit.router.reporting.paired_questions import NOT_STORED, ComparedQuestion, ComparedQuestions
 from ragbandit.router.storage.paired_answers import PairedAnswer
 from ragbandit.shared.types import ArmName, Cost, DecisionId, Matrix
@@ -21,6 +21,8 @@ from ragbandit.shared.types import ArmName, Cost, DecisionId, Matrix
 ASKED: Final = (5, 20, 60, 200, 600)
 #: the fixed arm of the other way
 AGAINST: Final = ArmName(ARMS[1])
+#: all made answers, which one judge has scored
+MADE: Final = Pairing(judge="", rater="made", versions=dict.fromkeys(map(ArmName, ("small", "large", *ARMS)), ""))
 _REWARD: Final = RewardSettings(weight=10.0, cost={"dollars": 1.0})
 _DOLLARS: Final = np.array([0.02, 0.004, 0.0004])
 _NOT_ASKABLE, _REFUSED = 0.1, 0.02
@@ -69,11 +71,12 @@ class AskedLife:
 
     def after(self, asked: int) -> tuple[Difference, Difference]:
         """Differences of reward and quality when the first `asked` questions were asked."""
-        pairs = {
-            question.id: {arm: self._answer(question, arm) for arm in (question.arm, AGAINST)}
+        answers = [
+            self._answer(question, arm)
             for question in self.questions.askable[:asked]
-        }
-        found = paired_comparison(self.questions, pairs, setting=_REWARD, rater="made").comparison
+            for arm in (question.arm, AGAINST)
+        ]
+        found = paired_comparison(self.questions, MADE, answers, setting=_REWARD).comparison
         return found.reward, found.quality
 
     def _answer(self, question: ComparedQuestion, arm: ArmName) -> PairedAnswer:

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from benchmarks.coverage.asked_again import made_answer
+from benchmarks.coverage.asked_again import MADE, made_answer
 from benchmarks.figures import machine
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Comparison
 from ragbandit.router.comparison.holdback_size import usual_size
@@ -267,19 +267,17 @@ def bought(life: Life, *, most: int) -> list[Mark]:
             for _, row in asked
         ]
         paired = ComparedQuestions(against=ArmName("large"), questions=questions, differing=differing)
-        pairs = {
-            question.id: {
-                ArmName(arm): made_answer(
-                    question.id,
-                    ArmName(arm),
-                    quality=float(life.right[int(question.id), place]),
-                    dollars=float(life.dollars[int(question.id), place]),
-                )
-                for place, arm in enumerate(ARMS)
-            }
+        answers = [
+            made_answer(
+                question.id,
+                ArmName(arm),
+                quality=float(life.right[int(question.id), place]),
+                dollars=float(life.dollars[int(question.id), place]),
+            )
             for question in differing[:most]
-        }
-        result = paired_comparison(paired, pairs, setting=setting, rater="made")
+            for place, arm in enumerate(ARMS)
+        ]
+        result = paired_comparison(paired, MADE, answers, setting=setting)
         truth = float(life.gain[count - questions :].mean())
         found.append(Mark(questions=questions, rated=result.asked, found=result.comparison, truth=truth))
     return found

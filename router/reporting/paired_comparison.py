@@ -7,8 +7,9 @@ The mean over the routed questions of (value of what was served - value of the a
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,16 +17,16 @@ from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Difference, compare
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.deciders import UNSTEADY
-from ragbandit.router.reporting.paired_difference import DifferenceSample, Ends, expected_half_width, sampled_difference
+from ragbandit.router.reporting.paired_difference import DifferenceSample, expected_half_width, sampled_difference
 from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions, read_paired_questions
-from ragbandit.router.reporting.reading import PairedComparison, ReportScope
+from ragbandit.router.reporting.reading import PairedComparison, Report, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to, pairing_reader
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.shared.texts.formats import counted, money, roughly
-from ragbandit.shared.types import ArmName, DecisionId, Json
+from ragbandit.shared.types import ArmName, DecisionId, Json, Matrix
 
 #: name of what was served in comparisons
 ROUTING: Final = "routing"
@@ -37,77 +38,97 @@ _FORECASTS: Final = 100
 class Pairing:
     """The answers that are compared: those scored by one judge, of one definition of each arm."""
 
+    #: hash of the judge's definition, and its name
     judge: str
+    rater: str
     versions: Mapping[ArmName, str]
     #: whether the judge is the model of `judge.generator`
     by_model: bool = False
+
+    @classmethod
+    def stored(cls, database: Database, *, label: str) -> "Pairing | None":
+        """The answers that count in the reports of a ledger; None before the first run. Raises StoreError."""
+        with database.read() as connection:
+            position = position_of(connection, pairing_reader(label))
+        if not position:
+            return None
+        return cls(
+            judge=position["judge"],
+            rater=position["rater"],
+            versions=position["versions"],
+            by_model=bool(position.get("by_model")),
+        )
+
+    def with_earlier_arms(self, database: Database, *, label: str) -> "Pairing":
+        """Add the arms that earlier runs of this judge asked, and this one cannot: their answers still count. Raises
+        StoreError.
+        """
+        earlier = self.stored(database, label=label)
+        if earlier is None or earlier.judge != self.judge:
+            return self
+        return replace(self, versions={**earlier.versions, **self.versions})
+
+    def keep(self, database: Database, *, label: str, now: float) -> None:
+        """Let these answers count from now on in reports. Raises StoreError."""
+        position: dict[str, Json] = {"judge": self.judge, "versions": {**self.versions}, "rater": self.rater}
+        position["by_model"] = self.by_model
+        with database.write() as connection:
+            earlier = position_of(connection, pairing_reader(label)).get("asked", ())
+            position["asked"] = sorted({*earlier, *self.versions})  # the audit accepts answers by earlier judges, too
+            move_position(connection, pairing_reader(label), position=position, now=now)
 
     @property
     def by_people(self) -> bool:
         """Whether people label the answers."""
         return self.judge == LABEL_QUEUE
 
-    def of(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
-        """Decision -> arm -> its answer, if it ended: it has a score, or the judge refused one.
+    def contains(self, answer: PairedAnswer) -> bool:
+        return (answer.judge, answer.version) == (self.judge, self.versions.get(answer.arm))
+
+    def has_ended(self, answer: PairedAnswer) -> bool:
+        """Whether an answer counts: it has a score, or the judge refused one.
 
         An arm that failed when it was asked again is asked once more by the next run.
         """
-        return self._by_arm(answers, has_ended=True)
+        return self.contains(answer) and (answer.quality is not None or answer.unjudged is not None)
 
-    def waiting(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
-        """As `of`, for answers that wait for a person's label."""
-        is_answer = (one for one in answers if self.by_people and one.status != "failed")
-        return self._by_arm(is_answer, has_ended=False)
+    def waits(self, answer: PairedAnswer) -> bool:
+        """Whether an answer waits for a person's label."""
+        is_labelled = self.by_people and self.contains(answer) and answer.status != "failed"
+        return is_labelled and not self.has_ended(answer)
 
-    def unended(self, answers: Iterable[PairedAnswer]) -> list[PairedAnswer]:
-        """Answers that neither count nor wait: the arm or the judge failed. The next run asks them again."""
-        answers = list(answers)
-        others = (self.of(answers), self.waiting(answers))
-        return [
-            one
-            for one in answers
-            if (one.judge, one.version) == (self.judge, self.versions.get(one.arm))
-            and all(one.arm not in pairs.get(one.decision_id, {}) for pairs in others)
-        ]
-
-    def _by_arm(
-        self, answers: Iterable[PairedAnswer], *, has_ended: bool
-    ) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
+    def pairs(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
+        """Decision -> arm -> its answer, of those that have ended."""
         pairs: dict[DecisionId, dict[ArmName, PairedAnswer]] = {}
         for one in answers:
-            is_meant = (one.judge, one.version) == (self.judge, self.versions.get(one.arm))
-            if is_meant and has_ended == (one.quality is not None or one.unjudged is not None):
+            if self.has_ended(one):
                 pairs.setdefault(one.decision_id, {})[one.arm] = one
         return pairs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Measure:
-    """A measure of an answer, by its quality and its cost: the reward, or the quality itself."""
+def _value(quality: float, *, cost: float, setting: RewardSettings, is_reward: bool) -> float:
+    """The reward of an answer, or its quality."""
+    if not is_reward:
+        return quality
+    value = quality - setting.weight * cost if setting.weight else quality
+    return min(max(value, setting.minimum), setting.maximum)
 
-    setting: RewardSettings
-    is_reward: bool
 
-    def value(self, quality: float, *, cost: float) -> float:
-        if not self.is_reward:
-            return quality
-        value = quality - self.setting.weight * cost if self.setting.weight else quality
-        return min(max(value, self.setting.minimum), self.setting.maximum)
+def _ends(
+    answer: PairedAnswer | None, *, cost: float | None, setting: RewardSettings, is_reward: bool
+) -> tuple[float, float]:
+    """The lowest and the highest value that an answer may have; both are its value if it has a score.
 
-    def ends(self, answer: PairedAnswer | None, *, cost: float | None) -> Ends:
-        """The value of an answer.
-
-        cost: cost of an answer whose quality is not known; None if it is not known either.
-        """
-        if answer is None:
-            charged = any(self.setting.cost.values())
-            dearest = (math.inf if charged else 0.0) if cost is None else cost
-            return Ends(low=self.value(0.0, cost=dearest), high=self.value(1.0, cost=cost or 0.0))
-        cost = cost_of_terms(answer.steps, answer.cost, terms=self.setting.cost)
-        if answer.quality is None:
-            return Ends(low=self.value(0.0, cost=cost), high=self.value(1.0, cost=cost))
-        value = self.value(answer.quality, cost=cost)
-        return Ends(low=value, high=value)
+    cost: cost of an answer whose quality is not known; None if it is not known either.
+    """
+    value = partial(_value, setting=setting, is_reward=is_reward)
+    if answer is None:
+        charged = any(setting.cost.values())
+        dearest = (math.inf if charged else 0.0) if cost is None else cost
+        return value(0.0, cost=dearest), value(1.0, cost=cost or 0.0)
+    cost = cost_of_terms(answer.steps, answer.cost, terms=setting.cost)
+    least, most = (0.0, 1.0) if answer.quality is None else (answer.quality, answer.quality)
+    return value(least, cost=cost), value(most, cost=cost)
 
 
 def paired_sample(
@@ -123,15 +144,20 @@ def paired_sample(
     whole: False for the questions up to the first one without both answers. True for all up to the last one with both;
         a question between them that was not asked then lies between bounds
     """
-    measure, against = _Measure(setting=setting, is_reward=is_reward), questions.against
-    unknown = measure.ends(None, cost=None)
-    least, most = unknown.low - unknown.high, unknown.high - unknown.low
+    value, against = partial(_ends, setting=setting, is_reward=is_reward), questions.against
+    worst, best = value(None, cost=None)
 
-    def ends(question: ComparedQuestion) -> Ends:
-        answers = pairs.get(question.id, {})
-        served = measure.ends(answers.get(question.arm), cost=question.cost)
-        fixed = measure.ends(answers.get(against), cost=None)
-        return Ends(low=served.low - fixed.high, high=served.high - fixed.low)
+    def ends(listed: Iterable[ComparedQuestion]) -> Matrix:
+        """The ends of the differences, shape (questions, 2)."""
+        both = []
+        for question in listed:
+            answers = pairs.get(question.id, {})
+            (low, high), (fixed_low, fixed_high) = (
+                value(answers.get(question.arm), cost=question.cost),
+                value(answers.get(against), cost=None),
+            )
+            both.append((low - fixed_high, high - fixed_low))
+        return np.array(both, dtype=np.float64).reshape(-1, 2)
 
     askable = questions.askable
     drawn = list(takewhile(lambda one: is_asked(one, pairs, against=against), askable))
@@ -139,12 +165,12 @@ def paired_sample(
         places = [place for place, one in enumerate(askable) if is_asked(one, pairs, against=against)]
         drawn = askable[: places[-1] + 1] if places else []
     return DifferenceSample(
-        asked=[ends(one) for one in drawn],
+        asked=ends(drawn),
         drawn_from=len(askable),
-        others=[ends(one) for one in questions.differing if one.obstacle is not None],
+        others=ends(one for one in questions.differing if one.obstacle is not None),
         questions=questions.questions,
-        least=least,
-        most=most,
+        least=worst - best,
+        most=best - worst,
     )
 
 
@@ -157,21 +183,21 @@ def is_asked(
 
 def paired_comparison(
     questions: ComparedQuestions,
-    pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
+    pairing: Pairing,
+    answers: Iterable[PairedAnswer],
     *,
     setting: RewardSettings,
-    rater: str,
-    waiting: int = 0,
     is_steady: bool = True,
 ) -> PairedComparison:
-    """Compare by the answers that are there. pairs: see `Pairing.of`. waiting: answers that wait for a label.
+    """Compare by the answers that are there. answers: to these questions, also others than those of the pairing.
 
     is_steady: whether the policy decides most questions. If not, two ways that hardly differ are not "as good"
     """
-    against = questions.against
+    answers = list(answers)
+    against, pairs = questions.against, pairing.pairs(answers)
     asked = [one for one in questions.differing if is_asked(one, pairs, against=against)]
-    answers = [answer for one in asked for answer in (pairs[one.id][one.arm], pairs[one.id][against])]
-    unjudged = {answer.decision_id for answer in answers if answer.quality is None}
+    in_pairs = [answer for one in asked for answer in (pairs[one.id][one.arm], pairs[one.id][against])]
+    unjudged = {answer.decision_id for answer in in_pairs if answer.quality is None}
     reward, quality = (
         _difference(questions, pairs, setting=setting, is_reward=is_reward) for is_reward in (True, False)
     )
@@ -193,10 +219,10 @@ def paired_comparison(
         differing=len(questions.differing),
         asked=len(asked),
         unjudged=len(unjudged),
-        waiting=waiting,
+        waiting=sum(map(pairing.waits, answers)),
         not_askable=questions.obstacles,
-        dollars=math.fsum(answer.dollars for answer in answers),
-        judge=rater,
+        dollars=math.fsum(answer.dollars for answer in in_pairs),
+        judge=pairing.rater,
     )
     if comparison.verdict == NOT_KNOWN and reward.verdict() == NOT_KNOWN:
         missing = _missing(result, sample=paired_sample(questions, pairs, setting=setting, whole=True))
@@ -243,49 +269,20 @@ def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
     return f"{roughly(more)} more {'question' if more < 1.5 else 'questions'} that both answer{price}"
 
 
-def with_earlier_arms(database: Database, pairing: Pairing, *, label: str) -> Pairing:
-    """Add the arms that earlier runs of this judge asked, and this one cannot: their answers still count. Raises
-    StoreError.
+def with_stored_comparison(database: Database, report: Report, scope: ReportScope) -> Report:
+    """The report with the comparison by the stored answers, also in its sentence; unchanged if no question of the
+    period was asked again. It is all that a run prints of its result. Raises StoreError.
     """
-    with database.read() as connection:
-        stored = position_of(connection, pairing_reader(label))
-    earlier = stored["versions"] if stored and stored["judge"] == pairing.judge else {}
-    return replace(pairing, versions={**earlier, **pairing.versions})
-
-
-def keep_pairing(database: Database, pairing: Pairing, *, label: str, rater: str, now: float) -> None:
-    """Store which answers count from now on in reports. rater: name of the judge. Raises StoreError.
-
-    pairing: of `with_earlier_arms`, so that the run ends by the verdict that reports print
-    """
-    position: dict[str, Json] = {"judge": pairing.judge, "versions": {**pairing.versions}, "rater": rater}
-    position["by_model"] = pairing.by_model
-    with database.write() as connection:
-        earlier = position_of(connection, pairing_reader(label)).get("asked", ())
-        position["asked"] = sorted({*earlier, *pairing.versions})  # the audit accepts answers by earlier judges, too
-        move_position(connection, pairing_reader(label), position=position, now=now)
-
-
-def stored_comparison(
-    database: Database, scope: ReportScope, *, against: ArmName, is_steady: bool
-) -> PairedComparison | None:
-    """The comparison by the stored answers; None if no question of the period was asked again. Raises StoreError.
-
-    is_steady: see `paired_comparison`
-    """
-    with database.read() as connection:
-        stored = position_of(connection, pairing_reader(scope.label))
-    secret = known_secret(database, name=DRAWS) if stored else None
-    if scope.reward is None or secret is None or against not in stored["versions"]:
-        return None
-    by_model = bool(stored.get("by_model"))
-    pairing = Pairing(judge=stored["judge"], versions=stored["versions"], by_model=by_model)
+    against, pairing = report.compared_arm, Pairing.stored(database, label=scope.label)
+    secret = None if pairing is None else known_secret(database, name=DRAWS)
+    if pairing is None or secret is None or scope.reward is None or against is None or against not in pairing.versions:
+        return report
     questions = counted_questions(database, scope, pairing, against=against, secret=secret)
-    answers = stored_answers(database, questions)
-    waiting = sum(map(len, pairing.waiting(answers).values()))
-    how: dict[str, Any] = {"rater": stored["rater"], "waiting": waiting, "is_steady": is_steady}
-    result = paired_comparison(questions, pairing.of(answers), setting=scope.reward, **how)
-    return result if result.asked or waiting else None
+    answers, is_steady = stored_answers(database, questions), report.state is None
+    asked = paired_comparison(questions, pairing, answers, setting=scope.reward, is_steady=is_steady)
+    if not asked.asked and not asked.waiting:
+        return report
+    return replace(report, asked=asked, sentence=f"{report.sentence} {asked.sentence}")
 
 
 def counted_questions(

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.comparison import Difference
-from ragbandit.shared.types import Vector
+from ragbandit.shared.types import Matrix, Vector
 
 #: probability that the interval misses the true difference at any sample size
 ALPHA: Final = 0.05
@@ -42,60 +42,53 @@ _TINY: Final = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ends:
-    """A difference that lies between two ends. They are equal if the difference is known."""
-
-    low: float
-    high: float
-
-    @property
-    def is_known(self) -> bool:
-        return self.low == self.high
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DifferenceSample:
-    """Differences of the questions that the two ways send to different arms."""
+    """Differences of the questions that the two ways send to different arms. Each lies between a low and a high end,
+    which are equal if the difference is known.
+    """
 
-    #: differences of the asked questions, in the order in which they were drawn
-    asked: Sequence[Ends]
+    #: ends of the differences of the asked questions, in the order in which they were drawn, shape (asked, 2)
+    asked: Matrix
     #: number of questions that the order contains
     drawn_from: int
-    #: differences of the questions that cannot be asked
-    others: Sequence[Ends]
+    #: ends of the differences of the questions that cannot be asked, shape (others, 2)
+    others: Matrix
     #: number of all questions, also of those that both ways send to the same arm
     questions: int
     #: smallest and largest possible difference of a question
     least: float
     most: float
 
+    @property
+    def known(self) -> Vector:
+        """The known differences of asked questions."""
+        low, high = self.asked.T
+        known: Vector = low[low == high]
+        return known
+
 
 def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Difference:
     """The mean difference of a question with its interval. Without an asked question, what is possible."""
-    asked = sample.asked
-    low = np.array([ends.low for ends in asked], dtype=np.float64)
-    high = np.array([ends.high for ends in asked], dtype=np.float64)
+    low, high = sample.asked.T
     floor, ceiling = sample.least, sample.most
     bounds = [
         _lower(low, floor=floor, alpha=alpha / 2.0),
         -_lower(-high, floor=-ceiling, alpha=alpha / 2.0),
     ]
-    rest = math.fsum(ends.low for ends in sample.others), math.fsum(ends.high for ends in sample.others)
+    rest = map(math.fsum, sample.others.T)
     ends = [
         (sum_ + bound * sample.drawn_from) / max(sample.questions, 1) for sum_, bound in zip(rest, bounds, strict=True)
     ]
-    return Difference(
-        estimate=_estimate(sample, ends=ends), low=ends[0], high=ends[1], effective_rows=float(len(asked))
-    )
+    return Difference(estimate=_estimate(sample, ends=ends), low=ends[0], high=ends[1], effective_rows=float(len(low)))
 
 
 def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | None:
     """The mean if unknown differences are like the known ones of asked questions; None if there are none."""
-    known = [one.low for one in sample.asked if one.is_known]
-    if not known:
+    known = sample.known
+    if not len(known):
         return None
     mean = math.fsum(known) / len(known)
-    others = math.fsum(one.low if one.is_known else min(max(mean, one.low), one.high) for one in sample.others)
+    others = math.fsum(np.clip(mean, *sample.others.T))
     return min(max((mean * sample.drawn_from + others) / sample.questions, ends[0]), ends[1])
 
 
@@ -131,10 +124,11 @@ def expected_half_width(asked: int, *, sample: DifferenceSample, alpha: float = 
 
     It assumes that the standard deviation of a difference stays; with fewer than _FEWEST known ones, _DEVIATION.
     """
-    known = [one.low for one in sample.asked if one.is_known]
+    known = sample.known.tolist()
     deviation = statistics.stdev(known) if len(known) >= _FEWEST else _DEVIATION
     reach, share = (sample.most - sample.least) / 2.0, sample.drawn_from / max(sample.questions, 1)
-    unknown = math.fsum(one.high - one.low for one in sample.others) / 2.0 / max(sample.questions, 1)
+    low, high = sample.others.T
+    unknown = math.fsum(high - low) / 2.0 / max(sample.questions, 1)
     if asked <= 0 or not sample.drawn_from:
         return share * reach + unknown
     evidence = (math.log(2.0 / alpha) + _MIXTURE) / asked

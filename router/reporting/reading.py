@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import ColumnElement, RowMapping, and_, case, exists, func, select, true
 
-from ragbandit.router.comparison import Comparison
+from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
 from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
@@ -55,6 +55,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates
 from ragbandit.shared.confidence_sequences import FEWEST_BOTH
+from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import (
     WHOLE,
     AppliedRules,
@@ -103,6 +104,15 @@ class PairedComparison:
     """What it cost to ask and to judge these questions, in all runs."""
     judge: str
     """The judge, or path of the check, that scored both answers; "label queue" for people."""
+
+    @property
+    def sentence(self) -> str:
+        waiting = f"{counted(self.waiting, 'label')} missing (page Labels)"
+        if not self.asked:
+            return f"Both were asked again: {waiting}."
+        of = f"{self.asked:,} of the {counted(self.differing, 'question')} that went to other arms"
+        more = f"; {waiting}" if self.waiting and self.comparison.verdict != NOT_KNOWN else ""
+        return f"Both asked again on {of}: {words.sentence(self.comparison)}{more}."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,7 +23,7 @@ from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Choices, Compared, Possible, compared
 from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit
 from ragbandit.router.reporting.next_steps import AS_ASKED
-from ragbandit.router.reporting.paired_comparison import stored_comparison
+from ragbandit.router.reporting.paired_comparison import with_stored_comparison
 from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
@@ -79,9 +79,7 @@ def report(
         with database.read() as connection:
             can_rate = len(unrated_answers(connection, scope, arm=arm)) >= result.to_rate
         result = replace(result, to_rate=result.to_rate if can_rate else None)
-    steady = result.state is None
-    asked = stored_comparison(database, scope, against=arm, is_steady=steady)
-    return result if asked is None else words.with_asked(result, asked)
+    return with_stored_comparison(database, result, scope)
 
 
 def report_of(

@@ -8,7 +8,7 @@ from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparis
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
 from ragbandit.router.reporting.left_out import SHOWN_FROM, Unit
 from ragbandit.router.reporting.next_steps import NOW_S
-from ragbandit.router.reporting.reading import PairedComparison, Report, Sample
+from ragbandit.router.reporting.reading import Report, Sample
 from ragbandit.shared.texts.formats import counted, duration, moment, money, number, percent
 
 
@@ -39,20 +39,6 @@ def undrawn_words(report: Report) -> list[str]:
 def with_before(report: Report, before: str) -> Report:
     """The report with the findings of before the start, also in its sentence."""
     return replace(report, before=before, sentence=f"{report.sentence} {before}")
-
-
-def with_asked(report: Report, asked: PairedComparison) -> Report:
-    """The report with the comparison by questions that were asked again, also in its sentence."""
-    return replace(report, asked=asked, sentence=f"{report.sentence} {asked_words(asked)}")
-
-
-def asked_words(asked: PairedComparison) -> str:
-    of = f"{asked.asked:,} of the {counted(asked.differing, 'question')} that went to other arms"
-    waiting = f"{counted(asked.waiting, 'label')} missing (page Labels)"
-    if not asked.asked:
-        return f"Both were asked again: {waiting}."
-    more = f"; {waiting}" if asked.waiting and asked.comparison.verdict != NOT_KNOWN else ""
-    return f"Both asked again on {of}: {comparison_words.sentence(asked.comparison)}{more}."
 
 
 def _verdict(total: Comparison) -> str:
@@ -151,9 +137,9 @@ def report_assessment(
         shown = (again, *served) if asked.asked else served
         if total is not None and _tells_more(again, total):
             lead, about = again, f"{about}, both asked again"
-            verdict = f"{asked_words(asked)} By live traffic, {verdict}"
+            verdict = f"{asked.sentence} By live traffic, {verdict}"
         else:
-            verdict = f"{verdict} {asked_words(asked)}"
+            verdict = f"{verdict} {asked.sentence}"
     if report.before is not None:
         verdict = f"{verdict} {report.before}"
     known = lead is not None and lead.verdict != NOT_KNOWN

@@ -28,19 +28,22 @@ class BoughtAnswers:
         database: Database,
         pairing: Pairing,
         stored: Sequence[PairedAnswer],
-        rater: str,
         payer: str,
     ) -> None:
-        """rater: name of the judge. payer: who is charged"""
-        self.pairing, self.rater = pairing, rater
-        #: answers so far, see `Pairing`; new ones are added
-        self.pairs, self.waiting = pairing.of(stored), pairing.waiting(stored)
+        """payer: who is charged"""
+        self.pairing = pairing
         self._against, self._database, self._payer = questions.against, database, payer
-        self._unended = {(one.decision_id, one.arm): one for one in pairing.unended(stored)}
+        self._answers = {(one.decision_id, one.arm): one for one in stored if pairing.contains(one)}
+        self._unended = {key: one for key, one in self._answers.items() if not self.has(*key)}
+
+    def all(self) -> list[PairedAnswer]:
+        """The answers of the pairing so far, also those that have not ended."""
+        return list(self._answers.values())  # a copy, since others are added meanwhile
 
     def has(self, key: DecisionId, arm: ArmName) -> bool:
         """Whether the arm has answered; a person's score may be missing."""
-        return any(arm in known.get(key, {}) for known in (self.pairs, self.waiting))
+        answer = self._answers.get((key, arm))
+        return answer is not None and (self.pairing.has_ended(answer) or self.pairing.waits(answer))
 
     def has_both(self, question: ComparedQuestion) -> bool:
         return self.has(question.id, question.arm) and self.has(question.id, self._against)
@@ -69,7 +72,7 @@ class BoughtAnswers:
             arm=arm,
             version=self.pairing.versions[arm],
             judge=self.pairing.judge,
-            rater=self.rater,
+            rater=self.pairing.rater,
             is_stored=is_stored,
             answer=None if is_stored else outcome.answer,
             error=None if is_stored else outcome.error,
@@ -81,6 +84,4 @@ class BoughtAnswers:
             made_at=time.time(),
         )
         if keep_answer(self._database, answer):
-            kept = (self.pairs, self.pairing.of([answer])), (self.waiting, self.pairing.waiting([answer]))
-            for known, new in kept:
-                known.setdefault(answer.decision_id, {}).update(new.get(answer.decision_id, {}))
+            self._answers[answer.decision_id, arm] = answer

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ragbandit.router.comparison import MARGIN
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress
-from ragbandit.router.reporting.paired_comparison import keep_pairing, paired_comparison, paired_sample
+from ragbandit.router.reporting.paired_comparison import paired_comparison, paired_sample
 from ragbandit.router.reporting.paired_difference import expected_half_width
 from ragbandit.router.reporting.paired_questions import ComparedQuestions
 from ragbandit.router.reporting.reading import PairedComparison
@@ -119,10 +119,9 @@ class BoughtVerdict:
     def result(self) -> PairedComparison:
         return paired_comparison(
             self.counted,
-            self.questions.answers.pairs,
+            self.questions.answers.pairing,
+            self.questions.answers.all(),
             setting=self.settings.reward,
-            rater=self.questions.answers.rater,
-            waiting=sum(map(len, self.questions.answers.waiting.values())),
             is_steady=self.is_steady,
         )
 
@@ -141,7 +140,8 @@ class BoughtVerdict:
         if budget is not None:
             payable = int(min(len(open_ones), budget / each)) if each else len(open_ones)
             payable = payable if room is None else min(payable, room)
-        sample = paired_sample(compared, self.questions.answers.pairs, setting=self.settings.reward)
+        answers = self.questions.answers
+        sample = paired_sample(compared, answers.pairing.pairs(answers.all()), setting=self.settings.reward)
         asked = askable - len(open_ones)
 
         def width(count: int) -> float:
@@ -194,8 +194,8 @@ class BoughtVerdict:
             warn=warn,
             on_paid=paid,
         )
-        pairing, rater = questions.answers.pairing, questions.answers.rater
-        keep_pairing(database, pairing, label=self.ledger.label, rater=rater, now=time.time())
+        pairing = questions.answers.pairing
+        pairing.keep(database, label=self.ledger.label, now=time.time())
         if self._is_known():
             stop.end("the verdict was known before")
         self._is_closed = True  # the run closes what it used
@@ -203,7 +203,7 @@ class BoughtVerdict:
         facts: dict[str, Json] = {"asked": self.asked, "dollars": run.spent, "failed": sum(run.failures.values())}
         facts |= {"ended": stop.reason or self._end(was_cut=len(chosen) < len(open_ones))}
         with database.write() as connection:
-            recorded: dict[str, Json] = {"against": str(questions.compared.against), "judge": rater, **facts}
+            recorded: dict[str, Json] = {"against": str(questions.compared.against), "judge": pairing.rater, **facts}
             record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=recorded)
         return facts
 
@@ -211,8 +211,9 @@ class BoughtVerdict:
         """`room` of these questions, and those of which one answer waits for a label already: they need no room."""
         answers = self.questions.answers
         withdraw_items(self.ledger.database, versions=answers.pairing.versions)
-        new = {one.id for one in [one for one in open_ones if one.id not in answers.waiting][:room]}
-        return [one for one in open_ones if one.id in answers.waiting or one.id in new]
+        waiting = {one.decision_id for one in answers.all() if answers.pairing.waits(one)}
+        new = {one.id for one in [one for one in open_ones if one.id not in waiting][:room]}
+        return [one for one in open_ones if one.id in waiting or one.id in new]
 
     @staticmethod
     def _end(*, was_cut: bool) -> str:

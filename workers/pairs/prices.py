@@ -166,8 +166,8 @@ def _score_dollars(
         return 0.0
     scores = [
         max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
-        for by_arm in pairing.of(answers).values()
-        for answer in by_arm.values()
+        for answer in answers
+        if pairing.has_ended(answer)
     ]
     if scores:
         return statistics.fmean(scores)

@@ -12,7 +12,6 @@ from ragbandit.router.reporting.paired_comparison import (
     Pairing,
     counted_questions,
     stored_answers,
-    with_earlier_arms,
 )
 from ragbandit.router.reporting.paired_questions import NOT_HERE, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import Report, ReportScope
@@ -93,8 +92,8 @@ def prepared(
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
     versions = {name: arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
     judge, rater = (LABEL_QUEUE, LABEL_QUEUE) if scorer is None else (scorer.identity, scorer.name)
-    asking = Pairing(judge=judge, versions=versions, by_model=by_model)
-    pairing = with_earlier_arms(ledger.database, asking, label=ledger.label)
+    asking = Pairing(judge=judge, rater=rater, versions=versions, by_model=by_model)
+    pairing = asking.with_earlier_arms(ledger.database, label=ledger.label)
     counted = questions
     if not runnable.issuperset(pairing.versions):  # an earlier run had functions of arms that this one lacks
         counted = counted_questions(ledger.database, scope, pairing, against=against, secret=secret)
@@ -102,7 +101,7 @@ def prepared(
     store = DecisionStore(ledger.database, label=ledger.label)
     prices = expected_prices(questions, stored, pairing=asking, settings=settings, scorer=scorer, store=store)
     check = partial(check_budgets, key=request.charged or None, database=ledger.database)
-    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "rater": rater, "payer": request.payer}
+    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "payer": request.payer}
     stored_questions = StoredQuestions(
         compared=questions,
         arms=arms,

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 
-from ragbandit.router.reporting.paired_difference import DifferenceSample, Ends, expected_half_width, sampled_difference
+from ragbandit.router.reporting.paired_difference import DifferenceSample, expected_half_width, sampled_difference
 
 LOOKS = (5, 20, 60, 200, 400)
 
 
-def known(values) -> list[Ends]:
-    return [Ends(low=float(value), high=float(value)) for value in values]
+def between(*ends):
+    """Differences between their ends, as an array of shape (n, 2)."""
+    return np.array(ends, dtype=float).reshape(-1, 2)
+
+
+def known(values):
+    return between(*zip(values, values, strict=True))
 
 
 def sample(
@@ -17,7 +22,7 @@ def sample(
 ) -> DifferenceSample:
     questions = questions or drawn_from + len(others)
     return DifferenceSample(
-        asked=known(values), drawn_from=drawn_from, others=others, questions=questions, least=least, most=most
+        asked=known(values), drawn_from=drawn_from, others=between(*others), questions=questions, least=least, most=most
     )
 
 
@@ -48,7 +53,7 @@ def test_what_is_not_known_is_bounded():
     assert (nothing.low, nothing.estimate, nothing.high) == (-0.5, None, 0.25)
     values = np.tile([0.5, 0.1], 100)
     alone = sampled_difference(sample(values, drawn_from=400, questions=500))
-    others = [Ends(low=-0.6, high=0.9)] * 50
+    others = between(*[(-0.6, 0.9)] * 50)
     both = sampled_difference(sample(values, drawn_from=400, questions=500, others=others))
     assert both.low == pytest.approx(alone.low - 50 * 0.6 / 500)
     assert both.high == pytest.approx(alone.high + 50 * 0.9 / 500)
@@ -58,9 +63,9 @@ def test_what_is_not_known_is_bounded():
 def test_an_answer_without_a_score_lies_between_its_bounds():
     """Each end of the interval takes the worst of what an answer without a score may be worth."""
     values = np.tile([0.2, 0.4], 50).tolist()
-    asked = [*known(values), *[Ends(low=-0.8, high=1.0)] * 50]
+    asked = between(*known(values), *[(-0.8, 1.0)] * 50)
     found = sampled_difference(
-        DifferenceSample(asked=asked, drawn_from=150, others=(), questions=150, least=-2.0, most=2.0)
+        DifferenceSample(asked=asked, drawn_from=150, others=between(), questions=150, least=-2.0, most=2.0)
     )
     worst, best = (sampled_difference(sample([*values, *[end] * 50], drawn_from=150)) for end in (-0.8, 1.0))
     assert (found.low, found.high) == (worst.low, best.high)

@@ -33,25 +33,18 @@ _BATCH: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Booked:
-    """The estimate of a question that is being asked."""
-
-    reservation: Reservation
-    #: dollars of its answers that were stored before
-    paid_before: float
-    #: the most that one of its calls is expected to cost, since a process may die within a call
-    call: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class BegunPair:
     """A question that was begun and has not ended."""
 
     decision_id: DecisionId
     #: number of processes that died while they asked it
     deaths: int = 0
-    #: what is booked for it; None if no process asks the question
-    booked: Booked | None = None
+    #: its estimate; None if no process asks the question
+    reservation: Reservation | None = None
+    #: with an estimate: dollars of its answers that were stored before, and the most that one of its calls is expected
+    #: to cost, since a process may die within a call
+    paid_before: float = 0.0
+    call: float = 0.0
     #: arm -> passages of its answer, for answers that are stored and not scored
     sources: Mapping[ArmName, Sequence[Source]] = field(default_factory=dict)
     #: arm -> how often the judge failed on its answer
@@ -64,20 +57,20 @@ class BegunPair:
 
 
 def keep_begun(connection: Connection, *, pair: BegunPair) -> None:
-    """Store a question: with `booked` it is being asked, and the death of its process counts; else it waits, or has
+    """Store a question: with an estimate it is being asked, and the death of its process counts; else it waits, or has
     ended. Nothing of an erased question is stored.
     """
     if pair.sources and is_erased(connection, pair.decision_id) is not False:
         pair = replace(pair, sources={})
-    if pair.booked is None and not pair.waits:
+    if pair.reservation is None and not pair.waits:
         connection.execute(delete(jobs).where(_IS_PAIR, jobs.c.decision_id == pair.decision_id))
         return
-    is_asked = pair.booked is not None
+    is_asked = pair.reservation is not None
     row: dict[str, Any] = {
         "kind": "pair",
         "decision_id": pair.decision_id,
         "turn": 0,
-        "made_at": 0.0 if pair.booked is None else pair.booked.reservation.at,
+        "made_at": 0.0 if pair.reservation is None else pair.reservation.at,
         "due_at": 0.0,
         "tries": pair.deaths + is_asked,
         "claimed_by": this_process().key if is_asked else None,
@@ -91,11 +84,11 @@ def keep_begun(connection: Connection, *, pair: BegunPair) -> None:
 def _facts(pair: BegunPair) -> dict[str, Any]:
     facts: dict[str, Any] = {"failures": dict(pair.failures)}
     facts["sources"] = {arm: [asdict(source) for source in sources] for arm, sources in pair.sources.items()}
-    if pair.booked is not None:
-        reservation = pair.booked.reservation
+    if pair.reservation is not None:
+        reservation = pair.reservation
         names = [[spender.kind, spender.name] for spender in reservation.spenders]
         facts["booked"] = {"spenders": names, "dollars": reservation.dollars, "at": reservation.at}
-        facts["booked"] |= {"paid_before": pair.booked.paid_before, "call": pair.booked.call}
+        facts["booked"] |= {"paid_before": pair.paid_before, "call": pair.call}
     return facts
 
 
@@ -118,15 +111,11 @@ def settle_lost(database: Database) -> None:
         lost = _pairs(connection, jobs.c.claimed_by.is_not(None))
         paid = answer_dollars(connection, [pair.decision_id for pair in lost])
     for pair in lost:
-        assert pair.booked is not None
-        known = max(0.0, paid.get(pair.decision_id, 0.0) - pair.booked.paid_before)
-        dollars = max(known, min(known + pair.booked.call, pair.booked.reservation.dollars))
-        settle(
-            database,
-            pair.booked.reservation,
-            dollars=dollars,
-            note=partial(keep_begun, pair=replace(pair, booked=None)),
-        )
+        assert pair.reservation is not None
+        known = max(0.0, paid.get(pair.decision_id, 0.0) - pair.paid_before)
+        dollars = max(known, min(known + pair.call, pair.reservation.dollars))
+        note = partial(keep_begun, pair=replace(pair, reservation=None))
+        settle(database, pair.reservation, dollars=dollars, note=note)
 
 
 def _pairs(connection: Connection, *where: ColumnElement[bool]) -> list[BegunPair]:
@@ -138,15 +127,16 @@ def _pair(row: RowMapping) -> BegunPair:
     sources = {
         ArmName(arm): tuple(of_known(Source, each) for each in listed) for arm, listed in facts["sources"].items()
     }
-    booked, of = None, facts.get("booked")
-    if of is not None:
+    of, reservation = facts.get("booked", {}), None
+    if of:
         spenders = tuple(Spender(kind, name) for kind, name in of["spenders"])
         reservation = Reservation(spenders=spenders, dollars=of["dollars"], at=of["at"])
-        booked = Booked(reservation=reservation, paid_before=of["paid_before"], call=of["call"])
     return BegunPair(
         decision_id=DecisionId(row["decision_id"]),
         deaths=row["tries"],
-        booked=booked,
+        reservation=reservation,
+        paid_before=of.get("paid_before", 0.0),
+        call=of.get("call", 0.0),
         sources=sources,
         failures=facts["failures"],
     )

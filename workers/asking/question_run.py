@@ -16,9 +16,9 @@ from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Json, Outcome
 from ragbandit.strategies.base import Account
 from ragbandit.strategies.outcome import SOURCE_CHARS, run_strategy
-from ragbandit.workers.asking.admission import Admission, OpenQuestion
+from ragbandit.workers.asking.admission import Admission
 from ragbandit.workers.asking.questions import AskedQuestion, Work
-from ragbandit.workers.asking.scoring import Scorer
+from ragbandit.workers.asking.scoring import Score, Scorer
 from ragbandit.workers.asking.stop import Stop
 from ragbandit.workers.setup.loading import LoadedArm, parts_of
 
@@ -36,7 +36,11 @@ class QuestionRun:
     arms: Mapping[ArmName, LoadedArm]
     #: the setting `reward.cost`
     cost: Mapping[str, float]
-    stop: Stop = field(default_factory=Stop)
+    #: when the run ends early, see `Stop`
+    budget: float | None = None
+    is_known: Callable[[], bool] = lambda: False
+    looks: Sequence[int] = ()
+    most_failures: int | None = None
     #: scores answers; None if this run scores none
     scorer: Scorer | None = None
     #: dollars of the answers of this run that were paid before
@@ -58,7 +62,19 @@ class QuestionRun:
     _has_unscored: bool = False
 
     def __post_init__(self) -> None:
-        self._admission = Admission(self.stop, paid_before=self.paid_before)
+        self._stop = Stop(
+            budget=self.budget, is_known=self.is_known, looks=self.looks, most_failures=self.most_failures
+        )
+        self._admission = Admission(self._stop, paid_before=self.paid_before)
+
+    @property
+    def ended(self) -> str | None:
+        """Why the run ended early; None if it has not, or not yet."""
+        return self._stop.reason
+
+    def end(self, reason: str) -> None:
+        """End the run: no further question is asked. The first reason stays."""
+        self._stop.end(reason)
 
     @property
     def spent(self) -> float:
@@ -79,12 +95,12 @@ class QuestionRun:
             with ThreadPoolExecutor(1) as pool:  # a thread that runs an event loop cannot run another loop
                 pool.submit(asyncio.run, self.run(concurrency=concurrency)).result()
         except KeyboardInterrupt:
-            self.stop.reason = "Ctrl-C"
+            self.end("Ctrl-C")
 
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
-        self.stop.check_budget(self.spent)
-        open_ones = itertools.takewhile(lambda one: self.stop.reason is None or not _open(one), self.questions)
+        self._stop.check_budget(self.spent)
+        open_ones = itertools.takewhile(lambda one: self.ended is None or not _open(one), self.questions)
         try:
             await in_parallel(open_ones, self._ask, concurrency=concurrency)
         finally:
@@ -98,19 +114,19 @@ class QuestionRun:
         if not works:
             await self._end(question)
             return
-        expected = math.fsum(work.expected() for work in works)
-        async with self._admission.admitted(expected=expected, is_alone=question.is_alone) as opened:
-            if opened is not None:
+        expected = math.fsum(work.expected for work in works)
+        async with self._admission.admitted(expected=expected, is_alone=question.is_alone) as bill:
+            if bill is not None:
                 try:
-                    with question.booked(expected=expected, bill=opened.bill):
-                        await self._ask_arms(question, works, opened=opened)
+                    with question.booked(expected=expected, bill=bill):
+                        await self._ask_arms(question, works, bill=bill)
                 except TooManyRequests as error:  # `booked` found that a budget is spent
-                    self.stop.end(error.message)
+                    self.end(error.message)
 
-    async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, opened: OpenQuestion) -> None:
+    async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, bill: Account) -> None:
         cost, counts = 0.0, True
         for work in works:
-            outcome, is_scored = await self._answer(work, opened=opened)
+            outcome, is_scored = await self._answer(work, question=question, bill=bill)
             if self._is_scorer_down:
                 return  # the other arm's answer could not be scored either
             cost += cost_of_terms(outcome.steps, outcome.cost, terms=self.cost)
@@ -118,25 +134,30 @@ class QuestionRun:
         self._check_costs(cost)
         await self._end(question, counts=counts)
 
-    async def _answer(self, work: Work, *, opened: OpenQuestion) -> tuple[Outcome, bool]:
+    async def _answer(self, work: Work, *, question: AskedQuestion, bill: Account) -> tuple[Outcome, bool]:
         """Ask the arm, unless its answer is paid, and let the scorer score the answer.
 
         Returns (answer, whether it has the score that it needs).
         """
-        paid, account = work.outcome, Account()
-        outcome = paid or await self._run(work, account=account, opened=opened)
-        work.add(outcome, dollars=account.cost.dollars)
+        account = Account()
+        outcome = work.outcome or await self._run(work, account=account, bill=bill)
+        dollars = account.cost.dollars
+        question.keep(work, outcome, dollars=dollars)
         await asyncio.to_thread(self.on_paid, self.spent)
-        if paid is None:
+        if work.outcome is None:
             self._count_failure(outcome, arm=work.arm)
         is_scored = not work.needs_score or outcome.status == "failed" or is_blank(outcome.answer)
         if self.scorer is not None and work.needs_score and not is_blank(outcome.answer):
-            is_scored |= await self._score(work, outcome, opened=opened) is not None
+            score, account = await self._score(self.scorer, work, outcome, bill=bill)
+            if question.keep(work, outcome, dollars=dollars, score=score, score_dollars=account.cost.dollars):
+                self._is_scorer_down = True
+                self.end(f"the judge fails: {score.fault}")
+            is_scored |= score.quality is not None
             await asyncio.to_thread(self.on_paid, self.spent)
-        self.stop.check_budget(self.spent)
+        self._stop.check_budget(self.spent)
         return outcome, is_scored
 
-    async def _run(self, work: Work, *, account: Account, opened: OpenQuestion) -> Outcome:
+    async def _run(self, work: Work, *, account: Account, bill: Account) -> Outcome:
         arm = self.arms[work.arm]
         try:
             return await run_strategy(
@@ -150,23 +171,18 @@ class QuestionRun:
                 account=account,
             )
         finally:  # also if the run is interrupted
-            self._admission.pay(opened, account=account)
+            self._admission.pay(bill, account=account)
 
-    async def _score(self, work: Work, outcome: Outcome, *, opened: OpenQuestion) -> float | None:
-        assert self.scorer is not None
+    async def _score(self, scorer: Scorer, work: Work, outcome: Outcome, *, bill: Account) -> tuple[Score, Account]:
         account = Account()
         try:
-            score = await self.scorer.score(work.query.text, outcome, bill=account)
+            score = await scorer.score(work.query.text, outcome, bill=account)
         finally:
-            self._admission.pay(opened, account=account)
-        is_scored_again = work.add_score(outcome, score, dollars=account.cost.dollars)
+            self._admission.pay(bill, account=account)
         if score.quality is None and not self._has_unscored:
             self._has_unscored = True
             self.warn(f"the judge gave no score, and the question counts for no arm: {score.fault}")
-        if is_scored_again:
-            self._is_scorer_down = True
-            self.stop.end(f"the judge fails: {score.fault}")
-        return score.quality
+        return score, account
 
     def _count_failure(self, outcome: Outcome, *, arm: ArmName) -> None:
         if outcome.status != "failed":
@@ -176,15 +192,15 @@ class QuestionRun:
         self._failed_in_a_row[arm] += 1
         if self.failures[arm] == 1:
             self.warn(f"{arm} failed: {outcome.error}")
-        if self._failed_in_a_row[arm] == self.stop.most_failures:
-            self.stop.end(f"{arm} failed {self.stop.most_failures} times in a row: {outcome.error}")
+        if self._failed_in_a_row[arm] == self.most_failures:
+            self.end(f"{arm} failed {self.most_failures} times in a row: {outcome.error}")
 
     def _check_costs(self, cost: float) -> None:
         """Warn once, after LEAST new questions, if arms report no dollars, or nothing that `reward.cost` charges."""
         self._new_costs.append(cost)
         if len(self._new_costs) != LEAST:
             return
-        if self.stop.budget is not None and self.spent == 0.0:
+        if self.budget is not None and self.spent == 0.0:
             remedy = "report dollars (a generator: token_prices)"
             self.warn(f"the answers to {LEAST} questions cost 0 dollars: --budget ends nothing unless arms {remedy}")
         if not any(self._new_costs):
@@ -200,11 +216,11 @@ class QuestionRun:
             self.progress(f"questions ({self.spent:.4g} dollars)", done, len(self.questions))
         else:
             self.unjudged += 1
-        await self.stop.look(self.answered)
+        await self._stop.look(self.answered)
 
     def facts(self) -> dict[str, Json]:
         facts = {"answered": self.answered, "of": len(self.questions), "dollars": self.spent, "unjudged": self.unjudged}
-        return {**facts, "ended": self.stop.reason or "every question was answered"}
+        return {**facts, "ended": self.ended or "every question was answered"}
 
 
 def _open(question: AskedQuestion) -> list[Work]:

@@ -1,41 +1,35 @@
 """What a run asks: questions, with the work of each arm that answers one. `evaluation` and `pairs` implement them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from dataclasses import dataclass
 
 from ragbandit.shared.types import ArmName, Budget, Outcome, Query
 from ragbandit.strategies.base import Account
 from ragbandit.workers.asking.scoring import Score
 
 
-class Work(Protocol):
-    """What one arm is asked about a question, and where its answer is kept."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What one arm is asked about a question."""
 
     arm: ArmName
     query: Query
     limits: Budget
     #: whether the run's scorer scores the answer
     needs_score: bool
+    #: whether the answer is kept, with the score that it needs
+    is_done: bool
     #: an outcome that was paid before and has no score; None if the arm has to be asked
     outcome: Outcome | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the answer is kept, with the score that it needs."""
-
-    def expected(self) -> float:
-        """About how many dollars the answer and its score will cost."""
-        return 0.0
-
-    def add(self, outcome: Outcome, *, dollars: float) -> None:
-        """Keep an answer. dollars: what this run paid for it"""
-
-    def add_score(self, outcome: Outcome, score: Score, *, dollars: float) -> bool:
-        """Keep the score of an answer. Returns whether the run ends, so that a later one scores the answer again."""
+    #: whether `outcome` is the one of the decision itself, which nobody has asked again
+    is_stored: bool = False
+    #: about how many dollars the answer and its score will cost
+    expected: float = 0.0
 
 
-class AskedQuestion(Protocol):
+class AskedQuestion(ABC):
     """A question of a run."""
 
     @property
@@ -43,8 +37,19 @@ class AskedQuestion(Protocol):
         """Whether no other question is asked with this one."""
         return False
 
+    @abstractmethod
     def works(self) -> Sequence[Work]:
         """The work of its arms, in their order; nothing if it was erased."""
+
+    @abstractmethod
+    def keep(
+        self, work: Work, outcome: Outcome, *, dollars: float, score: Score | None = None, score_dollars: float = 0.0
+    ) -> bool:
+        """Keep an answer: when it is there, and again with its score, since the process may die between.
+
+        dollars, score_dollars: what this run paid for the answer and its score. Returns whether the run ends, so that a
+        later one scores the answer again
+        """
 
     def booked(self, *, expected: float, bill: Account) -> AbstractContextManager[None]:  # noqa: ARG002 - for others
         """A block in which it is asked. Raises TooManyRequests. bill: has its cost at the end"""

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from ragbandit.router.config.settings import JUDGE_LINE, JudgeSettings, RewardSettings
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.plugins import function_identity, import_class
 from ragbandit.shared.types import Outcome
 from ragbandit.strategies.base import Account
@@ -37,19 +38,26 @@ class Scorer(Protocol):
     name: str
     #: hash of all that defines the scores, 43 digits
     identity: str
+    #: whether it is the model of `judge.generator`, which is paid
+    by_model: bool
 
     async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
         """Score an answer that is not blank. bill: gets the cost, however the call ends."""
 
+    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:
+        """About the tokens of a score; None if the answer gets none, or none are paid."""
+
     async def close(self) -> None: ...
 
 
-class JudgeScorer:
+class _JudgeScorer:
     """The judge's model with its rubric."""
+
+    by_model = True
 
     def __init__(self, judge: Judge, *, version: str = "") -> None:
         """version: settings of the generator that influence its replies, see `generator_version`."""
-        self.judge, settings, model = judge, judge.settings, judge.generator.name
+        self._judge, settings, model = judge, judge.settings, judge.generator.name
         self.name = f"judge {model}"[:_LONGEST]
         shown = [settings.passages, settings.passage_words, settings.text_chars, settings.max_tokens]
         self.identity = body_hash({"model": model, "version": version, "rubric": judge.rubric, "shown": shown})
@@ -57,22 +65,27 @@ class JudgeScorer:
     async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
         sources = shown_passages(outcome)
         try:
-            verdict = await self.judge.score(question, answer=outcome.answer or "", sources=sources, bill=bill)
+            verdict = await self._judge.score(question, answer=outcome.answer or "", sources=sources, bill=bill)
         except NoVerdict as error:
             return Score(None, str(error), may_pass=isinstance(error, JudgeFailed))
         return Score(verdict.value)
 
+    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:
+        return self._judge.tokens(question, answer=outcome.answer or "", sources=shown_passages(outcome))
+
     async def close(self) -> None:
-        await self.judge.close()
+        await self._judge.close()
 
 
-class CheckScorer:
+class _CheckScorer:
     """A check: `reward.check`, or a function of the user with the same arguments."""
 
+    by_model = False
+
     def __init__(self, settings: RewardSettings) -> None:
-        self._process, self.check = CheckProcess(settings), str(settings.check)
-        self.name = self.check[-_LONGEST:]
-        function = function_identity(import_class(self.check, where="reward.check"))
+        self._process, check = CheckProcess(settings), str(settings.check)
+        self.name = check[-_LONGEST:]
+        function = function_identity(import_class(check, where="reward.check"))
         self.identity = body_hash({"check": function, "params": dict(settings.check_params)})
 
     async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:  # noqa: ARG002 - it costs nothing
@@ -82,6 +95,9 @@ class CheckScorer:
         except CheckFailed as error:
             return Score(None, error.message, may_pass=True)
         return Score(quality, None if quality is not None else "the check gave no score")
+
+    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:  # noqa: ARG002 - it costs nothing
+        return None
 
     async def close(self) -> None:
         self._process.end()
@@ -99,15 +115,15 @@ def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | Non
         if generator is None:
             raise ConfigError("there is no judge", field="judge.generator", remedy=f"add this line: {JUDGE_LINE}")
         made = make_generator(generator, section="judge.generator")
-        return JudgeScorer(Judge(judge, generator=made), version=generator_version(generator))
+        return _JudgeScorer(Judge(judge, generator=made), version=generator_version(generator))
     if chosen == CHECK:
         if reward.check is None:
             remedy = f"give --judge labels or MODULE:NAME, set reward.check, or add this line: {JUDGE_LINE}"
             raise ConfigError("nothing scores the answers", field="judge", remedy=remedy)
-        return CheckScorer(reward)
+        return _CheckScorer(reward)
     if chosen == LABELS:
         return None
     if ":" not in chosen:
         remedy = "give judge, check, labels, or MODULE:NAME of a function with the arguments of reward.check"
         raise InvalidInput(f"{chosen!r:.80} is no judge", field="judge", remedy=remedy)
-    return CheckScorer(RewardSettings(check=chosen, check_s=reward.check_s))
+    return _CheckScorer(RewardSettings(check=chosen, check_s=reward.check_s))

@@ -1,25 +1,34 @@
 """The answers of a bought verdict: those that are compared, those that wait for a person, and those to ask or score
-again.
+again; with the dollars of the questions that were begun, and what a later run has to know of them.
 
-Each answer and each score is stored at once, so that an interrupted run continues.
+Each answer and each score is stored at once, so that an interrupted run continues. The expected dollars of a question
+are booked before it is asked, and replaced by its cost however the run ends.
 """
 
+import contextlib
+import logging
 import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from ragbandit.router.reporting.paired_comparison import Pairing
 from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
-from ragbandit.router.storage.paired_answers import PairedAnswer, keep_answer
+from ragbandit.router.storage.access.reservations import Reservation, reserve, settle
+from ragbandit.router.storage.access.spending import Spender, Spent
+from ragbandit.router.storage.begun_pairs import BegunPair, begun_pairs, keep_begun, settle_lost
+from ragbandit.router.storage.paired_answers import PairedAnswer, answer_dollars, keep_answer
+from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import ArmName, DecisionId, Outcome
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import ArmName, DecisionId, Outcome, Source
+from ragbandit.strategies.base import Account
 
-#: fields that an outcome and a stored answer share
-SHARED: Final = ("status", "cost", "steps", "stop_reason")
+log = logging.getLogger("ragbandit.worker")
 
 
 class BoughtAnswers:
-    """Answers of both arms to stored questions, in the store."""
+    """Answers of both arms to stored questions, in the store. Only the holder of the lease `decide` changes them."""
 
     def __init__(
         self,
@@ -29,12 +38,22 @@ class BoughtAnswers:
         pairing: Pairing,
         stored: Sequence[PairedAnswer],
         payer: str,
+        check: Callable[[Mapping[Spender, Spent]], None],
     ) -> None:
-        """payer: who is charged"""
+        """payer: who is charged. check: raises TooManyRequests if their budget is spent"""
         self.pairing = pairing
-        self._against, self._database, self._payer = questions.against, database, payer
+        self._against, self._database, self._payer, self._check = questions.against, database, payer, check
         self._answers = {(one.decision_id, one.arm): one for one in stored if pairing.contains(one)}
+        #: what an earlier run paid and does not count: an arm failed, or the answer was not scored
         self._unended = {key: one for key, one in self._answers.items() if not self.has(*key)}
+        self._begun: dict[DecisionId, BegunPair] = {}
+
+    def resume(self, ids: Collection[DecisionId]) -> None:
+        """Settle the estimates of processes that died, and read which of these questions were begun. Raises
+        StoreError.
+        """
+        settle_lost(self._database)
+        self._begun = begun_pairs(self._database, ids=ids)
 
     def all(self) -> list[PairedAnswer]:
         """The answers of the pairing so far, also those that have not ended."""
@@ -48,9 +67,57 @@ class BoughtAnswers:
     def has_both(self, question: ComparedQuestion) -> bool:
         return self.has(question.id, question.arm) and self.has(question.id, self._against)
 
-    def unended(self, key: DecisionId, arm: ArmName) -> PairedAnswer | None:
-        """An answer that an earlier run paid and that does not count: it failed, or was not scored."""
-        return self._unended.get((key, arm))
+    def deaths(self, key: DecisionId) -> int:
+        """Number of processes that died while they asked the question."""
+        return self._pair(key).deaths
+
+    def to_score(self, key: DecisionId, arm: ArmName) -> Outcome | None:
+        """The answer that an earlier run paid and did not score, with the passages that the judge reads."""
+        answer, sources = self._unended.get((key, arm)), self._pair(key).sources
+        if answer is None or answer.status == "failed" or arm not in sources:
+            return None
+        return Outcome(
+            decision_id=key,
+            status=answer.status,
+            answer=answer.answer,
+            error=answer.error,
+            cost=answer.cost,
+            steps=answer.steps,
+            stop_reason=answer.stop_reason,
+            trace=(),
+            run_by="worker",
+            made_by={},
+            made_at=answer.made_at,
+            sources=tuple(sources[arm]),
+        )
+
+    @contextlib.contextmanager
+    def booked(self, question: ComparedQuestion, *, expected: float, call: float, bill: Account) -> Iterator[None]:
+        """A block in which a question is asked; what it cost is in `bill` at its end. Raises TooManyRequests.
+
+        call: the most that one of its calls is expected to cost
+        """
+        key, spenders = question.id, [Spender("key", self._payer)]
+
+        def note(connection: Connection, reservation: Reservation) -> None:
+            paid_before = answer_dollars(connection, [key]).get(key, 0.0)
+            begun = replace(self._pair(key), reservation=reservation, paid_before=paid_before, call=call)
+            self._begun[key] = begun
+            keep_begun(connection, pair=begun)
+
+        now = time.time()
+        reservation = reserve(self._database, spenders, dollars=expected, now=now, check=self._check, note=note)
+        try:
+            yield
+        finally:
+            has_ended = self.has_both(question)  # else a later run asks it again
+            ended = BegunPair(decision_id=key) if has_ended else replace(self._begun[key], reservation=None)
+            self._begun[key] = ended
+            try:
+                settle(self._database, reservation, dollars=bill.cost.dollars, note=partial(keep_begun, pair=ended))
+            except StoreError as error:
+                extra = {"action": "decide", "dollars": bill.cost.dollars, "reason": str(error)}
+                log.warning("the cost of a question cannot be booked; its estimate stays booked", extra=extra)
 
     def keep(
         self,
@@ -66,17 +133,24 @@ class BoughtAnswers:
 
         dollars: what it cost this run. is_stored: whether it is the decision's own outcome
         """
-        lost = self.unended(outcome.decision_id, arm)
+        key = outcome.decision_id
+        if not (is_stored or self.pairing.by_people):
+            waits_for_judge = quality is None and unjudged is None and outcome.status != "failed"
+            self._keep_sources(key, arm=arm, sources=outcome.sources if waits_for_judge else None)
+        lost = self._unended.get((key, arm))
         answer = PairedAnswer(
-            decision_id=outcome.decision_id,
+            decision_id=key,
             arm=arm,
             version=self.pairing.versions[arm],
             judge=self.pairing.judge,
             rater=self.pairing.rater,
             is_stored=is_stored,
+            status=outcome.status,
             answer=None if is_stored else outcome.answer,
             error=None if is_stored else outcome.error,
-            **{name: getattr(outcome, name) for name in SHARED},
+            cost=outcome.cost,
+            steps=outcome.steps,
+            stop_reason=outcome.stop_reason,
             quality=quality,
             unjudged=unjudged,
             dollars=dollars + (0.0 if lost is None else lost.dollars),
@@ -84,4 +158,27 @@ class BoughtAnswers:
             made_at=time.time(),
         )
         if keep_answer(self._database, answer):
-            self._answers[answer.decision_id, arm] = answer
+            self._answers[key, arm] = answer
+
+    def count_failure(self, key: DecisionId, *, arm: ArmName) -> int:
+        """Count a failure of the judge on an answer; how many there were."""
+        pair = self._pair(key)
+        failures = pair.failures.get(arm, 0) + 1
+        self._begun[key] = replace(pair, failures={**pair.failures, arm: failures})
+        return failures
+
+    def _pair(self, key: DecisionId) -> BegunPair:
+        return self._begun.get(key) or BegunPair(decision_id=key)
+
+    def _keep_sources(self, key: DecisionId, *, arm: ArmName, sources: Sequence[Source] | None) -> None:
+        """Store the passages of an answer, which the judge reads, before the answer: if the run ends meanwhile, the
+        next one needs both. sources: None once the answer has a score
+        """
+        pair = self._pair(key)
+        if (sources is not None) == (arm in pair.sources):
+            return
+        kept = {name: of for name, of in pair.sources.items() if name != arm}
+        self._begun[key] = replace(pair, sources=kept if sources is None else {**kept, arm: sources})
+        if sources is not None:
+            with self._database.write() as connection:
+                keep_begun(connection, pair=self._begun[key])

@@ -1,31 +1,52 @@
 """`report --decide`: asks both ways the same stored questions until the verdict is known, the budget is spent, or no
 question is left. Before it asks, it says how many questions it can ask, for how much, and how sure the result will be.
+
+A run stores answers and ends; the verdict that a report prints is computed from the stored answers
+(`paired_comparison.with_stored_comparison`).
 """
 
 import asyncio
+import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ragbandit.router.comparison import MARGIN
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.reporting.paired_comparison import paired_comparison, paired_sample
 from ragbandit.router.reporting.paired_difference import expected_half_width
-from ragbandit.router.reporting.paired_questions import ComparedQuestions
+from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.reading import PairedComparison
+from ragbandit.router.reporting.verdict_requests import VerdictRequest
+from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.access.shared_secrets import drawn_for
+from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
+from ragbandit.router.storage.jobs.scores import NOT_ITS_FAULT
 from ragbandit.router.storage.label_queue import MOST_QUESTIONS, withdraw_items
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import NotFound
+from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
 from ragbandit.shared.texts.formats import counted, money
-from ragbandit.shared.types import Json
+from ragbandit.shared.texts.text_forms import is_blank
+from ragbandit.shared.types import DIED, ArmName, Json, Outcome, calls_of, is_textless
+from ragbandit.strategies.base import Account
 from ragbandit.workers.asking.question_run import QuestionRun, close_parts
-from ragbandit.workers.asking.scoring import Scorer
-from ragbandit.workers.asking.stop import Stop
-from ragbandit.workers.pairs.stored_questions import StoredQuestion, StoredQuestions
+from ragbandit.workers.asking.questions import AskedQuestion, Work
+from ragbandit.workers.asking.scoring import Score, Scorer
+from ragbandit.workers.pairs.answers import BoughtAnswers
+from ragbandit.workers.pairs.prices import AnswerPrices
+from ragbandit.workers.running.answer_job import MAX_TRIES
+from ragbandit.workers.setup.loading import LoadedArm
+
+log = logging.getLogger("ragbandit.worker")
 
 #: why a run ended that the next process continues
 STOPPED: Final = "the process ended"
@@ -33,130 +54,114 @@ STOPPED: Final = "the process ended"
 _LOOK_EVERY: Final = 5
 #: a run ends if an arm fails so often in a row: its server is probably down
 _MOST_FAILURES: Final = 3
+#: number of failures of the judge after which an answer gets no score: perhaps the judge cannot read this answer
+_MOST_JUDGE_FAILURES: Final = 3
 #: maximum number of questions that are asked at the same time
 _AT_ONCE: Final = 8
 #: number of questions whose expected dollars make the mean of a plan
 _PRICED: Final = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AskingPlan:
-    """What a run would do, before anything is asked."""
-
-    compared: ComparedQuestions
-    #: questions that both have answered in earlier runs
-    asked: int
-    #: number of questions that may be asked now; None without a limit
-    room: int | None
-    #: expected dollars of one question, both answers and both scores
-    dollars_each: float
-    #: what is assumed of arms or a judge that have not been asked here, in words
-    assumed: Sequence[str]
-    #: questions that the budget pays; None without a budget
-    payable: int | None
-    #: about half the width of the interval after these questions, and after all askable questions
-    half_width: float | None
-    least_half_width: float
-
-    @property
-    def left(self) -> int:
-        return len(self.compared.askable) - self.asked
-
-    @property
-    def sentences(self) -> list[str]:
-        compared, differing = self.compared, len(self.compared.differing)
-        of, same = f"{counted(compared.questions, 'routed question')} of the period", compared.questions - differing
-        lines = [f"{of}: {same:,} went to {compared.against} anyway, {differing:,} to other arms"]
-        if compared.obstacles:
-            why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(compared.obstacles.items()))
-            lines.append(f"cannot be asked again, so that their difference is only bounded: {why}")
-        lines.append(f"{self.asked:,} of {len(compared.askable):,} that can be asked have been asked")
-        each = f"about {_rounded(self.dollars_each)} each" if self.dollars_each else "which cost no dollars"
-        if self.left:
-            whole = f"all {self.left:,} others, {each} (new answers and scores; stored ones are used again)"
-            price = f" for about {_rounded(self.dollars_each * self.left)}" if self.dollars_each else ""
-            lines.append(f"{whole}{price}, would give the difference to within about ±{self.least_half_width:.2g}")
-        if self.left and self.assumed:
-            lines.append(f"some dollars are assumed, since none are known yet: {'; '.join(self.assumed)}")
-        if self.room is not None and self.left:
-            most = f"at most {counted(MOST_QUESTIONS, 'question')} wait at a time, {self.room:,} more may be asked now"
-            lines.append(f"people label both answers on the page Labels, blind, within 7 days; {most}")
-        if self.payable is not None and self.half_width is not None and self.payable < self.left:
-            pays = f"the budget pays about {counted(self.payable, 'question')}"
-            lines.append(f"{pays}: then the difference is known to about ±{self.half_width:.2g}")
-        return lines
-
-
-def _rounded(dollars: float) -> str:
-    return money(float(f"{dollars:.2g}"), "dollars")
-
-
 @dataclass(kw_only=True)
 class BoughtVerdict:
     """A comparison of both answers to stored questions: its plan, and its run."""
 
+    request: VerdictRequest
     settings: Settings
     ledger: Ledger
-    questions: StoredQuestions
+    #: questions of the period, with those that this run can ask
+    compared: ComparedQuestions
     #: questions that the verdict counts, as in reports: also those of an arm that only an earlier run could ask
     counted: ComparedQuestions
+    arms: Mapping[ArmName, LoadedArm]
+    answers: BoughtAnswers
+    prices: AnswerPrices
+    #: of the store's draws
+    secret: bytes
     #: None if people label the answers
     scorer: Scorer | None
-    #: who asks, for the audit log
-    actor: str
-    #: number of questions that may be asked now, since people label the answers; None without a limit
-    room: int | None = None
+    #: number of questions that the run may ask, since people label the answers; None without a limit
+    most_new: int | None = None
     #: whether the policy decided most questions, see `paired_comparison`
     is_steady: bool = True
+    store: DecisionStore = field(init=False)
     _is_closed: bool = False
-    _asked_before: int | None = None
+    _answered_before: int | None = None
+
+    def __post_init__(self) -> None:
+        self.store = DecisionStore(self.ledger.database, label=self.ledger.label)
 
     @property
-    def asked(self) -> int:
+    def answered(self) -> int:
+        """Number of questions that both arms have answered, in all runs."""
+        return sum(map(self.answers.has_both, self.compared.askable))
+
+    @property
+    def asked_now(self) -> int:
         """Number of questions that this run has asked."""
-        return 0 if self._asked_before is None else self.questions.asked - self._asked_before
+        return 0 if self._answered_before is None else self.answered - self._answered_before
+
+    @property
+    def room(self) -> int | None:
+        """Number of questions that may still be asked now; None without a limit."""
+        return None if self.most_new is None else max(0, self.most_new - self.asked_now)
+
+    def open_ones(self) -> "list[StoredQuestion]":
+        """The questions that lack an answer, in their random order; those over which a process died come last."""
+        listed = [StoredQuestion(self, one) for one in self.compared.askable if not self.answers.has_both(one)]
+        return sorted(listed, key=lambda one: one.deaths)  # a question that ends processes delays no other one
 
     def result(self) -> PairedComparison:
         return paired_comparison(
             self.counted,
-            self.questions.answers.pairing,
-            self.questions.answers.all(),
+            self.answers.pairing,
+            self.answers.all(),
             setting=self.settings.reward,
             is_steady=self.is_steady,
         )
 
-    def plan(self, *, budget: float | None) -> AskingPlan:
-        """budget: dollars; None if there is no budget."""
-        compared, open_ones = self.questions.compared, self.questions.open_ones()
-        askable = len(compared.askable)
+    def dollars_each(self) -> float:
+        """Expected dollars of one open question, both answers and both scores."""
         priced = [
-            math.fsum(work.expected() for work in works if not work.is_done)
-            for works in (one.works() for one in open_ones[:_PRICED])
+            math.fsum(work.expected for work in works if not work.is_done)
+            for works in (one.works() for one in self.open_ones()[:_PRICED])
             if works
         ]
-        each = statistics.fmean(priced) if priced else 0.0
-        room = None if self.room is None else max(0, self.room - self.asked)
-        payable = None
-        if budget is not None:
-            payable = int(min(len(open_ones), budget / each)) if each else len(open_ones)
-            payable = payable if room is None else min(payable, room)
-        answers = self.questions.answers
-        sample = paired_sample(compared, answers.pairing.pairs(answers.all()), setting=self.settings.reward)
-        asked = askable - len(open_ones)
+        return statistics.fmean(priced) if priced else 0.0
 
-        def width(count: int) -> float:
-            return expected_half_width(count, sample=sample)
+    def payable(self, *, budget: float, each: float) -> int:
+        """Number of questions that a budget of dollars pays. each: see `dollars_each`"""
+        left, room = len(self.open_ones()), self.room
+        payable = int(min(left, budget / each)) if each else left
+        return payable if room is None else min(payable, room)
 
-        return AskingPlan(
-            compared=compared,
-            asked=asked,
-            room=room,
-            dollars_each=each,
-            assumed=self.questions.prices.assumed,
-            payable=payable,
-            half_width=None if payable is None else width(asked + payable),
-            least_half_width=width(askable),
-        )
+    def plan(self, *, budget: float | None) -> Sequence[str]:
+        """What a run would do, in sentences. Nothing is asked. budget: dollars; None if there is no budget"""
+        return [*_period_words(self.compared), *self._plan(budget=budget)]
+
+    def _plan(self, *, budget: float | None) -> Iterator[str]:
+        askable, answered, each = len(self.compared.askable), self.answered, self.dollars_each()
+        pairs = self.answers.pairing.pairs(self.answers.all())
+        sample = paired_sample(self.compared, pairs, setting=self.settings.reward)
+        left, room = askable - answered, self.room
+        yield f"{answered:,} of {askable:,} that can be asked have been asked"
+        if not left:
+            return
+        price = f"about {_rounded(each)} each" if each else "which cost no dollars"
+        whole = f"all {left:,} others, {price} (new answers and scores; stored ones are used again)"
+        sum_ = f" for about {_rounded(each * left)}" if each else ""
+        least = expected_half_width(askable, sample=sample)
+        yield f"{whole}{sum_}, would give the difference to within about ±{least:.2g}"
+        if self.prices.assumed:
+            yield f"some dollars are assumed, since none are known yet: {'; '.join(self.prices.assumed)}"
+        if room is not None:
+            most = f"at most {counted(MOST_QUESTIONS, 'question')} wait at a time, {room:,} more may be asked now"
+            yield f"people label both answers on the page Labels, blind, within 7 days; {most}"
+        payable = left if budget is None else self.payable(budget=budget, each=each)
+        if payable < left:
+            width = expected_half_width(answered + payable, sample=sample)
+            pays = f"the budget pays about {counted(payable, 'question')}"
+            yield f"{pays}: then the difference is known to about ±{width:.2g}"
 
     def run(
         self,
@@ -166,8 +171,9 @@ class BoughtVerdict:
         warn: Callable[[str], None],
         on_paid: Callable[[float], None] = lambda _dollars: None,
         is_stopping: Callable[[], bool] = lambda: False,
-    ) -> Mapping[str, Any]:
-        """Ask until the verdict is known or `budget` dollars are spent. Returns facts about the run. Ctrl-C ends it.
+    ) -> VerdictRequest:
+        """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends it. Returns the request with what
+        it has asked and paid, also before, and why this run ended.
 
         on_paid: called after each answer with the dollars of this run. is_stopping: whether this process ends
         """
@@ -175,43 +181,58 @@ class BoughtVerdict:
         def paid(dollars: float) -> None:
             on_paid(dollars)
             if is_stopping():
-                stop.end(STOPPED)
+                run.end(STOPPED)
 
-        questions, database = self.questions, self.ledger.database
-        questions.resume()
-        open_ones, self._asked_before = questions.open_ones(), questions.asked
-        chosen = open_ones if self.room is None else self._to_label(open_ones, room=self.room)
-        looks = range(_LOOK_EVERY, len(chosen), _LOOK_EVERY)
-        stop = Stop(budget=budget, is_known=self._is_known, looks=looks, most_failures=_MOST_FAILURES)
+        self._resume()
+        open_ones, self._answered_before = self.open_ones(), self.answered
+        chosen = open_ones if self.most_new is None else self._to_label(open_ones, room=self.most_new)
         run = QuestionRun(
             questions=chosen,
-            arms=questions.arms,
+            arms=self.arms,
             cost=self.settings.reward.cost,
-            stop=stop,
+            budget=budget,
+            is_known=self._is_known,
+            looks=range(_LOOK_EVERY, len(chosen), _LOOK_EVERY),
+            most_failures=_MOST_FAILURES,
             scorer=self.scorer,
             source_chars=self.settings.log.source_chars,
             progress=progress,
             warn=warn,
             on_paid=paid,
         )
-        pairing = questions.answers.pairing
-        pairing.keep(database, label=self.ledger.label, now=time.time())
+        self.answers.pairing.keep(self.ledger.database, label=self.ledger.label, now=time.time())
         if self._is_known():
-            stop.end("the verdict was known before")
+            run.end("the verdict was known before")
         self._is_closed = True  # the run closes what it used
-        run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in questions.arms.values())))
-        facts: dict[str, Json] = {"asked": self.asked, "dollars": run.spent, "failed": sum(run.failures.values())}
-        facts |= {"ended": stop.reason or self._end(was_cut=len(chosen) < len(open_ones))}
-        with database.write() as connection:
-            recorded: dict[str, Json] = {"against": str(questions.compared.against), "judge": pairing.rater, **facts}
-            record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=recorded)
-        return facts
+        run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
+        ended = run.ended or self._end(was_cut=len(chosen) < len(open_ones))
+        self._record(run, ended=ended)
+        asked, dollars = self.request.asked + self.asked_now, self.request.dollars + run.spent
+        return replace(self.request, asked=asked, dollars=dollars, ended=ended)
 
-    def _to_label(self, open_ones: Sequence[StoredQuestion], *, room: int) -> list[StoredQuestion]:
+    def _resume(self) -> None:
+        """Go on with what earlier runs have begun. Raises StoreError.
+
+        A question that two processes have not survived fails: its difference is only bounded.
+        """
+        self.answers.resume([one.id for one in self.compared.askable])
+        for question in self.open_ones():
+            if question.deaths >= MAX_TRIES:
+                extra = {"action": "decide", "decision": question.id, "deaths": question.deaths}
+                log.error("processes died over a question; it fails and is not asked again", extra=extra)
+                question.fail()
+
+    def _record(self, run: QuestionRun, *, ended: str) -> None:
+        facts: dict[str, Json] = {"against": str(self.compared.against), "judge": self.answers.pairing.rater}
+        facts |= {"asked": self.asked_now, "dollars": run.spent, "failed": sum(run.failures.values()), "ended": ended}
+        with self.ledger.database.write() as connection:
+            record(connection, actor=self.request.actor, action="report.decide", target="paired_answers", facts=facts)
+
+    def _to_label(self, open_ones: "Sequence[StoredQuestion]", *, room: int) -> "list[StoredQuestion]":
         """`room` of these questions, and those of which one answer waits for a label already: they need no room."""
-        answers = self.questions.answers
-        withdraw_items(self.ledger.database, versions=answers.pairing.versions)
-        waiting = {one.decision_id for one in answers.all() if answers.pairing.waits(one)}
+        pairing = self.answers.pairing
+        withdraw_items(self.ledger.database, versions=pairing.versions)
+        waiting = {one.decision_id for one in self.answers.all() if pairing.waits(one)}
         new = {one.id for one in [one for one in open_ones if one.id not in waiting][:room]}
         return [one for one in open_ones if one.id in waiting or one.id in new]
 
@@ -226,7 +247,7 @@ class BoughtVerdict:
         if self._is_closed:
             return
         self._is_closed = True
-        asyncio.run(close_parts(self.questions.arms, scorer=self.scorer))
+        asyncio.run(close_parts(self.arms, scorer=self.scorer))
 
     def _is_known(self) -> bool:
         """Whether more answers would hardly change the verdict: better, worse, or as good in both directions."""
@@ -234,3 +255,123 @@ class BoughtVerdict:
         high = comparison.reward.high
         is_close = high is not None and high < MARGIN
         return comparison.verdict in ("better", "worse") or (comparison.verdict == "as good" and is_close)
+
+
+def _period_words(compared: ComparedQuestions) -> Iterator[str]:
+    """The questions of the period, and why some cannot be asked."""
+    of, differing = f"{counted(compared.questions, 'routed question')} of the period", len(compared.differing)
+    yield f"{of}: {compared.questions - differing:,} went to {compared.against} anyway, {differing:,} to other arms"
+    if compared.obstacles:
+        why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(compared.obstacles.items()))
+        yield f"cannot be asked again, so that their difference is only bounded: {why}"
+
+
+def _rounded(dollars: float) -> str:
+    return money(float(f"{dollars:.2g}"), "dollars")
+
+
+class StoredQuestion(AskedQuestion):
+    """A question as a run asks it: with its conversation and limits, both arms in a random order. Its text is read when
+    it is asked, since it may be erased before.
+    """
+
+    def __init__(self, verdict: BoughtVerdict, compared: ComparedQuestion) -> None:
+        self._verdict, self._compared, self._answers, self.id = verdict, compared, verdict.answers, compared.id
+
+    @property
+    def deaths(self) -> int:
+        """Number of processes that died while they asked it."""
+        return self._answers.deaths(self.id)
+
+    @property
+    def is_alone(self) -> bool:
+        return self.deaths > 0
+
+    @property
+    def _arms(self) -> list[ArmName]:
+        return [self._compared.arm, self._verdict.compared.against]
+
+    def works(self) -> Sequence[Work]:
+        """The work of both arms; nothing if the question left the store or was erased meanwhile."""
+        try:
+            record = self._verdict.store.record(self.id)
+        except NotFound:
+            return []
+        if not record.decision.query.text.strip():
+            return []
+        arms = self._arms
+        if drawn_for("decide order", self.id, secret=self._verdict.secret) < 0.5:
+            arms.reverse()
+        return [self._work(arm, record=record) for arm in arms]
+
+    def _work(self, arm: ArmName, *, record: DecisionRecord) -> Work:
+        query, prices = record.decision.query, self._verdict.prices
+        limits = capped(query.budget, limits=self._verdict.settings.budget)
+        own = _own_outcome(record, arm=arm, present=self._verdict.arms[arm].made_by(limits))
+        outcome = own or self._answers.to_score(self.id, arm)
+        answer = 0.0 if outcome is not None else prices.of(arm, question=self._compared)
+        return Work(
+            arm=arm,
+            query=replace(query, limits=()),
+            limits=limits,
+            needs_score=True,
+            is_done=self._answers.has(self.id, arm),
+            outcome=outcome,
+            is_stored=own is not None,
+            expected=answer + prices.of_score(),
+        )
+
+    def booked(self, *, expected: float, bill: Account) -> AbstractContextManager[None]:
+        prices = self._verdict.prices
+        call = max(*(prices.of(arm, question=self._compared) for arm in self._arms), prices.of_score())
+        return self._answers.booked(self._compared, expected=expected, call=call, bill=bill)
+
+    def keep(
+        self, work: Work, outcome: Outcome, *, dollars: float, score: Score | None = None, score_dollars: float = 0.0
+    ) -> bool:
+        self._note_dollars(work, dollars=dollars, score_dollars=None if score is None else score_dollars)
+        quality, unjudged, is_scored_again = None if score is None else score.quality, None, False
+        if score is not None and quality is None:
+            is_scored_again = (
+                score.may_pass and self._answers.count_failure(self.id, arm=work.arm) < _MOST_JUDGE_FAILURES
+            )
+            unjudged = None if is_scored_again else score.fault or "no score"
+        if is_textless(outcome):
+            unjudged = unjudged or "the answer has no text"
+        elif is_blank(outcome.answer) and (work.is_stored or outcome.status != "failed"):
+            quality = 0.0
+        self._answers.keep(
+            replace(outcome, decision_id=self.id),
+            arm=work.arm,
+            dollars=dollars + score_dollars,
+            quality=quality,
+            unjudged=unjudged,
+            is_stored=work.is_stored,
+        )
+        return is_scored_again
+
+    def _note_dollars(self, work: Work, *, dollars: float, score_dollars: float | None) -> None:
+        """Let later prices follow what this run paid. score_dollars: None before the score, when the answer is new"""
+        if score_dollars is not None:
+            self._verdict.prices.add_score(score_dollars)
+        elif work.outcome is None:
+            self._verdict.prices.add(work.arm, dollars, question=self._compared)
+
+    def fail(self) -> None:
+        """Keep failed answers, so that it is not asked again."""
+        why = f"{self.deaths} processes died while they asked this question"
+        for arm in self._arms:
+            if not self._answers.has(self.id, arm):
+                lost = made_outcome(decision_id=self.id, now=time.time(), status="failed", stop_reason=DIED, error=why)
+                self._answers.keep(lost, arm=arm, dollars=0.0, unjudged=why)
+
+
+def _own_outcome(record: DecisionRecord, *, arm: ArmName, present: Mapping[str, object]) -> Outcome | None:
+    """The outcome of the decision, if it is this arm's by its definition of now. present: this definition"""
+    outcome = record.outcome
+    if outcome is None or arm != record.decision.arm or outcome.run_by != "worker":
+        return None
+    if outcome.stop_reason in NOT_ITS_FAULT or calls_of(outcome) or record.decision.query.continues.chat is not None:
+        return None
+    made_by = {name: value for name, value in outcome.made_by.items() if name not in (FAILURE, SUCCESSOR)}
+    return outcome if canonical(made_by) == canonical(dict(present)) else None

@@ -15,14 +15,15 @@ from ragbandit.router.reporting.paired_comparison import Pairing
 from ragbandit.router.reporting.paired_questions import AnswerCost, ComparedQuestion, ComparedQuestions
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judge_days import mean_dollars
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.paired_answers import PairedAnswer
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.model_servers.token_usage import Tokens
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName
-from ragbandit.workers.asking.scoring import CheckScorer, JudgeScorer, Scorer
-from ragbandit.workers.judge.judge import REPLY_TOKENS, Judge, shown_passages
+from ragbandit.workers.asking.scoring import Scorer
+from ragbandit.workers.judge.judge import REPLY_TOKENS
 from ragbandit.workers.setup.generators import worker_arms
 
 #: tokens of an answer of an arm that has not been asked yet
@@ -119,7 +120,7 @@ def expected_prices(
     pairing: Pairing,
     settings: Settings,
     scorer: Scorer | None,
-    store: DecisionStore,
+    ledger: Ledger,
 ) -> AnswerPrices:
     """Prices from the answers of the period, or from those of the models, which follow what earlier runs have paid.
 
@@ -134,9 +135,10 @@ def expected_prices(
         known[name] = _AnswerPrice.of(costs[name]) if name in costs else _AnswerPrice(base=dollars)
         if dollars and name not in costs and all(one.arm != name for one in paid):
             assumed.append(_assumption(name))
-    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=store.database)
-    if score is None and isinstance(scorer, JudgeScorer):
-        generator, tokens = settings.judge.generator, _judged_tokens(questions, judge=scorer.judge, store=store)
+    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=ledger.database)
+    if score is None and scorer is not None:
+        store = DecisionStore(ledger.database, label=ledger.label)
+        generator, tokens = settings.judge.generator, _judged_tokens(questions, scorer=scorer, store=store)
         score = statistics.fmean([_assumed_dollars(generator, one) for one in tokens] or [_assumed_dollars(generator)])
         assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
     prices = AnswerPrices(arms=known, score=score or 0.0, assumed=assumed)
@@ -146,15 +148,14 @@ def expected_prices(
     return prices
 
 
-def _judged_tokens(questions: ComparedQuestions, *, judge: Judge, store: DecisionStore) -> list[Tokens]:
+def _judged_tokens(questions: ComparedQuestions, *, scorer: Scorer, store: DecisionStore) -> list[Tokens]:
     """Tokens of the scores of stored answers, of the first _SAMPLE questions that can be asked."""
     tokens = list[Tokens | None]()
     for question in questions.askable[:_SAMPLE]:
         with contextlib.suppress(NotFound):  # erased meanwhile
             record = store.record(question.id)
             if record.outcome is not None and not is_blank(record.outcome.answer):
-                answer, sources = record.outcome.answer or "", shown_passages(record.outcome)
-                tokens.append(judge.tokens(record.decision.query.text, answer=answer, sources=sources))
+                tokens.append(scorer.tokens(record.decision.query.text, record.outcome))
     return [one for one in tokens if one is not None]
 
 
@@ -162,7 +163,7 @@ def _score_dollars(
     answers: Sequence[PairedAnswer], *, pairing: Pairing, scorer: Scorer | None, database: Database
 ) -> float | None:
     """Mean dollars of a score: in earlier runs, else of the judge in live traffic; None if it was not asked yet."""
-    if scorer is None or isinstance(scorer, CheckScorer):
+    if scorer is None or not scorer.by_model:
         return 0.0
     scores = [
         max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))

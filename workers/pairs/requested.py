@@ -4,11 +4,10 @@ import contextlib
 import logging
 import threading
 from dataclasses import replace
-from typing import Any
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import no_progress
-from ragbandit.router.reporting.verdict_requests import VerdictRequest, keep_request, newest_request, note_wait
+from ragbandit.router.reporting.verdict_requests import State, VerdictRequest, keep_request, newest_request, note_wait
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.workers.pairs.bought_verdict import STOPPED, BoughtVerdict
@@ -47,13 +46,13 @@ class _Order:
         self._request, self._settings, self._ledger = request, settings, ledger
         self._lock = threading.RLock()  # answers end at the same time, in threads
 
-    def _change(self, **changes: Any) -> None:
+    def _keep(self, request: VerdictRequest) -> None:
         with self._lock:
-            self._request = replace(self._request, **changes)
-            keep_request(self._ledger.database, self._request, label=self._ledger.label)
+            self._request = request
+            keep_request(self._ledger.database, request, label=self._ledger.label)
 
     def carry_out(self, *, ending: threading.Event) -> None:
-        self._change()  # the news that a learner begins
+        self._keep(self._request)  # the news that a learner begins
         verdict = None
         try:
             verdict = prepared(self._ledger, self._request, settings=self._settings)
@@ -64,31 +63,25 @@ class _Order:
         except Exception as error:  # else it would be prepared and asked again for ever
             if verdict is None and isinstance(error, RagBanditError):
                 why = f"{error.message}{f' ({error.remedy})' if error.remedy else ''}"
-                self._change(state="refused", ended=why)
+                self._keep(replace(self._request, state="refused", ended=why))
                 return
-            self._change(state="ended", ended=f"failed: {error}")
+            self._keep(replace(self._request, state="ended", ended=f"failed: {error}"))
             raise
 
     def _buy(self, verdict: BoughtVerdict, *, ending: threading.Event) -> None:
-        before = self._request
-        plan = verdict.plan(budget=before.budget)
-        state = "planned" if before.budget is None else "running"
-        self._change(plan=tuple(plan.sentences), against=plan.compared.against, state=state)
+        before, plan = self._request, tuple(verdict.plan(budget=self._request.budget))
+        state: State = "planned" if before.budget is None else "running"
+        self._keep(replace(before, plan=plan, against=verdict.compared.against, state=state))
         if before.budget is None:
             return
 
         def paid(dollars: float) -> None:
             with self._lock:
-                total = max(self._request.dollars, before.dollars + dollars)
-                self._change(dollars=total, asked=before.asked + verdict.asked)
+                total, asked = max(self._request.dollars, before.dollars + dollars), before.asked + verdict.asked_now
+                self._keep(replace(self._request, dollars=total, asked=asked))
 
         left = max(0.0, before.budget - before.dollars)
-        watched: dict[str, Any] = {"warn": log.warning, "on_paid": paid, "is_stopping": ending.is_set}
-        done = verdict.run(budget=left, progress=no_progress, **watched)
-        self._change(
-            asked=before.asked + done["asked"],
-            dollars=before.dollars + done["dollars"],
-            plan=tuple(verdict.plan(budget=None).sentences),  # what is left to ask
-            ended=done["ended"],
-            state="running" if done["ended"] == STOPPED else "ended",
-        )
+        done = verdict.run(budget=left, progress=no_progress, warn=log.warning, on_paid=paid, is_stopping=ending.is_set)
+        plan = tuple(verdict.plan(budget=None))  # what is left to ask
+        state = "running" if done.ended == STOPPED else "ended"
+        self._keep(replace(done, plan=plan, against=verdict.compared.against, state=state))

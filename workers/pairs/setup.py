@@ -4,9 +4,9 @@ import contextlib
 import time
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import BudgetSettings, Settings
 from ragbandit.router.operation.budgets import check_budgets
 from ragbandit.router.reporting.paired_comparison import (
     Pairing,
@@ -18,20 +18,18 @@ from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.label_queue import LABEL_QUEUE, room_for_questions
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import InvalidInput, NotReady
-from ragbandit.shared.types import ArmName, PolicyLabel
-from ragbandit.workers.asking.scoring import JudgeScorer, scorer_of
+from ragbandit.shared.types import ArmName, Budget
+from ragbandit.workers.asking.scoring import scorer_of
 from ragbandit.workers.pairs.answers import BoughtAnswers
-from ragbandit.workers.pairs.bookings import Bookings
 from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.prices import expected_prices
-from ragbandit.workers.pairs.stored_questions import StoredQuestions, arm_version
 from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm
 from ragbandit.workers.setup.pipelines import Pipelines, load_pipelines
@@ -70,67 +68,60 @@ def prepared(
     pipelines: functions of the user's arms. result: report of the request's period, if it is made already. Raises
         InvalidInput, NotFound, ConfigError, StoreError
     """
-    scope = _scope_of(
-        request,
+    scope = ReportScope(
         label=ledger.label,
+        since=request.since,
+        until=request.until,
+        tenant=request.tenant,
         reward=settings.reward,
         rules=settings.rule_book,
         configured=frozenset(settings.arms),
+        conversation=settings.conversation,
     )
     if result is None:
         result = report(ledger.database, scope, policy=settings.policy, against=request.against, now=time.time())
-    against, pipelines = _arm_of(result), pipelines or {}
+    against, pipelines, database = _arm_of(result), pipelines or {}, ledger.database
     scorer = scorer_of(settings.judge, reward=settings.reward, chosen=request.judge)
-    secret = shared_secret(ledger.database, name=DRAWS, now=time.time())
+    secret = shared_secret(database, name=DRAWS, now=time.time())
     runnable = {*settings.worker_arms, *pipelines}
     _check_runnable(against, runnable=runnable)
-    by_model = isinstance(scorer, JudgeScorer)
-    questions = read_paired_questions(
-        ledger.database, scope, against=against, secret=secret, arms=runnable, by_model=by_model
-    )
+    by_model = scorer is not None and scorer.by_model
+    questions = read_paired_questions(database, scope, against=against, secret=secret, arms=runnable, by_model=by_model)
     _check_askable(questions)
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
-    versions = {name: arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
+    versions = {name: _arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
     judge, rater = (LABEL_QUEUE, LABEL_QUEUE) if scorer is None else (scorer.identity, scorer.name)
     asking = Pairing(judge=judge, rater=rater, versions=versions, by_model=by_model)
-    pairing = asking.with_earlier_arms(ledger.database, label=ledger.label)
+    pairing = asking.with_earlier_arms(database, label=ledger.label)
     counted = questions
     if not runnable.issuperset(pairing.versions):  # an earlier run had functions of arms that this one lacks
-        counted = counted_questions(ledger.database, scope, pairing, against=against, secret=secret)
-    stored = stored_answers(ledger.database, questions)
-    store = DecisionStore(ledger.database, label=ledger.label)
-    prices = expected_prices(questions, stored, pairing=asking, settings=settings, scorer=scorer, store=store)
-    check = partial(check_budgets, key=request.charged or None, database=ledger.database)
-    bought: dict[str, Any] = {"pairing": pairing, "stored": stored, "payer": request.payer}
-    stored_questions = StoredQuestions(
-        compared=questions,
-        arms=arms,
-        store=store,
-        answers=BoughtAnswers(questions, database=ledger.database, **bought),
-        bookings=Bookings(ledger.database, payer=request.payer, check=check),
-        prices=prices,
-        limits=settings.budget,
-        secret=secret,
-    )
-    room = None
-    if pairing.by_people:
-        with ledger.database.read() as connection:
-            room = room_for_questions(connection, versions=pairing.versions)
+        counted = counted_questions(database, scope, pairing, against=against, secret=secret)
+    stored = stored_answers(database, questions)
+    check = partial(check_budgets, key=request.charged or None, database=database)
     return BoughtVerdict(
+        request=request,
         settings=settings,
         ledger=ledger,
-        questions=stored_questions,
+        compared=questions,
         counted=counted,
+        arms=arms,
+        answers=BoughtAnswers(
+            questions, database=database, pairing=pairing, stored=stored, payer=request.payer, check=check
+        ),
+        prices=expected_prices(questions, stored, pairing=asking, settings=settings, scorer=scorer, ledger=ledger),
+        secret=secret,
         scorer=scorer,
-        actor=request.actor,
-        room=room,
+        most_new=_room(database, pairing),
         is_steady=result.state is None,
     )
 
 
-def _scope_of(request: VerdictRequest, *, label: PolicyLabel, **terms: Any) -> ReportScope:
-    """The scope of a request. terms: the reward, the rules and the arms of now"""
-    return ReportScope(label=label, since=request.since, until=request.until, tenant=request.tenant, **terms)
+def _room(database: Database, pairing: Pairing) -> int | None:
+    """Number of questions that may be asked, since people label the answers; None without a limit."""
+    if not pairing.by_people:
+        return None
+    with database.read() as connection:
+        return room_for_questions(connection, versions=pairing.versions)
 
 
 def _arm_of(result: Report) -> ArmName:
@@ -169,3 +160,9 @@ def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines)
     of_workers = [name for name in sorted(names) if name not in functions]
     runnable = parse_arms(of_workers, settings=settings)[0] if of_workers else {}
     return ArmLoader(settings).load(runnable) | load_pipelines(functions, prices=settings.reward.cost)
+
+
+def _arm_version(arm: LoadedArm, *, limits: BudgetSettings) -> str:
+    """sha256 of the arm's definition and of the limits of its answers, 43 digits."""
+    made_by = {name: value for name, value in arm.made_by(Budget()).items() if name != "budget"}
+    return body_hash({"made_by": made_by, "version": arm.version, "limits": limits.model_dump(mode="json")})

@@ -3,13 +3,13 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import AllOption, ConfigOption, JsonOption, LabelOption, check_dollars
-from ragbandit.router.cli.store import actor, open_store, parse_time, serving_policy
+from ragbandit.router.cli.store import open_store, parse_time, serving_policy
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
@@ -23,7 +23,6 @@ from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.reporting.unrated_answers import queue_unrated
-from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput
@@ -93,13 +92,21 @@ def report(
         if decide:
             file = configuration.load(config).file or Path("config.yaml")
             folder = configuration.class_folder(file)
-            period: dict[str, Any] = {"since": scope.since, "until": scope.until, "tenant": tenant}
-            request = VerdictRequest(**period, against=against, judge=judge, budget=budget, actor=actor())
             # imported here, since reports alone load neither arms nor models
             from ragbandit.workers.verbs.deciding import decide as ask_both
 
-            ask_both(request, result=result, settings=settings, ledger=ledger, module=module, folder=folder)
-            result = made()
+            ask_both(
+                scope,
+                result=result,
+                against=against,
+                judge=judge,
+                budget=budget,
+                settings=settings,
+                ledger=ledger,
+                module=module,
+                folder=folder,
+            )
+            result = made()  # its `asked` is the verdict, from the stored answers
         mapped = policy_map(
             ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
         )

@@ -23,10 +23,8 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import Json
 from ragbandit.workers.asking.question_run import QuestionRun
-from ragbandit.workers.asking.scoring import JudgeScorer
-from ragbandit.workers.asking.stop import Stop, looks_at, shared_confidence
-from ragbandit.workers.judge.judge import Judge
-from ragbandit.workers.setup.generators import make_generator
+from ragbandit.workers.asking.scoring import JUDGE, scorer_of
+from ragbandit.workers.asking.stop import looks_at, shared_confidence
 from ragbandit.workers.setup.pipelines import Pipelines
 
 
@@ -61,13 +59,12 @@ class AdviceRun:
         Raises InvalidInput, before an arm is asked if there are fewer questions than folds.
         """
         settings = self.outcomes.settings
-        chosen = settings.judge.generator
         rows = self._rows(questions, options=run)
         check_question_count(len(rows), folds=self.ask.folds, source=str(questions))
         arms = compared_arms(settings, names=run.arms, pipelines=run.pipelines, learns=learns)
         judge = None
-        if chosen is not None and any(not row.answers for row in rows):
-            judge = JudgeScorer(Judge(settings.judge, generator=make_generator(chosen)))
+        if settings.judge.generator is not None and any(not row.answers for row in rows):
+            judge = scorer_of(settings.judge, reward=settings.reward, chosen=JUDGE)
         file = run.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
         log = file.with_name(f"{file.stem}.outcomes.jsonl")
         ask = replace(self.ask, confidence=shared_confidence(len(rows)))
@@ -86,7 +83,9 @@ class AdviceRun:
                 questions=asked.all,
                 arms=arms,
                 cost=settings.reward.cost,
-                stop=Stop(budget=run.budget, is_known=is_known, looks=looks_at(len(rows))),
+                budget=run.budget,
+                is_known=is_known,
+                looks=looks_at(len(rows)),
                 scorer=judge,
                 paid_before=asked.paid,
                 progress=self.outcomes.progress,

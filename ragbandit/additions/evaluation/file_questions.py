@@ -3,7 +3,6 @@ and their records are a log for a verdict or a warm start.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer, key_of
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
@@ -15,31 +14,6 @@ from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Q
 from ragbandit.workers.asking.questions import AskedQuestion, Work
 from ragbandit.workers.asking.scoring import Score
 from ragbandit.workers.setup.loading import LoadedArm
-
-
-@dataclass(kw_only=True)
-class FileWork(Work):
-    key: str
-    arm: ArmName
-    query: Query
-    limits: Budget
-    needs_score: bool
-    answers: Answers
-
-    @property
-    def is_done(self) -> bool:
-        known = self.answers.found.get(self.key)
-        return known is not None and (not self.needs_score or known.score is not None or is_blank(known.answer))
-
-    def add(self, outcome: Outcome, *, dollars: float) -> None:  # noqa: ARG002 - the outcome has them
-        self._add(outcome)
-
-    def add_score(self, outcome: Outcome, score: Score, *, dollars: float) -> bool:  # noqa: ARG002 - not stored
-        self._add(outcome, score=score.quality)
-        return False
-
-    def _add(self, outcome: Outcome, *, score: float | None = None) -> None:
-        self.answers.add(outcome, key=self.key, arm=self.arm, question=self.query.text, score=score)
 
 
 class FileQuestions:
@@ -60,24 +34,25 @@ class FileQuestions:
         """by_judge: whether a judge scores answers to questions without right answers. learns_failures: whether failed
         answers have records, of quality 0.
         """
-        self.answers, self._reward = answers, reward
+        self.answers, self.needs_scores, self._reward = answers, by_judge, reward
         self._family, self._learns_failures = family, learns_failures
-        budget = capped(Budget(), limits=limits)
-        origins = {name: arm.made_by(budget) for name, arm in arms.items()}
+        self.limits = capped(Budget(), limits=limits)
+        origins = {name: arm.made_by(self.limits) for name, arm in arms.items()}
 
-        def work(row: LabelledQuestion, name: ArmName) -> FileWork:
-            key = key_of(row.question, arm=name, made_by=origins[name], version=arms[name].version)
-            query, needs_score = Query(id=DecisionId(key), text=row.question), by_judge and not row.answers
-            return FileWork(key=key, arm=name, query=query, limits=budget, needs_score=needs_score, answers=answers)
+        def keys(row: LabelledQuestion) -> dict[ArmName, str]:
+            return {
+                name: key_of(row.question, arm=name, made_by=origins[name], version=arm.version)
+                for name, arm in arms.items()
+            }
 
-        self.all = [FileQuestion(self, row=row, works=[work(row, name) for name in arms]) for row in rows]
+        self.all = [FileQuestion(self, row=row, keys=keys(row)) for row in rows]
         #: a logged decision for each arm and each answered question
         self.records: list[dict[str, Json]] = []
 
     @property
     def paid(self) -> float:
         """Dollars of the answers so far, also of those that failed and were asked again."""
-        return sum(self.answers.dollars[work.key] for one in self.all for work in one.works())
+        return sum(self.answers.dollars[key] for one in self.all for key in one.keys.values())
 
     def record(self, row: LabelledQuestion, stored: StoredAnswer, *, arms: Sequence[ArmName]) -> None:
         if self._learns_failures or not stored.failed:
@@ -94,17 +69,42 @@ class FileQuestions:
 
 
 class FileQuestion(AskedQuestion):
-    def __init__(self, questions: FileQuestions, *, row: LabelledQuestion, works: Sequence[FileWork]) -> None:
-        self.row, self._works, self._questions = row, works, questions
+    def __init__(self, questions: FileQuestions, *, row: LabelledQuestion, keys: Mapping[ArmName, str]) -> None:
+        """keys: arm -> key of its answer, see `key_of`."""
+        self.row, self.keys, self._questions = row, keys, questions
 
-    def works(self) -> Sequence[FileWork]:
-        return self._works
+    def works(self) -> Sequence[Work]:
+        return [self._work(arm, key=key) for arm, key in self.keys.items()]
+
+    def _work(self, arm: ArmName, *, key: str) -> Work:
+        known = self._questions.answers.found.get(key)
+        needs_score = self._questions.needs_scores and not self.row.answers
+        return Work(
+            arm=arm,
+            query=Query(id=DecisionId(key), text=self.row.question),
+            limits=self._questions.limits,
+            needs_score=needs_score,
+            is_done=known is not None and (not needs_score or known.score is not None or is_blank(known.answer)),
+        )
+
+    def keep(
+        self,
+        work: Work,
+        outcome: Outcome,
+        *,
+        dollars: float,  # noqa: ARG002 - the outcome has them
+        score: Score | None = None,
+        score_dollars: float = 0.0,  # noqa: ARG002 - not stored
+    ) -> bool:
+        quality, key = None if score is None else score.quality, self.keys[work.arm]
+        self._questions.answers.add(outcome, key=key, arm=work.arm, question=self.row.question, score=quality)
+        return False
 
     @property
     def kept(self) -> list[StoredAnswer]:
         """The kept answers of all arms, in their order."""
-        return [self._questions.answers.found[work.key] for work in self._works]
+        return [self._questions.answers.found[key] for key in self.keys.values()]
 
     def enter(self) -> None:
         for answer in self.kept:
-            self._questions.record(self.row, answer, arms=tuple(work.arm for work in self._works))
+            self._questions.record(self.row, answer, arms=tuple(self.keys))

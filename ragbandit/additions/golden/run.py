@@ -27,7 +27,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.workers.asking.question_run import QuestionRun
-from ragbandit.workers.asking.stop import Stop
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -79,7 +78,7 @@ def _run(settings: Settings, *, ledger: Ledger, state: PeriodState) -> None:
             questions=questions.all,
             arms=arms,
             cost=settings.reward.cost,
-            stop=Stop(budget=options.golden_dollars),
+            budget=options.golden_dollars,
             paid_before=max(state.dollars, questions.paid),
             progress=no_progress,
             warn=log.warning,
@@ -87,7 +86,7 @@ def _run(settings: Settings, *, ledger: Ledger, state: PeriodState) -> None:
         )
         run.finish(concurrency=1)
     facts = {**run.facts(), "failed": sum(run.failures.values())}
-    if run.failures and run.stop.reason is None and state.now < period * options.golden_s + tried_for_s:
+    if run.failures and run.ended is None and state.now < period * options.golden_s + tried_for_s:
         state.keep(dollars=run.spent, next_at=state.now + tried_for_s / TRIES)
         log.warning("arms failed at golden questions; these are asked again", extra={"action": "golden", **facts})
         return

@@ -135,11 +135,11 @@ def test_a_run_that_is_stopped_in_the_middle_goes_on(asked, monkeypatch):
     async def stopping(run, work, **more):
         if len(calls) == 5:
             raise SystemExit(0)
-        calls.append(work.key)
+        calls.append(work.query.id)
         return await answered(run, work, **more)
 
     async def counting(run, work, **more):
-        calls.append(work.key)
+        calls.append(work.query.id)
         return await answered(run, work, **more)
 
     monkeypatch.setattr(QuestionRun, "_answer", stopping)

@@ -105,10 +105,20 @@ def prepared(world, arms=None, *, settings=None, **terms) -> BoughtVerdict:
 
 
 def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
+    """Plan and run a verdict. `before` has the numbers of the plan."""
     verdict, warnings = prepared(world, arms, **more), []
-    plan = verdict.plan(budget=budget)
-    facts = verdict.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
-    return SimpleNamespace(plan=plan, facts=facts, result=verdict.result(), warnings=warnings)
+    each = verdict.dollars_each()
+    payable, verdict_plan = verdict.payable(budget=budget, each=each), verdict.plan(budget=budget)
+    before = SimpleNamespace(answered=verdict.answered, room=verdict.room, payable=payable, each=each)
+    done = verdict.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
+    return SimpleNamespace(
+        plan=verdict_plan,
+        before=before,
+        done=done,
+        obstacles=verdict.compared.obstacles,
+        result=verdict.result(),
+        warnings=warnings,
+    )
 
 
 def booked(world) -> float:
@@ -128,15 +138,15 @@ def test_presses_extend_one_random_order_within_their_budgets(world, arms):
         (key for key, one in routed.items() if one.arm == "small"),
         key=lambda key: drawn_for("decide", key, secret=SECRET),
     )
-    asked = [routed[key].query.text for key in differing[: first.facts["asked"]]]
+    asked = [routed[key].query.text for key in differing[: first.done.asked]]
     assert Counter(arms.asked) == Counter((arm, text) for text in asked for arm in ("small", "large"))
-    assert first.plan.payable == first.facts["asked"] == 9
-    assert 0.0 < first.facts["dollars"] <= 0.1
-    assert booked(world) == pytest.approx(first.facts["dollars"])
+    assert first.before.payable == first.done.asked == 9
+    assert 0.0 < first.done.dollars <= 0.1
+    assert booked(world) == pytest.approx(first.done.dollars)
     second = run(world, arms, budget=10.0)
-    assert second.plan.asked == first.facts["asked"]
+    assert second.before.answered == first.done.asked
     assert len(arms.asked) == len(set(arms.asked)) == 2 * second.result.asked
-    assert booked(world) == pytest.approx(first.facts["dollars"] + second.facts["dollars"])
+    assert booked(world) == pytest.approx(first.done.dollars + second.done.dollars)
     texts = [routed[key].query.text for key in differing]
     value = {text: 1.0 * text.startswith("easy") - 10.0 * 0.001 for text in texts}
     truth = sum(value[text] - 0.9 for text in texts) / 40
@@ -148,8 +158,8 @@ def test_presses_extend_one_random_order_within_their_budgets(world, arms):
     assert report(world.database, scope(world), policy=world.settings.policy, against="small").asked is None
     assert (world.counters(), world.router.verify(deep=True).ok) == (counters, True)
     assert [one.facts["asked"] for one in entries(world.database) if one.action == "report.decide"] == [
-        first.facts["asked"],
-        second.facts["asked"],
+        first.done.asked,
+        second.done.asked,
     ]
 
 
@@ -189,7 +199,7 @@ def test_the_judge_reads_what_the_rules_of_now_let_it_read(world, arms):
                 prepared(world, arms, settings=later, judge="judge")
         for scorer in ("labels", "own_judge:right", *(() if obstacles else ("judge",))):
             decision = prepared(world, arms, settings=later, judge=scorer)
-            assert decision.questions.compared.obstacles == {}, scorer
+            assert decision.compared.obstacles == {}, scorer
             decision.close()
 
 
@@ -238,12 +248,12 @@ def test_a_run_judges_by_the_answers_that_the_report_counts(world, arms):
         query = Query(text=f"easy {number} more", id=f"more-{number}")
         world.outcome(made_drawn(world, query.id, query, arm="other", arms=("other", "large")))
     arms.pipelines["other"] = lambda question: ("yes", {"dollars": DOLLARS["small"]})
-    assert run(world, arms, budget=0.1).facts["asked"] == 9
+    assert run(world, arms, budget=0.1).done.asked == 9
     arms.pipelines.pop("other")
     later = run(world, arms, budget=10.0)
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")
     assert later.result == made.asked
-    assert later.plan.compared.obstacles == {"other cannot be run here": 6}
+    assert later.obstacles == {"other cannot be run here": 6}
 
 
 def test_a_run_does_not_know_a_verdict_that_the_report_does_not_know(world, arms):
@@ -260,7 +270,7 @@ def test_a_run_does_not_know_a_verdict_that_the_report_does_not_know(world, arms
         world.outcome(one, answer="old", cost={"dollars": DOLLARS[arm]})
     period = {"since": world.now + 15.0, "until": world.now + 25.0}
     done = run(world, arms, budget=10.0, **period)
-    assert (done.facts["asked"], done.facts["ended"]) == (5, "every question that can be asked was asked")
+    assert (done.done.asked, done.done.ended) == (5, "every question that can be asked was asked")
     made = report(world.database, replace(scope(world), **period), policy=world.settings.policy, against="large")
     assert made.asked == done.result
     assert (made.state is not None, made.total.verdict) == (True, "not known yet")
@@ -273,11 +283,11 @@ def test_failures_end_a_run_and_are_no_answers(world, arms):
     """An arm that fails three times in a row, and a check that fails, end the run; the next run asks again."""
     arms.fails = True
     failed = run(world, arms, budget=10.0)
-    assert "large failed 3 times in a row" in failed.facts["ended"]
-    assert (failed.facts["asked"], failed.result.asked) == (0, 0)
+    assert "large failed 3 times in a row" in failed.done.ended
+    assert (failed.done.asked, failed.result.asked) == (0, 0)
     arms.fails = False
     judged = run(world, arms, budget=10.0, judge="own_judge:broken")
-    assert "the judge fails: ValueError: no network" in judged.facts["ended"]
+    assert "the judge fails: ValueError: no network" in judged.done.ended
     assert judged.result.asked == 0
     assert run(world, arms, budget=10.0).result.asked > 3
 
@@ -377,9 +387,9 @@ def test_people_judge_blind(world, arms, monkeypatch):
     monkeypatch.setattr("ragbandit.workers.pairs.bought_verdict.MOST_QUESTIONS", 8)
     monkeypatch.setattr("ragbandit.router.storage.label_queue.MOST_QUESTIONS", 8)
     first = run(world, arms, budget=10.0, judge="labels")
-    assert (first.plan.room, first.plan.payable, first.facts["asked"], first.result.asked) == (8, 8, 8, 0)
-    assert first.facts["ended"] == "8 questions wait for labels: label them on the page Labels, then run this again"
-    assert run(world, arms, budget=10.0, judge="labels").facts["asked"] == 0
+    assert (first.before.room, first.before.payable, first.done.asked, first.result.asked) == (8, 8, 8, 0)
+    assert first.done.ended == "8 questions wait for labels: label them on the page Labels, then run this again"
+    assert run(world, arms, budget=10.0, judge="labels").done.asked == 0
     items = waiting(world)
     assert len(items) == len(arms.asked) == 16
     assert [one.question for one in items[::2]] == [one.question for one in items[1::2]]
@@ -406,7 +416,7 @@ def test_people_judge_blind(world, arms, monkeypatch):
         label(world, items[7].id, right=True)
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")
     assert (made.asked.asked, made.asked.waiting, made.asked.unjudged) == (8, 0, 5)
-    assert run(world, arms, budget=10.0, judge="labels").facts["asked"] == 8
+    assert run(world, arms, budget=10.0, judge="labels").done.asked == 8
 
 
 def waiting(world) -> list[LabelItem]:

@@ -96,7 +96,7 @@ def test_a_question_erased_after_the_plan_is_not_asked(world, arms):
     """A text that was read for the plan, and erased before it was asked, is sent to no arm."""
     decision = prepared(world, arms)
     decision.plan(budget=10.0)
-    gone = decision.questions.compared.askable[0].id
+    gone = decision.compared.askable[0].id
     text = world.router.decision(gone).decision.query.text
     erase(world.database, Selection(decision=gone), features=False, actor=ACTOR, now=world.now)
     decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
@@ -110,7 +110,7 @@ def test_a_plan_after_a_run_prices_what_failed(world, arms):
     arms.fails = True
     decision = prepared(world, arms)
     decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
-    after, fresh = (one.plan(budget=None).dollars_each for one in (decision, prepared(world, arms)))
+    after, fresh = (one.dollars_each() for one in (decision, prepared(world, arms)))
     assert after == pytest.approx(fresh)
 
 
@@ -141,9 +141,9 @@ def test_dollars_of_scores_are_stored_at_once(world, arms):
         return Score(1.0)
 
     decision.scorer.score = score
-    facts = decision.run(budget=0.5, progress=lambda *_: None, warn=lambda _: None, on_paid=stored.append)
-    assert facts["asked"] > 0
-    assert stored[-1] == facts["dollars"]
+    done = decision.run(budget=0.5, progress=lambda *_: None, warn=lambda _: None, on_paid=stored.append)
+    assert done.asked > 0
+    assert stored[-1] == done.dollars
 
 
 @on_sqlite
@@ -154,8 +154,8 @@ def test_a_failed_request_keeps_its_dollars_and_ends(world, monkeypatch):
         on_paid(0.5)
         raise RuntimeError("boom")
 
-    plan = SimpleNamespace(sentences=["plan"], compared=SimpleNamespace(against="large"))
-    fake = SimpleNamespace(plan=lambda **_: plan, run=asks, close=lambda: None, asked=0)
+    compared = SimpleNamespace(against="large")
+    fake = SimpleNamespace(plan=lambda **_: ["plan"], compared=compared, run=asks, close=lambda: None, asked_now=0)
     for made, dollars in ((lambda *_, **__: fake, 0.5), (lambda *_, **__: asks(on_paid=lambda _: None), 0.0)):
         make_request(world.database, REQUEST, label="main")
         monkeypatch.setattr(requested, "prepared", made)
@@ -223,8 +223,8 @@ class Expensive(decide.Arms):
 
 def at_most(decision, count):
     """Let each arm of the comparison answer so many questions at the same time."""
-    arms = decision.questions.arms
-    decision.questions.arms = {name: replace(arm, most_runs=count) for name, arm in arms.items()}
+    arms = decision.arms
+    decision.arms = {name: replace(arm, most_runs=count) for name, arm in arms.items()}
     return decision
 
 
@@ -237,11 +237,11 @@ def test_a_budget_holds_within_one_question_whatever_answers_cost_now(world, bud
     arms = Expensive(100)
     arms.delay = Event()
     decision = at_most(prepared(world, arms), 8)
-    facts = decision.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
+    done = decision.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
     question = 100 * (0.001 + 0.01)
-    assert facts["dollars"] < budget + question
-    assert facts["dollars"] == pytest.approx(booked(world)) == pytest.approx(question * facts["asked"])
-    assert "the next question may pass the budget" in facts["ended"] or "is spent" in facts["ended"]
+    assert done.dollars < budget + question
+    assert done.dollars == pytest.approx(booked(world)) == pytest.approx(question * done.asked)
+    assert "the next question may pass the budget" in done.ended or "is spent" in done.ended
 
 
 @on_sqlite
@@ -282,7 +282,7 @@ def test_answers_whose_judge_failed_are_not_paid_again(world, arms):
     first = prepared(world, arms)
     with_passages(first)
     first.scorer.score = failing
-    assert "the judge fails" in first.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)["ended"]
+    assert "the judge fails" in first.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None).ended
     assert len(arms.asked) == 1
     again = prepared(world, arms)
     again.scorer.score = scoring
@@ -291,12 +291,12 @@ def test_answers_whose_judge_failed_are_not_paid_again(world, arms):
     assert (seen[1].answer, seen[1].sources) == (seen[0].answer, seen[0].sources)
     assert seen[0].sources
     assert again.result().dollars == pytest.approx(booked(world))
-    assert begun_pairs(world.database, ids=[one.id for one in again.questions.compared.askable]) == {}
+    assert begun_pairs(world.database, ids=[one.id for one in again.compared.askable]) == {}
 
 
 def with_passages(decision):
     """Let the answers of a comparison have a passage."""
-    for arm in decision.questions.arms.values():
+    for arm in decision.arms.values():
         output = arm.strategy._output
 
         async def shown(question, *, run, output=output):
@@ -313,7 +313,7 @@ def test_passages_that_wait_for_the_judge_are_erased_with_their_question(world, 
     with_passages(decision)
     decision.scorer.score = failing
     decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
-    ids = [one.id for one in decision.questions.compared.askable]
+    ids = [one.id for one in decision.compared.askable]
     ((key, pair),) = begun_pairs(world.database, ids=ids).items()
     assert [source.text for sources in pair.sources.values() for source in sources] == ["Said."]
     erase(world.database, Selection(decision=key), features=False, actor=ACTOR, now=world.now)
@@ -335,7 +335,7 @@ def test_an_answer_on_which_the_judge_always_fails_holds_up_no_others(world, arm
     while runs < 10:
         decision = prepared(world, arms)
         decision.scorer.score = picky
-        ended = decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)["ended"]
+        ended = decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None).ended
         runs += 1
         if "the judge fails" not in ended:
             break
@@ -393,7 +393,7 @@ def test_answers_of_a_changed_arm_wait_for_no_label(world, arms, monkeypatch):
         return f"yes, {question}", {"dollars": 0.01}
 
     changed = SimpleNamespace(pipelines={**arms.pipelines, "large": large})
-    assert run(world, changed, budget=10.0, judge="labels").facts["asked"] == 8
+    assert run(world, changed, budget=10.0, judge="labels").done.asked == 8
     for item in waiting(world):
         decide.label(world, item.id, right=True)
     made = report(world.database, scope(world), policy=world.settings.policy, against="large")

@@ -65,13 +65,13 @@ def scope(service) -> ReportScope:
 
 
 def bought(service, *, budget: float, judge: str = "own_code:right"):
-    """Plan and run a verdict on `candidate`; returns the plan, facts about the run, and the report afterwards."""
+    """Plan and run a verdict on `candidate`; returns its questions, its request at the end, and the report then."""
     period = {"since": scope(service).since, "until": scope(service).until}
     request = VerdictRequest(**period, against="candidate", judge=judge, actor="cli:ann@host")
     verdict = prepared(service.world.ledger, request, settings=service.settings, pipelines=service.pipelines)
-    plan = verdict.plan(budget=budget)
-    facts = verdict.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
-    return plan, facts, reported(service)
+    verdict.plan(budget=budget)
+    done = verdict.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
+    return verdict.compared, done, reported(service)
 
 
 def reported(service):
@@ -85,9 +85,9 @@ def test_an_arm_that_never_served_gets_a_verdict(service):
     before = reported(service)
     assert (before.compared_arm, before.total.questions, before.total.verdict) == ("candidate", 0, "not known yet")
     assert before.sentence.endswith("no question was offered candidate.")
-    plan, facts, after = bought(service, budget=5.0)
-    assert (plan.compared.questions, len(plan.compared.askable), plan.compared.obstacles) == (40, 40, {})
-    assert facts["dollars"] == pytest.approx(facts["asked"] * sum(DOLLARS.values()))
+    compared, done, after = bought(service, budget=5.0)
+    assert (compared.questions, len(compared.askable), compared.obstacles) == (40, 40, {})
+    assert done.dollars == pytest.approx(done.asked * sum(DOLLARS.values()))
     assert after.asked.comparison.verdict == "better"
     assert after.asked.comparison.second == "always candidate"
     bought(service, budget=1.0, judge="labels")
@@ -100,9 +100,9 @@ def test_rules_and_names_of_callers_still_hold_for_a_new_arm(service):
     asked_by(service.world, Query(text="easy bank", id="bank", tenant="bank"))
     rule = Rule.model_validate({"when": {"tenant": "bank"}, "arms": ["today"]})
     service.settings = service.settings.model_copy(update={"rules": [rule]})
-    plan, *_ = bought(service, budget=0.0)
-    assert plan.compared.questions == 41
-    assert plan.compared.obstacles == {"the rules do not let candidate answer it now": 1}
+    compared, *_ = bought(service, budget=0.0)
+    assert compared.questions == 41
+    assert compared.obstacles == {"the rules do not let candidate answer it now": 1}
 
 
 @on_sqlite

@@ -66,16 +66,16 @@ def test_an_arm_with_few_such_draws_is_priced_by_length(empty):
         arm = "large" if number < 53 else "small"
         keep(empty, text, arm=arm, chance=chance, dollars=1e-4 * len(text) if arm == "large" else 0.001)
     done = run(empty, ByLength(), budget=10.0)
-    assert done.facts["asked"] >= 5
-    assert done.plan.dollars_each == pytest.approx(done.facts["dollars"] / done.facts["asked"], rel=0.2)
+    assert done.done.asked >= 5
+    assert done.before.each == pytest.approx(done.done.dollars / done.done.asked, rel=0.2)
 
 
 @on_sqlite
 def test_an_arm_is_priced_for_the_questions_that_are_asked(routed):
     """If the policy sends an arm the expensive questions, the plan prices it for those that went to other arms."""
     done = run(routed, ByKind(), budget=10.0)
-    assert done.facts["asked"] > 20
-    assert done.plan.dollars_each == pytest.approx(done.facts["dollars"] / done.facts["asked"], rel=0.2)
+    assert done.done.asked > 20
+    assert done.before.each == pytest.approx(done.done.dollars / done.done.asked, rel=0.2)
 
 
 @on_sqlite
@@ -88,10 +88,10 @@ def test_earlier_runs_price_the_next_one(routed):
 
     first = run(routed, Expensive(), budget=0.4)
     second = run(routed, Expensive(), budget=10.0)
-    assert first.facts["asked"] >= 5
+    assert first.done.asked >= 5
     paid = 0.001 + 10.0 * (0.9 * KINDS["easy"][0] + 0.1 * KINDS["hard"][0])
-    assert first.plan.dollars_each < 0.2 * paid
-    assert 0.5 * paid < second.plan.dollars_each < 1.5 * paid
+    assert first.before.each < 0.2 * paid
+    assert 0.5 * paid < second.before.each < 1.5 * paid
 
 
 @on_sqlite
@@ -103,8 +103,8 @@ def test_a_price_that_nobody_has_paid_is_called_assumed(routed):
     )
     judge = routed.settings.judge.model_copy(update={"generator": generator})
     decision = prepared(routed, ByKind(), settings=routed.settings.model_copy(update={"judge": judge}), judge="judge")
-    plan = decision.plan(budget=None)
+    each, plan = decision.dollars_each(), decision.plan(budget=None)
     decision.close()
-    assert 0.0038 + 0.001 + 2 * 0.0004 < plan.dollars_each < 0.0038 + 0.001 + 2 * 0.0014
+    assert 0.0038 + 0.001 + 2 * 0.0004 < each < 0.0038 + 0.001 + 2 * 0.0014
     line = "some dollars are assumed, since none are known yet: the judge: its prompts, 100 tokens of a reply"
-    assert line in plan.sentences
+    assert line in plan

@@ -21,7 +21,7 @@ from ragbandit.shared.types import ArmName, Cost, DecisionId, Matrix
 ASKED: Final = (5, 20, 60, 200, 600)
 #: the fixed arm of the other way
 AGAINST: Final = ArmName(ARMS[1])
-#: all made answers, which one judge has scored
+#: all made answers; one judge has scored them
 MADE: Final = Pairing(judge="", rater="made", versions=dict.fromkeys(map(ArmName, ("small", "large", *ARMS)), ""))
 _REWARD: Final = RewardSettings(weight=10.0, cost={"dollars": 1.0})
 _DOLLARS: Final = np.array([0.02, 0.004, 0.0004])
@@ -61,7 +61,7 @@ class AskedLife:
             if life.action[row] != fixed
         ]
         return cls(
-            questions=ComparedQuestions(against=AGAINST, questions=count, differing=differing),
+            questions=ComparedQuestions(against=AGAINST, routed=count, differing=differing),
             quality=quality,
             dollars=dollars,
             refused=((random.random(life.chance.shape) < _REFUSED) & (not is_whole)).astype(float),

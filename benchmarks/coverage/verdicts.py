@@ -266,7 +266,7 @@ def bought(life: Life, *, most: int) -> list[Mark]:
             )
             for _, row in asked
         ]
-        paired = ComparedQuestions(against=ArmName("large"), questions=questions, differing=differing)
+        paired = ComparedQuestions(against=ArmName("large"), routed=questions, differing=differing)
         answers = [
             made_answer(
                 question.id,

@@ -5,7 +5,7 @@ The mean over the routed questions of (value of what was served - value of the a
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -144,37 +144,42 @@ def paired_sample(
     whole: False for the questions up to the first one without both answers. True for all up to the last one with both;
         a question between them that was not asked then lies between bounds
     """
-    value, against = partial(_ends, setting=setting, is_reward=is_reward), questions.against
-    worst, best = value(None, cost=None)
-
-    def ends(listed: Iterable[ComparedQuestion]) -> Matrix:
-        """The ends of the differences, shape (questions, 2)."""
-        both = []
-        for question in listed:
-            answers = pairs.get(question.id, {})
-            (low, high), (fixed_low, fixed_high) = (
-                value(answers.get(question.arm), cost=question.cost),
-                value(answers.get(against), cost=None),
-            )
-            both.append((low - fixed_high, high - fixed_low))
-        return np.array(both, dtype=np.float64).reshape(-1, 2)
-
-    askable = questions.askable
-    drawn = list(takewhile(lambda one: is_asked(one, pairs, against=against), askable))
+    askable, against = questions.askable, questions.against
+    drawn = list(takewhile(lambda one: _has_both(one, pairs, against=against), askable))
     if whole:
-        places = [place for place, one in enumerate(askable) if is_asked(one, pairs, against=against)]
+        places = [place for place, one in enumerate(askable) if _has_both(one, pairs, against=against)]
         drawn = askable[: places[-1] + 1] if places else []
+    others = [one for one in questions.differing if one.obstacle is not None]
+    ends = partial(_ends, setting=setting, is_reward=is_reward)
+    worst, best = ends(None, cost=None)
     return DifferenceSample(
-        asked=ends(drawn),
+        drawn=_differences(drawn, pairs, against=against, ends=ends),
         drawn_from=len(askable),
-        others=ends(one for one in questions.differing if one.obstacle is not None),
-        questions=questions.questions,
+        others=_differences(others, pairs, against=against, ends=ends),
+        routed=questions.routed,
         least=worst - best,
         most=best - worst,
     )
 
 
-def is_asked(
+def _differences(
+    questions: Iterable[ComparedQuestion],
+    pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]],
+    *,
+    against: ArmName,
+    ends: Callable[..., tuple[float, float]],
+) -> Matrix:
+    """The low and the high ends of differences, shape (questions, 2). ends: of an answer, see `_ends`"""
+    rows = []
+    for question in questions:
+        answers = pairs.get(question.id, {})
+        low, high = ends(answers.get(question.arm), cost=question.cost)
+        fixed_low, fixed_high = ends(answers.get(against), cost=None)
+        rows.append((low - fixed_high, high - fixed_low))
+    return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
+
+def _has_both(
     question: ComparedQuestion, pairs: Mapping[DecisionId, Mapping[ArmName, PairedAnswer]], *, against: ArmName
 ) -> bool:
     answers = pairs.get(question.id, {})
@@ -193,11 +198,10 @@ def paired_comparison(
 
     is_steady: whether the policy decides most questions. If not, two ways that hardly differ are not "as good"
     """
-    answers = list(answers)
-    against, pairs = questions.against, pairing.pairs(answers)
-    asked = [one for one in questions.differing if is_asked(one, pairs, against=against)]
-    in_pairs = [answer for one in asked for answer in (pairs[one.id][one.arm], pairs[one.id][against])]
-    unjudged = {answer.decision_id for answer in in_pairs if answer.quality is None}
+    answers, against = list(answers), questions.against
+    pairs = pairing.pairs(answers)
+    both = [one for one in questions.differing if _has_both(one, pairs, against=against)]
+    in_pairs = [answer for one in both for answer in (pairs[one.id][one.arm], pairs[one.id][against])]
     reward, quality = (
         _difference(questions, pairs, setting=setting, is_reward=is_reward) for is_reward in (True, False)
     )
@@ -206,8 +210,8 @@ def paired_comparison(
         f"always {against}",
         second_arm=against,
         design="asked again",
-        questions=questions.questions,
-        rated=len(asked),
+        questions=questions.routed,
+        rated=len(both),
         reward=reward,
         quality=quality,
         needed=1.0,
@@ -215,10 +219,10 @@ def paired_comparison(
     )
     result = PairedComparison(
         comparison=comparison,
-        same=questions.questions - len(questions.differing),
+        same=questions.routed - len(questions.differing),
         differing=len(questions.differing),
-        asked=len(asked),
-        unjudged=len(unjudged),
+        asked=len(both),
+        unjudged=len({answer.decision_id for answer in in_pairs if answer.quality is None}),
         waiting=sum(map(pairing.waits, answers)),
         not_askable=questions.obstacles,
         dollars=math.fsum(answer.dollars for answer in in_pairs),
@@ -271,7 +275,7 @@ def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
 
 def with_stored_comparison(database: Database, report: Report, scope: ReportScope) -> Report:
     """The report with the comparison by the stored answers, also in its sentence; unchanged if no question of the
-    period was asked again. It is all that a run prints of its result. Raises StoreError.
+    period was asked again. `report --decide` prints this, not the result of its run. Raises StoreError.
     """
     against, pairing = report.compared_arm, Pairing.stored(database, label=scope.label)
     secret = None if pairing is None else known_secret(database, name=DRAWS)

@@ -47,14 +47,14 @@ class DifferenceSample:
     which are equal if the difference is known.
     """
 
-    #: ends of the differences of the asked questions, in the order in which they were drawn, shape (asked, 2)
-    asked: Matrix
+    #: ends of the differences of the asked questions, in the order in which they were drawn, shape (drawn, 2)
+    drawn: Matrix
     #: number of questions that the order contains
     drawn_from: int
     #: ends of the differences of the questions that cannot be asked, shape (others, 2)
     others: Matrix
     #: number of all questions, also of those that both ways send to the same arm
-    questions: int
+    routed: int
     #: smallest and largest possible difference of a question
     least: float
     most: float
@@ -62,14 +62,14 @@ class DifferenceSample:
     @property
     def known(self) -> Vector:
         """The known differences of asked questions."""
-        low, high = self.asked.T
+        low, high = self.drawn.T
         known: Vector = low[low == high]
         return known
 
 
 def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Difference:
     """The mean difference of a question with its interval. Without an asked question, what is possible."""
-    low, high = sample.asked.T
+    low, high = sample.drawn.T
     floor, ceiling = sample.least, sample.most
     bounds = [
         _lower(low, floor=floor, alpha=alpha / 2.0),
@@ -77,7 +77,7 @@ def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Dif
     ]
     rest = map(math.fsum, sample.others.T)
     ends = [
-        (sum_ + bound * sample.drawn_from) / max(sample.questions, 1) for sum_, bound in zip(rest, bounds, strict=True)
+        (sum_ + bound * sample.drawn_from) / max(sample.routed, 1) for sum_, bound in zip(rest, bounds, strict=True)
     ]
     return Difference(estimate=_estimate(sample, ends=ends), low=ends[0], high=ends[1], effective_rows=float(len(low)))
 
@@ -89,7 +89,7 @@ def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | Non
         return None
     mean = math.fsum(known) / len(known)
     others = math.fsum(np.clip(mean, *sample.others.T))
-    return min(max((mean * sample.drawn_from + others) / sample.questions, ends[0]), ends[1])
+    return min(max((mean * sample.drawn_from + others) / sample.routed, ends[0]), ends[1])
 
 
 def _lower(values: Vector, *, floor: float, alpha: float) -> float:
@@ -126,9 +126,9 @@ def expected_half_width(asked: int, *, sample: DifferenceSample, alpha: float = 
     """
     known = sample.known.tolist()
     deviation = statistics.stdev(known) if len(known) >= _FEWEST else _DEVIATION
-    reach, share = (sample.most - sample.least) / 2.0, sample.drawn_from / max(sample.questions, 1)
+    reach, share = (sample.most - sample.least) / 2.0, sample.drawn_from / max(sample.routed, 1)
     low, high = sample.others.T
-    unknown = math.fsum(high - low) / 2.0 / max(sample.questions, 1)
+    unknown = math.fsum(high - low) / 2.0 / max(sample.routed, 1)
     if asked <= 0 or not sample.drawn_from:
         return share * reach + unknown
     evidence = (math.log(2.0 / alpha) + _MIXTURE) / asked

@@ -85,11 +85,11 @@ class ComparedQuestions:
     #: the fixed arm of the other way
     against: ArmName
     #: number of all routed questions of the period, or of the sample that is read of a long period
-    questions: int
+    routed: int
     #: questions to which the two ways give different arms, in the order in which they are asked
     differing: Sequence[ComparedQuestion]
-    #: arm -> costs of its answers to questions that can be asked again; if there are none, of its other answers, among
-    #: them those of tasks, which cost many times as much
+    #: arm -> costs of its answers to questions that can be asked again; without such answers, of all its answers, also
+    #: of tasks, which cost many times as much
     costs: Mapping[str, Sequence[AnswerCost]] = field(default_factory=dict)
 
     @property
@@ -113,16 +113,17 @@ def read_paired_questions(
 ) -> ComparedQuestions:
     """The questions of the report's period. Imported decisions, and those that no report compares, are left out.
 
-    secret: secret of the store's draws; None if nobody asks, so that no order is needed. arms: those that can be run
-        here; None if nothing is asked. by_model: whether the judge's model scores the answers. Raises StoreError.
+    secret: secret of the store's draws, which gives the order; None if the order is not needed. arms: those that can
+        be run here; None if nothing is asked. by_model: whether the judge's model scores the answers. Raises
+        StoreError.
     """
-    asked, raised = Counter[str](), Counter[str]()
+    counts, raised = Counter[str](), Counter[str]()  # asker -> number of questions
     differing = list[tuple[ComparedQuestion, str | None]]()  # with the asker, if a budget raised his price
     costs, other_costs = defaultdict[str, list[AnswerCost]](list), defaultdict[str, list[AnswerCost]](list)
     with database.read() as connection:
         for row, facts, offered in _routed(connection, scope, against=against):
             asker, has_raised = asker_of(row), is_raised(facts.budget_factor)
-            asked[asker] += 1
+            counts[asker] += 1
             raised[asker] += has_raised
             edge = edge_of(row["request"])
             sent, continues = sent_of(edge), continues_of(edge)
@@ -135,12 +136,12 @@ def read_paired_questions(
                 obstacle = obstacle or _forbidden(row, sent=sent, against=against, rules=scope.rules, by_model=by_model)
                 question = _question(row, scope=scope, obstacle=obstacle)
                 differing.append((question, asker if has_raised else None))
-    paced = paced_askers(asked, raised=raised)
+    paced = paced_askers(counts, raised=raised)
     compared = [question for question, asker in differing if asker not in paced]
     if secret is not None:
         compared.sort(key=lambda question: (drawn_for("decide", question.id, secret=secret), question.id))
-    questions = asked.total() - sum(raised[asker] for asker in paced)
-    return ComparedQuestions(against=against, questions=questions, differing=compared, costs=other_costs | costs)
+    routed = counts.total() - sum(raised[asker] for asker in paced)
+    return ComparedQuestions(against=against, routed=routed, differing=compared, costs=other_costs | costs)
 
 
 def _routed(

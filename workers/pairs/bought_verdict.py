@@ -66,7 +66,7 @@ _PRICED: Final = 200
 class BoughtVerdict:
     """A comparison of both answers to stored questions: its plan, and its run."""
 
-    request: VerdictRequest
+    wanted: VerdictRequest
     settings: Settings
     ledger: Ledger
     #: questions of the period, with those that this run can ask
@@ -76,7 +76,7 @@ class BoughtVerdict:
     arms: Mapping[ArmName, LoadedArm]
     answers: BoughtAnswers
     prices: AnswerPrices
-    #: of the store's draws
+    #: secret of the store's draws
     secret: bytes
     #: None if people label the answers
     scorer: Scorer | None
@@ -207,8 +207,8 @@ class BoughtVerdict:
         run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
         ended = run.ended or self._end(was_cut=len(chosen) < len(open_ones))
         self._record(run, ended=ended)
-        asked, dollars = self.request.asked + self.asked_now, self.request.dollars + run.spent
-        return replace(self.request, asked=asked, dollars=dollars, ended=ended)
+        asked, dollars = self.wanted.asked + self.asked_now, self.wanted.dollars + run.spent
+        return replace(self.wanted, asked=asked, dollars=dollars, ended=ended)
 
     def _resume(self) -> None:
         """Go on with what earlier runs have begun. Raises StoreError.
@@ -226,7 +226,7 @@ class BoughtVerdict:
         facts: dict[str, Json] = {"against": str(self.compared.against), "judge": self.answers.pairing.rater}
         facts |= {"asked": self.asked_now, "dollars": run.spent, "failed": sum(run.failures.values()), "ended": ended}
         with self.ledger.database.write() as connection:
-            record(connection, actor=self.request.actor, action="report.decide", target="paired_answers", facts=facts)
+            record(connection, actor=self.wanted.actor, action="report.decide", target="paired_answers", facts=facts)
 
     def _to_label(self, open_ones: "Sequence[StoredQuestion]", *, room: int) -> "list[StoredQuestion]":
         """`room` of these questions, and those of which one answer waits for a label already: they need no room."""
@@ -259,8 +259,8 @@ class BoughtVerdict:
 
 def _period_words(compared: ComparedQuestions) -> Iterator[str]:
     """The questions of the period, and why some cannot be asked."""
-    of, differing = f"{counted(compared.questions, 'routed question')} of the period", len(compared.differing)
-    yield f"{of}: {compared.questions - differing:,} went to {compared.against} anyway, {differing:,} to other arms"
+    of, differing = f"{counted(compared.routed, 'routed question')} of the period", len(compared.differing)
+    yield f"{of}: {compared.routed - differing:,} went to {compared.against} anyway, {differing:,} to other arms"
     if compared.obstacles:
         why = "; ".join(f"{count:,}: {reason}" for reason, count in sorted(compared.obstacles.items()))
         yield f"cannot be asked again, so that their difference is only bounded: {why}"

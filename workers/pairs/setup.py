@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,7 @@ from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import ArmName, Budget
-from ragbandit.workers.asking.scoring import scorer_of
+from ragbandit.workers.asking.scoring import Scorer, scorer_of
 from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.prices import expected_prices
@@ -89,9 +89,7 @@ def prepared(
     questions = read_paired_questions(database, scope, against=against, secret=secret, arms=runnable, by_model=by_model)
     _check_askable(questions)
     arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
-    versions = {name: _arm_version(arm, limits=settings.budget) for name, arm in arms.items()}
-    judge, rater = (LABEL_QUEUE, LABEL_QUEUE) if scorer is None else (scorer.identity, scorer.name)
-    asking = Pairing(judge=judge, rater=rater, versions=versions, by_model=by_model)
+    asking = _asking(arms, scorer=scorer, limits=settings.budget)
     pairing = asking.with_earlier_arms(database, label=ledger.label)
     counted = questions
     if not runnable.issuperset(pairing.versions):  # an earlier run had functions of arms that this one lacks
@@ -99,7 +97,7 @@ def prepared(
     stored = stored_answers(database, questions)
     check = partial(check_budgets, key=request.charged or None, database=database)
     return BoughtVerdict(
-        request=request,
+        wanted=request,
         settings=settings,
         ledger=ledger,
         compared=questions,
@@ -114,6 +112,14 @@ def prepared(
         most_new=_room(database, pairing),
         is_steady=result.state is None,
     )
+
+
+def _asking(arms: Mapping[ArmName, LoadedArm], *, scorer: Scorer | None, limits: BudgetSettings) -> Pairing:
+    """The answers that this run asks for."""
+    versions = {name: _arm_version(arm, limits=limits) for name, arm in arms.items()}
+    if scorer is None:
+        return Pairing(judge=LABEL_QUEUE, rater=LABEL_QUEUE, versions=versions)
+    return Pairing(judge=scorer.identity, rater=scorer.name, versions=versions, by_model=scorer.by_model)
 
 
 def _room(database: Database, pairing: Pairing) -> int | None:
@@ -139,7 +145,7 @@ def _check_runnable(against: str, *, runnable: Collection[str]) -> None:
 
 
 def _check_askable(questions: ComparedQuestions) -> None:
-    if not questions.questions:
+    if not questions.routed:
         raise InvalidInput("no question of the period compares two arms", field="since", remedy="give a longer period")
     if not questions.differing:
         raise InvalidInput(

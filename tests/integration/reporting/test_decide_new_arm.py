@@ -86,7 +86,7 @@ def test_an_arm_that_never_served_gets_a_verdict(service):
     assert (before.compared_arm, before.total.questions, before.total.verdict) == ("candidate", 0, "not known yet")
     assert before.sentence.endswith("no question was offered candidate.")
     compared, done, after = bought(service, budget=5.0)
-    assert (compared.questions, len(compared.askable), compared.obstacles) == (40, 40, {})
+    assert (compared.routed, len(compared.askable), compared.obstacles) == (40, 40, {})
     assert done.dollars == pytest.approx(done.asked * sum(DOLLARS.values()))
     assert after.asked.comparison.verdict == "better"
     assert after.asked.comparison.second == "always candidate"
@@ -101,7 +101,7 @@ def test_rules_and_names_of_callers_still_hold_for_a_new_arm(service):
     rule = Rule.model_validate({"when": {"tenant": "bank"}, "arms": ["today"]})
     service.settings = service.settings.model_copy(update={"rules": [rule]})
     compared, *_ = bought(service, budget=0.0)
-    assert compared.questions == 41
+    assert compared.routed == 41
     assert compared.obstacles == {"the rules do not let candidate answer it now": 1}
 
 

@@ -22,7 +22,7 @@ def sample(
 ) -> DifferenceSample:
     questions = questions or drawn_from + len(others)
     return DifferenceSample(
-        asked=known(values), drawn_from=drawn_from, others=between(*others), questions=questions, least=least, most=most
+        drawn=known(values), drawn_from=drawn_from, others=between(*others), routed=questions, least=least, most=most
     )
 
 
@@ -65,7 +65,7 @@ def test_an_answer_without_a_score_lies_between_its_bounds():
     values = np.tile([0.2, 0.4], 50).tolist()
     asked = between(*known(values), *[(-0.8, 1.0)] * 50)
     found = sampled_difference(
-        DifferenceSample(asked=asked, drawn_from=150, others=between(), questions=150, least=-2.0, most=2.0)
+        DifferenceSample(drawn=asked, drawn_from=150, others=between(), routed=150, least=-2.0, most=2.0)
     )
     worst, best = (sampled_difference(sample([*values, *[end] * 50], drawn_from=150)) for end in (-0.8, 1.0))
     assert (found.low, found.high) == (worst.low, best.high)

@@ -82,7 +82,7 @@ class Pairing:
         """Whether people label the answers."""
         return self.judge == LABEL_QUEUE
 
-    def contains(self, answer: PairedAnswer) -> bool:
+    def covers(self, answer: PairedAnswer) -> bool:
         return (answer.judge, answer.version) == (self.judge, self.versions.get(answer.arm))
 
     def has_ended(self, answer: PairedAnswer) -> bool:
@@ -90,11 +90,11 @@ class Pairing:
 
         An arm that failed when it was asked again is asked once more by the next run.
         """
-        return self.contains(answer) and (answer.quality is not None or answer.unjudged is not None)
+        return self.covers(answer) and (answer.quality is not None or answer.unjudged is not None)
 
     def waits(self, answer: PairedAnswer) -> bool:
         """Whether an answer waits for a person's label."""
-        is_labelled = self.by_people and self.contains(answer) and answer.status != "failed"
+        is_labelled = self.by_people and self.covers(answer) and answer.status != "failed"
         return is_labelled and not self.has_ended(answer)
 
     def pairs(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:

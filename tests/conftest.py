@@ -29,7 +29,7 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.router import Router
@@ -431,7 +431,7 @@ def redis_server(tmp_path_factory):
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("redis")))
     server = RedisServer(settings.data_dir)
     server.start()
-    yield redis_url(settings)
+    yield settings.redis
     server.stop()
 
 
@@ -450,7 +450,7 @@ def own_redis(tmp_path):
     settings = Settings(data_dir=str(tmp_path / "redis"))
     server = RedisServer(settings.data_dir)
     server.start()
-    yield server, redis_url(settings)
+    yield server, settings.redis
     server.stop()
 
 

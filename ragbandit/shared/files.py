@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import errno
+import hashlib
 import importlib.util
 import io
 import logging
@@ -130,6 +131,12 @@ def cache_root(cache: Path | None = None) -> Path:
     if str(root).startswith("~"):
         return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}"
     return cache or Path(root) / "ragbandit"
+
+
+def private_socket(folder: str) -> Path:
+    """The Unix socket of this user's server of `folder`. Its path is short, since one has at most 107 bytes."""
+    name = hashlib.sha256(str(Path(folder).absolute()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
 
 def private_folder(path: Path) -> None:

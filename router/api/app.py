@@ -29,8 +29,6 @@ from ragbandit.router.api.security.page_headers import HEADERS
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.api.security.rules import DOCUMENTATION, PAGES, AccessRule
 from ragbandit.router.operation.budgets import Budgets
-from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import record_config
@@ -80,15 +78,7 @@ class Service(FastAPI):
     def openapi(self) -> dict[str, Any]:
         api = describe(super().openapi(), further=_SCHEMAS)
         router = getattr(self.state, "router", None)
-        if router is None:
-            return api
-        return add_limits(
-            api,
-            settings=router.settings,
-            arms=router.service.arms,
-            most_items=feedback.MAX_BATCH,
-            has_dial=serves_prices(router.service.serving.policy),
-        )
+        return api if router is None else add_limits(api, router=router, most_items=feedback.MAX_BATCH)
 
 
 def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> Service:
@@ -145,7 +135,7 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, key_headers=key_headers)
     with contextlib.suppress(NotReady):  # read the keys now, in case the database fails later
         await state.gate.ring.in_force()
-    state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits)
+    state.rate_limiter = RateLimiter(router.settings.redis, rates=server.rate_limits)
     state.budgets = Budgets(router, reads=state.reads)
     state.metrics.limiters.append(state.rate_limiter)
     state.opened = {name: door.open(router) for name, door in DOORS.items() if door.open is not None}

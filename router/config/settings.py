@@ -21,6 +21,7 @@ from ragbandit.router.config.sections import (
     RolloutSettings,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
+from ragbandit.shared.files import private_socket
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_ARMS
@@ -387,6 +388,15 @@ class Settings(Section):
     @property
     def database(self) -> str:
         return self.database_url or f"sqlite:///{Path(self.data_dir).absolute() / 'ragbandit.db'}"
+
+    @property
+    def redis(self) -> str:
+        """URL of the configured Redis, or else of the private server of this data_dir. The server may be down."""
+        return self.redis_url or f"unix://{self.redis_socket}"
+
+    @property
+    def redis_socket(self) -> Path:
+        return private_socket(self.data_dir)
 
     @property
     def snapshot_root(self) -> str:

@@ -78,8 +78,6 @@ def of_settings(settings: "Settings", *, database: "Database | None" = None) -> 
     """Findings about settings that are valid one by one, but together have an unexpected effect. database: see
     `of_prices`.
     """
-    from ragbandit.router.learning.monitoring.price import budget_warnings
-
     yield from _of_faulty_additions(settings)
     sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
     server = settings.server
@@ -95,7 +93,7 @@ def of_settings(settings: "Settings", *, database: "Database | None" = None) -> 
     yield from _unknown_aliases(settings)
     yield from _of_turn_limits(settings)
     yield from of_prices(settings, database=database)
-    for what in budget_warnings(settings):
+    for what in _budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
         what = "it is not set, and the database is PostgreSQL: workers on other hosts find questions only by polling"
@@ -139,7 +137,8 @@ def _of_turn_limits(settings: "Settings") -> Iterator[Finding]:
         return
     from ragbandit.router.serving.setup.estimates import unpriced_arms  # it loads a database engine
 
-    unpriced = ", ".join(dict.fromkeys(chain.from_iterable(unpriced_arms(settings).values())))
+    by_section = unpriced_arms(settings.worker_arms, generators=settings.named_generators)
+    unpriced = ", ".join(dict.fromkeys(chain.from_iterable(by_section.values())))
     for kind in conversation.limited:
         limit, setting = conversation.limit_of(kind), f"conversation.{kind}_limit"
         if kind == "task" and limit.turns is not None and limit.turns > conversation.turns_most:
@@ -149,6 +148,24 @@ def _of_turn_limits(settings: "Settings") -> Iterator[Finding]:
         what = f"the price of {unpriced} is not known: it is taken for the most expensive arm"
         remedy = "set token_prices of its generator, or let its server report the cost"
         yield Finding("warning", "conversation.at_limit", what, remedy)
+
+
+def _budget_warnings(settings: "Settings") -> Iterator[str]:
+    """Warnings about settings because of which dollar budgets cannot slow down spending by a higher cost weight."""
+    if not any(tenant.dollars_per_day or tenant.dollars_per_month for tenant in settings.tenants.values()):
+        return
+    from ragbandit.router.policies import make_policy
+    from ragbandit.router.policies.base import serves_prices
+
+    policy, reward = settings.policy, settings.reward
+    if not serves_prices(make_policy(policy.name, params=policy.params)):
+        yield f"policy.name: {policy.name} has one weight of cost for all questions: dollar budgets only stop (429)"
+    elif reward.weight == 0.0:
+        yield "reward.weight is 0: no factor raises it, so dollar budgets pace no question that names no price"
+    if not reward.cost.get("dollars"):
+        yield "reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises"
+    if len(settings.worker_arms) < len(settings.arms):
+        yield f"a caller that names some, not all arms is refused (403) unless its key has {CHOOSES_ARM}=true"
 
 
 def _of_rules(settings: "Settings") -> Iterator[Finding]:
@@ -471,10 +488,9 @@ def _connected(settings: "Settings") -> "Iterator[Redis]":
     from redis.exceptions import RedisError
 
     from ragbandit.router.queue.jobs import connect_redis
-    from ragbandit.router.queue.redis_server import redis_url
     from ragbandit.router.queue.refusals import error_of, try_commands
 
-    client = connect_redis(redis_url(settings), timeout_s=3.0)
+    client = connect_redis(settings.redis, timeout_s=3.0)
     try:
         try_commands(client)
         yield client

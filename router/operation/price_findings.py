@@ -29,8 +29,8 @@ def of_prices(settings: "Settings", *, database: "Database | None" = None) -> It
     database: the store, whose newest answers show which servers report a price; None if that is not known
     """
     charged = {term for term, price in settings.reward.cost.items() if price > 0.0 and settings.reward.weight > 0.0}
-    arms = settings.arms
-    if charged == {"steps"} and len(arms) > 1 and all(arms[arm].get("class", arm) == "model" for arm in arms):
+    every = settings.arms
+    if charged == {"steps"} and len(every) > 1 and all(every[arm].get("class", arm) == "model" for arm in every):
         what = "only steps are charged, and an arm of the class model takes none: all arms cost the same"
         remedy = "charge dollars or seconds: reward.cost {dollars: 1.0}, or {seconds_total: 1.0}"
         yield Finding("warning", "reward.cost", what, remedy)
@@ -41,12 +41,13 @@ def of_prices(settings: "Settings", *, database: "Database | None" = None) -> It
     # it loads a database engine
     from ragbandit.router.serving.setup.estimates import expected_dollars, prices_of_arms, unpriced_arms
 
-    expected = expected_dollars(settings)
+    arms, generators = settings.worker_arms, settings.named_generators
+    expected = expected_dollars(arms, generators=generators)
     if database is not None:
         with database.read() as connection:
             expected.refresh(connection)
-    priced = prices_of_arms(settings.worker_arms, generators=settings.named_generators)
-    for section, unpriced in unpriced_arms(settings).items():
+    priced = prices_of_arms(arms, generators=generators)
+    for section, unpriced in unpriced_arms(arms, generators=generators).items():
         unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None]
         if not unknown:
             continue

@@ -1,17 +1,13 @@
 """Runs a private redis-server on a Unix socket, for services without a configured Redis."""
 
-import hashlib
 import logging
-import os
 import shutil
 import socket
-import tempfile
 import time
 from pathlib import Path
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, QueueError
-from ragbandit.shared.files import private_folder
+from ragbandit.shared.files import private_folder, private_socket
 from ragbandit.shared.processes.child_process import end
 from ragbandit.shared.processes.supervised_process import SupervisedProcess
 from ragbandit.shared.processes.this_process import end_with_parent
@@ -24,28 +20,14 @@ START_S, STOP_S = 10.0, 5.0
 LOOK_S, MISSES = 1.0, 6
 
 
-def redis_url(settings: Settings) -> str:
-    """URL of the configured Redis, or else of the private server of this data_dir. The server may be down."""
-    return settings.redis_url or f"unix://{_socket(settings.data_dir)}"
-
-
-def redis_runs(settings: Settings) -> bool:
-    return _listens(_socket(settings.data_dir))
-
-
-def _listens(path: Path) -> bool:
+def listens(path: Path) -> bool:
+    """Whether a server listens at this Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
         except OSError:
             return False
     return True
-
-
-def _socket(data_dir: str) -> Path:
-    # A Unix socket's path has at most 107 bytes, and a path in data_dir may be longer.
-    name = hashlib.sha256(str(Path(data_dir).absolute()).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
 
 class RedisServer(SupervisedProcess):
@@ -55,7 +37,7 @@ class RedisServer(SupervisedProcess):
 
     def __init__(self, data_dir: str) -> None:
         folder = Path(data_dir).absolute()
-        self.socket = _socket(data_dir)
+        self.socket = private_socket(data_dir)
         arguments = ["--port", "0", "--unixsocket", str(self.socket), "--unixsocketperm", "700"]
         arguments += ["--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(folder)]
         super().__init__("redis", command=[_binary(), *arguments], log_folder=folder)
@@ -64,7 +46,7 @@ class RedisServer(SupervisedProcess):
     def start(self) -> None:
         """Start the server and wait until it replies. Raises ConfigError or QueueError."""
         private_folder(self.log_file.parent)
-        if _listens(self.socket):
+        if listens(self.socket):
             remedy = "stop the other service, or give this one its own data_dir"
             raise ConfigError("another service uses this data_dir", field="data_dir", remedy=remedy)
         self.socket.unlink(missing_ok=True)

@@ -11,7 +11,6 @@ from sqlalchemy import func, select
 from benchmarks.service_process import free_port
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue.jobs import connect_redis
-from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.router.storage.sql.tables import feedback, jobs
@@ -104,7 +103,7 @@ def test_killed_judges_and_a_lost_redis_lose_no_score(make_system):
     system = make_system(judge=judging(script_s=1.0, seconds=1.5))
     with system.client() as client:
         ids = asked(client, 24)
-    redis, database = connect_redis(redis_url(system.settings)), open_database(system.settings)
+    redis, database = connect_redis(system.settings.redis), open_database(system.settings)
     died = set()
     for _ in range(3):
         system.start_process("judge")

@@ -13,7 +13,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present
-from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.queue.streams import STREAM_NEWS
 from ragbandit.router.serving.setup.bootstrap import decision_store, make_learner, open_database
@@ -50,7 +49,7 @@ def run_worker(
     check_worker_arms(settings)
     check_policy(settings)
     database = open_database(settings, make=False)
-    jobs = RedisJobs(connect_redis(redis_url(settings), timeout_s=LOOK_S + REPLY_S))
+    jobs = RedisJobs(connect_redis(settings.redis, timeout_s=LOOK_S + REPLY_S))
     store, ledger = decision_store(settings, database), Ledger(database, label=PolicyLabel(settings.policy.label))
     tracing = make_tracing(enabled=settings.telemetry.enabled, process="worker")
     context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)

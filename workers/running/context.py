@@ -117,8 +117,8 @@ class Context:
         self.queue = AnswerQueue(self.store.database)
         self.loader = ArmLoader(self.settings)
         self.rules = self.settings.rule_book
-        self.expected = expected_dollars(self.settings)
         self.worker_arms, generators = self.settings.worker_arms, self.settings.named_generators
+        self.expected = expected_dollars(self.worker_arms, generators=generators)
         self.passing = passing_arms(self.worker_arms, generators=generators)
         gone = GoneModels(self.store.database, arms=self.worker_arms, generators=generators)
         seconds = self.settings.budget.seconds

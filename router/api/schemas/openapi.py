@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import MAX_WORDS
 from ragbandit.router.serving.prices import tells_mean
+from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import MAX_TEXT
 
 #: modules that define requests and replies; the text below a field describes the field
@@ -90,14 +91,12 @@ def describe(api: dict[str, Any], *, further: tuple[str, ...] = ()) -> dict[str,
     return api
 
 
-def add_limits(
-    api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
-) -> dict[str, Any]:
-    """Add the limits of one service to an OpenAPI document. has_dial: whether requests may choose the cost weight."""
-    schemas = api["components"]["schemas"]
+def add_limits(api: dict[str, Any], *, router: Router, most_items: int) -> dict[str, Any]:
+    """Add the limits of one service to an OpenAPI document. most_items: of a batch of feedback"""
+    schemas, settings = api["components"]["schemas"], router.settings
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]
-    array["items"]["enum"] = list(arms)
+    array["items"]["enum"] = list(router.service.arms)
     for name, schema in schemas.items():
         body = schema.get("properties", {})
         if not name.endswith("Body") or not {"aim", "cost_weight"} <= body.keys():
@@ -106,7 +105,7 @@ def add_limits(
         for name in list(body["aim"]["properties"]):
             if name != "quality" and not tells_mean(name, terms=settings.reward.cost):
                 del body["aim"]["properties"][name]
-        if not has_dial:
+        if not serves_prices(router.service.serving.policy):  # requests cannot choose the cost weight
             body["aim"]["anyOf"] = body["cost_weight"]["anyOf"] = [{"type": "null"}]
     if settings.context:
         route["context"]["properties"] = {name: _declared(key) for name, key in settings.context.items()}

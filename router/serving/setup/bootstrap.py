@@ -20,7 +20,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
-from ragbandit.router.queue.redis_server import redis_runs, redis_url
+from ragbandit.router.queue.redis_server import listens
 from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,
@@ -78,7 +78,7 @@ def decision_store(settings: Settings, database: Database) -> DecisionStore:
         context=frozenset(settings.context),
         judge=judge_sample(settings),
         check=settings.reward.check is not None,
-        expected=expected_dollars(settings),
+        expected=expected_dollars(settings.worker_arms, generators=settings.named_generators),
         turn_kinds=settings.conversation.limited,
     )
 
@@ -163,7 +163,7 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
 
 def make_jobs(settings: Settings) -> Jobs:
     """The configured Redis, reachable or not. Raises ConfigError if redis_url is set and packages are missing."""
-    expected = settings.redis_url is not None or redis_runs(settings)
+    expected = settings.redis_url is not None or listens(settings.redis_socket)
     if not expected:
         late = "/v1/answer waits until one is; the learner finds feedback by polling the database"
         log.info("no Redis is running: %s", late, extra={"action": "jobs"})
@@ -174,7 +174,7 @@ def make_jobs(settings: Settings) -> Jobs:
         return MemoryJobs(broken=True)
     from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 
-    return RedisJobs(connect_redis(redis_url(settings), timeout_s=1.0), expected=expected)
+    return RedisJobs(connect_redis(settings.redis, timeout_s=1.0), expected=expected)
 
 
 def make_learner(settings: Settings, *, database: Database, jobs: Jobs, files: SnapshotFiles | None = None) -> Learner:

@@ -1,25 +1,23 @@
 """What answers will cost, from the prices in the settings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from typing import Any, Final
 
 from ragbandit.router.config.named_sections import DEFAULT, section_of
-from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.additions import arm_parts
+
+#: the arms that workers run -> their params
+Arms = Mapping[str, Mapping[str, Any]]
 
 #: classes of arms that ask no generator
 _OWN_COSTS: Final = frozenset({"http", "callable"})
 
 
-def prices_of_arms(
-    arms: Mapping[str, Mapping[str, Any]], *, generators: Mapping[str, GeneratorSettings]
-) -> dict[str, Sequence[float]]:
-    """Arm -> dollars per million tokens of its model, without arms that have no price.
-
-    arms: the arms that workers run -> their params
-    """
+def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, Sequence[float]]:
+    """Arm -> dollars per million tokens of its model, without arms that have no price."""
     prices: dict[str, Sequence[float]] = {}
     for arm, params in arms.items():
         name = params.get("generator", DEFAULT)
@@ -30,41 +28,40 @@ def prices_of_arms(
     return prices
 
 
-def unpriced_arms(settings: Settings) -> dict[str, list[str]]:
+def unpriced_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, list[str]]:
     """Section of a generator whose calls have no listed price -> the arms that our workers run with it.
 
     A model in our process costs no dollars, and arms of the classes in _OWN_COSTS report their own cost.
     """
     unpriced: dict[str, list[str]] = {}
-    for arm, params in settings.worker_arms.items():
-        for name in sorted(_generators_of(arm, params, settings=settings, depth=0)):
-            generator = settings.named_generators.get(name)
+    for arm, params in arms.items():
+        for name in sorted(_generators_of(arm, params, arms=arms)):
+            generator = generators.get(name)
             if generator is None or generator.server is None or generator.model in generator.prices_by_model:
                 continue
             unpriced.setdefault(section_of("generator", name), []).append(arm)
     return unpriced
 
 
-def _generators_of(arm: str, params: Mapping[str, Any], *, settings: Settings, depth: int) -> set[str]:
-    """Names of the generators that an arm asks, and its parts. depth: number of arms around it."""
+def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms, around: Set[str] = frozenset()) -> set[str]:
+    """Names of the generators that an arm asks, and its parts. around: the arms that it is a part of"""
     kind, named = str(params.get("class", arm)), params.get("generator")
     parts = [params.get(param) for param in arm_parts().get(kind, ())]
-    if parts and depth <= len(settings.arms):
+    if parts and arm not in around:
         names = set[str]()
         for part in parts:
-            chosen = settings.worker_arms.get(part) if isinstance(part, str) else part
+            chosen = arms.get(part) if isinstance(part, str) else part
             if isinstance(chosen, dict):
-                names |= _generators_of(str(part), chosen, settings=settings, depth=depth + 1)
+                names |= _generators_of(str(part), chosen, arms=arms, around=around | {arm})
         return names
     is_own = kind in _OWN_COSTS or ":" in kind
     return {str(named)} if named is not None else set[str]() if is_own else {DEFAULT}
 
 
-def expected_dollars(settings: Settings) -> ExpectedDollars:
-    """What answers of the settings' arms are expected to cost."""
-    arms, generators = settings.worker_arms, settings.named_generators
+def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> ExpectedDollars:
+    """What answers of the arms that workers run are expected to cost."""
     prices = prices_of_arms(arms, generators=generators)
     models = {arm: generators[arms[arm].get("generator", DEFAULT)].model for arm in prices}
-    unpriced = chain.from_iterable(unpriced_arms(settings).values())
+    unpriced = chain.from_iterable(unpriced_arms(arms, generators=generators).values())
     searching = [arm for arm, params in arms.items() if params.get("class", arm) != "model"]
     return ExpectedDollars(prices=prices, models=models, unpriced=[*unpriced], searching=searching)

@@ -79,7 +79,16 @@ def test_a_cascade_asks_the_generators_of_its_parts():
     """A cascade has no price if a part has none, and the default generator is none of its own."""
     arms = {"a": {"class": "model", "generator": "small"}, "both": CASCADE}
     given = made(arms=arms, generators={"small": server(PRICED), "large": server()}, generator=server())
-    assert unpriced_arms(given) == {"generators.large": ["both"]}
+    assert unpriced_arms(given.worker_arms, generators=given.named_generators) == {"generators.large": ["both"]}
+
+
+def test_a_cascade_deep_inside_another_is_read():
+    """The parts of a part are read however few arms are configured, and an arm inside itself ends the reading."""
+    inner = CASCADE | {"first": {"class": "model", "generator": "small"}}
+    arms = {"deep": inner | {"then": inner | {"then": inner | {"then": "deep"}}}}
+    arms["deep"]["then"]["then"]["first"] = {"class": "model", "generator": "large"}
+    given = made(arms=arms, generators={"small": server(PRICED), "large": server()}, generator=server(PRICED))
+    assert unpriced_arms(given.worker_arms, generators=given.named_generators) == {"generators.large": ["deep"]}
 
 
 def test_a_server_that_tells_its_price_has_one(make_world):
@@ -124,7 +133,7 @@ def test_an_arm_without_a_price_is_reserved_at_the_highest_listed_price(make_wor
     arms = {arm: {"class": "model", "generator": name} for arm, name in names.items()}
     generators = {"large": server(), "cheap": server({"input": 0.1, "output": 0.1})}
     given = made(arms=arms, generators=generators)
-    expected = expected_dollars(given)
+    expected = expected_dollars(given.worker_arms, generators=given.named_generators)
     estimate = expected.estimate
     decision = made_decision(arm="b", query=Query(text="Who?"), run_by="worker")
     assert estimate(decision) == estimate(replace(decision, arm="a")) > 5 * estimate(replace(decision, arm="c")) > 0.0

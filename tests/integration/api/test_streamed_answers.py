@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.api.endpoints import streaming
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.queue.refusals import CHANNEL
 from ragbandit.router.queue.streams import TEXT, stream_key
 from ragbandit.shared.types import DecisionId
@@ -195,7 +195,7 @@ def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
     configuration = settings(arms=LONG)
     server = RedisServer(configuration.data_dir)
     server.start()
-    configuration = settings(arms=LONG, redis_url=redis_url(configuration))
+    configuration = settings(arms=LONG, redis_url=configuration.redis)
     service = Service(configuration, jobs=RedisJobs(connect_redis(configuration.redis_url, timeout_s=1.0)))
     worker = StreamWorker(configuration, generator=ScriptedGenerator(lambda _: WORDS, word_seconds=0.15))
     try:

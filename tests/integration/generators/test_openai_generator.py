@@ -296,7 +296,7 @@ def test_the_limit_of_any_dialect_is_seen(monkeypatch):
 
     server = GeneratorSettings(name="openai", model="m", token_prices={"input": 0.0, "output": 1000.0})
     given = Settings(arms={"m": {"class": "model"}}, generator=server)
-    estimate = expected_dollars(given).estimate
+    estimate = expected_dollars(given.worker_arms, generators=given.named_generators).estimate
 
     def dollars(conversation):
         query = Query(id=DecisionId("d1"), text="Where?", conversation=conversation)

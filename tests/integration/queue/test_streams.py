@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.outage import Outage
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.queue.stream_reader import MAX_HELD, StreamReader
 from ragbandit.router.queue.stream_writer import MAX_PIECE, StreamWriter
 from ragbandit.router.queue.streams import MAX_ENTRIES, stream_key
@@ -137,7 +137,7 @@ def test_redis_going_away_ends_the_stream_and_not_the_run(settings):
     configuration = settings()
     server = RedisServer(configuration.data_dir)
     server.start()
-    client = connect_redis(redis_url(configuration), timeout_s=3.0)
+    client = connect_redis(configuration.redis, timeout_s=3.0)
     writer, reader = (kind(client, outage=Outage()) for kind in (StreamWriter, StreamReader))
     try:
         reading = Reading(reader)

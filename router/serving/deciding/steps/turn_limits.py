@@ -24,9 +24,10 @@ from ragbandit.shared.types import ArmName, Decision, MovedTurn, PinnedArm, Quer
 
 class TurnLimits(Step):
     def configure(self, served: ServedPolicy) -> None:
-        self._settings = served.settings.conversation
+        settings = served.settings
+        self._settings = settings.conversation
         self.is_on = bool(self._settings.limited)
-        self._expected = expected_dollars(served.settings)
+        self._expected = expected_dollars(settings.worker_arms, generators=settings.named_generators)
 
     def before(self, batch: Batch) -> None:
         limits = [

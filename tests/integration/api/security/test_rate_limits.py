@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.api.security import rate_limiter
 from ragbandit.router.api.security.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.shared.types import Caller
 from tests.support.servers.http_service import QUESTION, refused
 from tests.support.servers.tcp_proxy import TcpProxy
@@ -106,7 +106,7 @@ def test_redis_that_goes_and_comes_back(tmp_path, caplog):
     settings = Settings(data_dir=str(tmp_path))
 
     async def story() -> None:
-        limiter = RateLimiter(redis_url(settings), rates={"app": "5/hour"})
+        limiter = RateLimiter(settings.redis, rates={"app": "5/hour"})
         caller = Caller(key="0123456789", role="app")
         try:
             assert await taken(limiter, most=3, caller=caller) == 3

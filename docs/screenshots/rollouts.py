@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts import verbs
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.types import Json
@@ -27,7 +28,8 @@ class Learners:
     def learn(self, *, now: float) -> None:
         """Learn what is ready at this time, and let the router take it over."""
         router = self._router
-        for settings in (router.settings, *router.process.versions.learning_settings()):
+        of_versions = [settings_of(router.settings, version) for version in router.process.versions.learning]
+        for settings in (router.settings, *of_versions):
             label = settings.policy.label
             if label not in self._learners:
                 self._learners[label] = make_learner(settings, database=router.database, jobs=router.process.jobs)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.config.strict_yaml import parsed_yaml
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.status import check_registered
@@ -76,11 +76,13 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
-def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
+def parse_policies(
+    names: Sequence[str], *, params: Sequence[str], settings: PolicySettings
+) -> dict[str, Mapping[str, Json]]:
     """Policy -> configured params, overridden by `params` (NAME.KEY=VALUE). names: policies, also with commas."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
-        by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
+        by_name[name] = dict(settings.params) if name == settings.name else {}
     for path, value in parse_pairs(params, form="NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0"):
         # A policy's name may be a class path with dots, so `path` belongs to the longest name that it starts with.
         policy = max((name for name in by_name if path.startswith(f"{name}.")), key=len, default=None)

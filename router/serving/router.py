@@ -19,6 +19,7 @@ from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.reporting.status import status as status_now
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
@@ -376,7 +377,8 @@ class Router(AbstractContextManager["Router"]):
         Returns the number of decisions closed in the configured ledger; 0 also if another learner holds the lease.
         """
         closed = []
-        for settings in (self.settings, *self.process.versions.learning_settings()):
+        of_versions = [settings_of(self.settings, version) for version in self.process.versions.learning]
+        for settings in (self.settings, *of_versions):
             label = settings.policy.label
             if label not in self._learners or self._learners[label].settings != settings:
                 files = self.process.versions.snapshots.files

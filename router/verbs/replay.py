@@ -17,7 +17,7 @@ from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
 from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.replay import CandidateSpec, Plan, ReplayResult, open_log, parse_candidates, replay
 from ragbandit.router.offline.replay.plan import SAMPLE
 from ragbandit.router.offline.replay.report import headline, replay_assessment
@@ -91,7 +91,7 @@ def replay_verb(
         folds=folds,
         sample=sample,
     )
-    candidates = _candidates(policy, params=param or [], settings=settings)
+    candidates = _candidates(policy, params=param or [], settings=settings.policy)
     with contextlib.ExitStack() as stack:
         opened = replace(
             open_log(
@@ -139,7 +139,7 @@ def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
 
 
 def _candidates(
-    texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
+    texts: Sequence[str] | None, *, params: Sequence[str], settings: PolicySettings
 ) -> list[CandidateSpec] | None:
     if texts is None:
         parse_policies([], params=params, settings=settings)  # raises for any --param

@@ -13,7 +13,7 @@ from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import parse_amounts, parse_policies
 from ragbandit.router.cli.tables import show
 from ragbandit.router.comparison.terminal import print_table
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.logs.tables import read_unlabelled, with_hops, with_measure
 from ragbandit.router.offline.training import train, trainable
 from ragbandit.shared.texts.formats import percent
@@ -38,7 +38,7 @@ def train_verb(
 
     Prints the accuracy of each label and the confusion matrix on the held-out rows; without any, on the training rows.
     """
-    named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
+    named = parse_policies([policy], params=param or [], settings=PolicySettings()).get(policy, {})
     outcomes, remarks = outcome_table(table, columns=columns, skip_bad=skip_bad)
     for remark in remarks:
         errors.say(remark)

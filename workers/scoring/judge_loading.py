@@ -1,9 +1,10 @@
 """Loads the judge of a worker process, with its model, its retriever and its budget."""
 
-from ragbandit.router.config.settings import DEFAULT, Settings
+from collections.abc import Sequence
+
+from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.storage.judgements import DayBudget, ScoreQueue
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.base import Retriever
 from ragbandit.strategies.retrievers.without_index import NoRetriever
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.running.context import Context
@@ -20,7 +21,8 @@ def load_judge(context: Context) -> tuple[Judging, int]:
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
-    arms_use_local = any(generator_kind(settings.named_generators[name]).is_local for name in names_in_use(settings)[0])
+    generators, retrievers = names_in_use(settings)
+    arms_use_local = any(generator_kind(settings.named_generators[name]).is_local for name in generators)
     model = context.loader.generator(chosen.generator, section="judge.generator", models=2 if arms_use_local else 1)
     at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(chosen, generator=model)
@@ -29,16 +31,15 @@ def load_judge(context: Context) -> tuple[Judging, int]:
     )
     queue = ScoreQueue(store, kind="judge", budget=budget, expire_s=chosen.expire_s, attempts=chosen.attempts)
     queue.new_budget(now=context.deadlines.now())
-    judge, retriever = Judge(chosen, generator=model), _judge_retriever(settings)
+    name = _judge_retriever(retrievers)
+    retriever = NoRetriever() if name is None else open_retriever(settings, name, wrapped=False)
+    judge = Judge(chosen, generator=model)
     judging = Judging(judge, queue=queue, model=generator_kind(chosen.generator).model, retriever=retriever)
     context.scorers.append(judging)
     context.open_loop()
     return judging, at_once
 
 
-def _judge_retriever(settings: Settings) -> Retriever:
-    """A retriever that arms use: the default one if an arm uses it, else the first by name. It does not rerank."""
-    name = min(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name), default=None)
-    if name is None:
-        return NoRetriever()
-    return open_retriever(settings, name, wrapped=False)
+def _judge_retriever(names: Sequence[str]) -> str | None:
+    """The default retriever if an arm uses it, else the first by name; None without one. names: those that arms use"""
+    return min(names, key=lambda name: (name != DEFAULT, name), default=None)

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -32,6 +32,9 @@ from ragbandit.workers.setup.generator_kinds import UNLIMITED_CONCURRENCY, gener
 from ragbandit.workers.setup.retrievers import named_kind
 
 log = logging.getLogger("ragbandit.arms")
+
+#: arms whose dollars are not the price of the tokens of one generator
+_OWN_COSTS: Final = frozenset({"callable", "http"})
 
 
 def capabilities_of(settings: GeneratorSettings) -> frozenset[Need]:
@@ -224,6 +227,16 @@ def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:
     strategies = make_strategies(settings, worker_arms(settings)).values()
     generators = {arm.generator for arm, strategy in strategies if generates(strategy)}
     return sorted(generators), sorted({arm.retriever for arm, strategy in strategies if retrieves(strategy)})
+
+
+def prices_by_arm(settings: Settings) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    """Arm -> model -> configured prices, for the built-in arms that call one generator. Raises ConfigError."""
+    generators, priced = settings.named_generators, built_in_arms().keys() - _OWN_COSTS
+    return {
+        name: dict(generators[arm.generator].prices_by_model)
+        for name, (arm, strategy) in make_strategies(settings, worker_arms(settings)).items()
+        if registered_name(type(strategy)) in priced and generates(strategy)
+    }
 
 
 def check_worker_arms(settings: Settings) -> None:

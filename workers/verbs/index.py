@@ -11,9 +11,8 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
-from ragbandit.workers.setup.retrievers import Facts, retriever_kind, search_once, with_choice
+from ragbandit.workers.setup.retrievers import Facts, RetrieverKind, retriever_kind, search_once, with_choice
 
 IndexOption = Annotated[
     str | None, typer.Option("--index", help="name or folder (dense adds -dense); default: configured")
@@ -32,13 +31,11 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build an index from a corpus. The old index is used until the new one is complete."""
-    settings = _settings(config, retriever=retriever, index_name=index_name)
-    show(build_index(settings, corpus=corpus), as_json=as_json)
+    show(build_index(_kind(config, retriever=retriever, index_name=index_name), corpus=corpus), as_json=as_json)
 
 
-def build_index(settings: Settings, *, corpus: Path) -> Facts:
-    """Build the configured index, with a progress bar. Returns its description."""
-    kind = retriever_kind(settings)
+def build_index(kind: RetrieverKind, *, corpus: Path) -> Facts:
+    """Build the index of a retriever, with a progress bar. Returns its description."""
     left_out = set[str]()
 
     def leave_out(where: str, reason: str) -> None:
@@ -62,14 +59,14 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Print the best passages for a query. If no query is given, print the description of the index."""
-    settings = _settings(config, retriever=retriever, index_name=index_name)
+    kind = _kind(config, retriever=retriever, index_name=index_name)
     if query is None:
-        show(retriever_kind(settings).info(), as_json=as_json)
+        show(kind.info(), as_json=as_json)
         return
-    hits = search_once(retriever_kind(settings).open(), query=query, k=k)
+    hits = search_once(kind.open(), query=query, k=k)
     rows = [{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits]
     show_list(rows, none="nothing was found", as_json=as_json)
 
 
-def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:
-    return with_choice(configuration.load(config).settings, retriever=retriever, index=index_name)
+def _kind(config: str | None, *, retriever: str | None, index_name: str | None) -> RetrieverKind:
+    return retriever_kind(with_choice(configuration.load(config).settings, retriever=retriever, index=index_name))

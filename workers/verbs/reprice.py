@@ -1,8 +1,8 @@
 """Verbs `data reprice` and `data credit`: take back a wrong price, and dollars that no outcome has."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,6 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
 from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.exclusions import learn_again
 from ragbandit.router.learning.repricing import reprice as corrected
 from ragbandit.router.serving.checks.questions import plain_decision_id
@@ -19,11 +18,7 @@ from ragbandit.router.storage.access.corrections import Correction, credit as ta
 from ragbandit.router.storage.access.spending import MOST_DOLLARS, Spender, spent
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json
-from ragbandit.strategies.registry import built_in_arms, generates, registered_name
-from ragbandit.workers.setup.generators import make_strategies, worker_arms
-
-#: arms whose dollars are not the price of the tokens of one generator
-_OTHERS: Final = frozenset({"callable", "http"})
+from ragbandit.workers.setup.generators import prices_by_arm
 
 
 def reprice(
@@ -119,13 +114,3 @@ def credit(
             sums = spent(connection, spenders, now=at)
     left: Mapping[str, Json] = {f"{spender.kind}_day": sums[spender].day for spender in spenders}
     show({"number": number, "dollars": dollars, **left}, as_json=as_json)
-
-
-def prices_by_arm(settings: Settings) -> Mapping[str, Mapping[str, Sequence[float]]]:
-    """Arm -> model -> configured prices, for the built-in arms that call one generator."""
-    generators, priced = settings.named_generators, built_in_arms().keys() - _OTHERS
-    return {
-        name: dict(generators[arm.generator].prices_by_model)
-        for name, (arm, strategy) in make_strategies(settings, worker_arms(settings)).items()
-        if registered_name(type(strategy)) in priced and generates(strategy)
-    }

@@ -147,7 +147,7 @@ def index_of(here: Surroundings, *, documents: Path | None, settings: Settings) 
     if not corpus.exists():
         raise InvalidInput(f"{corpus} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
     try:
-        description = build_index(settings, corpus=corpus)
+        description = build_index(retriever_kind(settings), corpus=corpus)
     except RagBanditError as error:
         if documents or isinstance(error, ConfigError):  # a missing package, without which no arm can search
             raise

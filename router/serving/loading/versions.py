@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.frontier import Frontier, read_frontier
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.rollouts.overview import settings_of
@@ -105,12 +104,11 @@ class VersionLoader:
     def _hand_over(self) -> None:
         self._serve(replace(self.snapshots.served, frontier=self._frontier))
 
-    def learning_settings(self) -> list[Settings]:
-        """Settings of the champion version and of the loaded candidates, which learn in ledgers of their own."""
-        learned = [snapshots.settings for snapshots in list(self._loaded.values())]
-        if self._champion is not None:
-            learned.insert(0, settings_of(self._settings, self._champion))
-        return learned
+    @property
+    def learning(self) -> list[PolicyVersion]:
+        """The champion version and the loaded candidates, which learn in ledgers of their own."""
+        loaded = [candidate.version for candidate in self.live.candidates if candidate.served is not None]
+        return loaded if self._champion is None else [self._champion, *loaded]
 
     def close(self) -> None:
         for runner in self._runners.values():

@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import of_settings
-from ragbandit.workers.verbs.reprice import prices_by_arm
+from ragbandit.workers.setup.generators import prices_by_arm
 
 SERVER = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 PARTS = {"empty": True, "first": "a", "then": "b"}

@@ -30,4 +30,4 @@ def test_training_reads_the_table_that_was_written(name, tmp_path):
     rows = read_table(asked["--table"]).rows
     assert (asked["verb"], asked["--policy"], asked["--out"]) == (["policy", "train"], name, params["trained"])
     assert [row.question for row in rows] == [question["question"] for question in QUESTIONS]
-    assert parse_policies([name], params=given, settings=Settings())[name] == FITTING
+    assert parse_policies([name], params=given, settings=Settings().policy)[name] == FITTING

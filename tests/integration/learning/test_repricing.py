@@ -17,7 +17,7 @@ from ragbandit.router.storage.access.spending import KEPT_DAYS, OTHER, UNIT, Spe
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Cost
-from ragbandit.workers.verbs.reprice import prices_by_arm
+from ragbandit.workers.setup.generators import prices_by_arm
 from tests.support.audits import assert_compared, verified
 from tests.support.command import run
 

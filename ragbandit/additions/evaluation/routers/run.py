@@ -107,7 +107,7 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
     if options.answers is not None and not options.resume:
         check_unused(options.answers)  # before anything is computed
     names = policies_of(options.policies)
-    policies = parse_policies(names, params=options.param or (), settings=settings)
+    policies = parse_policies(names, params=options.param or (), settings=settings.policy)
     test, measure, remarks = _table(options.table, options=options, schema=settings.context)
     if options.train_total is not None and options.train is None:
         message, remedy = "counts the questions of the table --train, which is not given", "use --total for --table"

@@ -33,11 +33,13 @@ from ragbandit.router.policies.draw import draw_index, seed_of
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import migrate
 from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.router.storage.totals import Extender
+from ragbandit.shared.types import PolicyLabel
 
 SMALL, TEMPLATES, UNLEARNED, PART = 10_000, 1_000, 2_000, 20_000
 #: rated decisions in every ten
@@ -78,7 +80,7 @@ class Templates:
         with Router.open(settings, jobs=MemoryJobs()) as router:
             for number in range(TEMPLATES):
                 made_here(router, number, rated=True)
-            make_learner(settings, database=router.database, jobs=MemoryJobs()).drain()
+            make_learner(settings, router.ledger).drain()
             with router.database.read() as connection:
                 read = {table: connection.execute(select(metadata.tables[table])).mappings().all() for table in TABLES}
                 self.once = {
@@ -168,7 +170,7 @@ def fill(url: str, *, templates: Templates, count: int) -> None:
 def learn(settings: Settings, url: str) -> float:
     """Learn what waits; milliseconds a row. The ledger is learned from its beginning first, and the totals extended."""
     database = Database(url)
-    learner = make_learner(settings, database=database, jobs=MemoryJobs())
+    learner = make_learner(settings, Ledger(database, label=PolicyLabel(settings.policy.label)))
     learner.catch_up()
     began, before = time.process_time(), learner.last_seq
     while learner.drain():

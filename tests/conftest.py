@@ -22,10 +22,10 @@ import hypothesis
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.notifier import MemoryJobs
@@ -33,6 +33,7 @@ from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
@@ -354,7 +355,7 @@ class World:
         return decisions
 
     def learner(self, *, settings: Settings | None = None) -> Learner:
-        return Learner(self.ledger, files=self.files, settings=settings or self.settings, clock=self.clock)
+        return make_learner(settings or self.settings, self.ledger, files=self.files, clock=self.clock)
 
     def learn(self) -> int:
         """What a learner that starts, learns and stops has closed; the router follows."""
@@ -377,7 +378,7 @@ class World:
 
     def replayed(self) -> Policy:
         """The policy that the ledger alone gives."""
-        policy = policy_of(self.settings)
+        policy = untrained_policy(self.settings.policy_definition)
         for update in self.ledger.read(after=0):
             apply(policy, update)
         return policy

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from benchmarks.tasks.worlds import ARMS, Questions, Task, World
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.adjustments import AdjustedRow, Basis
-from ragbandit.router.learning.examples import Joining, made_update, policy_of
+from ragbandit.router.learning.examples import Joining, made_update
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import apply
 from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
@@ -117,7 +118,7 @@ class _Pass(_Columns):
         self._joining = Joining(
             self._settings.learning, reward=self._settings.reward, has_texts=self._settings.log.text != "none"
         )
-        self._policy = policy_of(self._settings)
+        self._policy = untrained_policy(self._settings.policy_definition)
         self._seq = self._decided = 0
 
     def serve(self, number: int, task: Task) -> None:

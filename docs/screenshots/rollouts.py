@@ -8,7 +8,8 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.shared.types import Json
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.types import Json, PolicyLabel
 
 #: part of the time that is over when it happens -> what differs, the verbs, and why
 _STEPS: Final[tuple[tuple[float, Mapping[str, Json], tuple[verbs.Verb, ...], str], ...]] = (
@@ -32,7 +33,8 @@ class Learners:
         for settings in (router.settings, *of_versions):
             label = settings.policy.label
             if label not in self._learners:
-                self._learners[label] = make_learner(settings, database=router.database, jobs=router.process.jobs)
+                ledger = Ledger(router.database, label=PolicyLabel(label))
+                self._learners[label] = make_learner(settings, ledger, jobs=router.process.jobs)
             self._learners[label].clock = lambda: now
             self._learners[label].drain()
         router.refresh()

@@ -29,11 +29,11 @@ from ragbandit.router.comparison.page import write_page
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embed_texts
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.passes import Learning, Places, Played, break_even, table_rows
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.processes.this_process import cores
@@ -152,7 +152,7 @@ def learned(
 ) -> tuple[Curve, Curve | None]:
     """The curve of the configured policy on this table, free; and held back to the incumbent, if one is given."""
     asked, features, encoder_hash = settings.policy, None, ""
-    if "features" in policy_of(settings).needs:
+    if "features" in untrained_policy(settings.policy_definition).needs:
         encoder = make_encoder(settings.encoder)
         features = embed_texts([row.question for row in table.rows], encoder=encoder)
         encoder_hash = encoder.hash
@@ -199,7 +199,9 @@ def play(
 
     rows, labelled: see `Learning`. progress: receives (questions done, total).
     """
-    learning = Learning(policy_of(settings), rows=rows, settings=settings.policy, seed=seed, labelled=labelled)
+    learning = Learning(
+        untrained_policy(settings.policy_definition), rows=rows, settings=settings.policy, seed=seed, labelled=labelled
+    )
     total = len(rows) // len(learning.arms)
     for done, question in enumerate(np.random.default_rng(seed).permutation(np.arange(total)), start=1):
         learning.step(int(question))

@@ -48,7 +48,7 @@ def learning_process(settings: Mapping[str, Json]) -> Iterator[Context]:
         given = Settings.model_validate({**usual, **settings, "data_dir": folder})
         with Router.open(given, jobs=MemoryJobs()) as router:
             jobs = router.process.jobs
-            learner = make_learner(given, database=router.database, jobs=jobs)
+            learner = make_learner(given, router.ledger, jobs=jobs)
             context = Context(settings=given, store=router.store, ledger=router.ledger, jobs=jobs, learner=learner)
             try:
                 yield context

@@ -13,9 +13,8 @@ import typer
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.config.strict_yaml import parsed_yaml
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.status import check_registered
-from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import make_policy, untrained_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -60,7 +59,9 @@ def registered_policy(ledger: Ledger) -> Policy | None:
 
 def serving_policy(ledger: Ledger, *, settings: Settings) -> Policy | None:
     """The configured policy if `ledger` is the configured one, else the policy with which it was last opened."""
-    return policy_of(settings) if ledger.label == settings.policy.label else registered_policy(ledger)
+    if ledger.label != settings.policy.label:
+        return registered_policy(ledger)
+    return untrained_policy(settings.policy_definition)
 
 
 def actor() -> str:

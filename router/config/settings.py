@@ -1,11 +1,13 @@
 """Settings: every section with its defaults and ranges; `config.loading` reads them from a file and the environment."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ragbandit.router.config.context_schema import ContextKey, check_columns
+from ragbandit.router.config.context_schema import ContextKey, ContextSchema, check_columns
 from ragbandit.router.config.grids import FACTS, check_facts, expand_grids
 from ragbandit.router.config.named_sections import DEFAULT, Name, SectionName, with_named_sections
 from ragbandit.router.config.rules import MOST_RULES, Rule, RuleBook, check_rules
@@ -180,6 +182,16 @@ class PolicySettings(Section):
 
     def floor_of(self, arms: int) -> float:
         return FLOORS / arms if self.floor is None else self.floor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyDefinition:
+    """What the policy is made of: its section, and what its params take from other settings."""
+
+    settings: PolicySettings
+    schema: ContextSchema  #: the setting `context`
+    facts: Mapping[str, Mapping[str, Any]]  #: arm -> the parts that it shares with others
+    weight: float  #: the setting `reward.weight`
 
 
 class BudgetSettings(Section):
@@ -386,17 +398,18 @@ class Settings(Section):
         return RuleBook(self.rules, context=self.context)
 
     @property
+    def policy_definition(self) -> PolicyDefinition:
+        weight = self.reward.weight
+        return PolicyDefinition(settings=self.policy, schema=self.context, facts=self.arm_facts, weight=weight)
+
+    @property
     def database(self) -> str:
         return self.database_url or f"sqlite:///{Path(self.data_dir).absolute() / 'ragbandit.db'}"
 
     @property
     def redis(self) -> str:
         """URL of the configured Redis, or else of the private server of this data_dir. The server may be down."""
-        return self.redis_url or f"unix://{self.redis_socket}"
-
-    @property
-    def redis_socket(self) -> Path:
-        return private_socket(self.data_dir)
+        return self.redis_url or f"unix://{private_socket(self.data_dir)}"
 
     @property
     def snapshot_root(self) -> str:

@@ -7,11 +7,10 @@ from typing import Final, Literal
 
 import numpy as np
 
-from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
+from ragbandit.router.config.settings import LearningSettings, RewardSettings
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustment, Basis, Example
 from ragbandit.router.learning.reward import aggregate, default_reward, explicit_reward, quality_of
 from ragbandit.router.learning.sources import Judgements, judgements_of
-from ragbandit.router.policies import make_protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, reads_draws, schema_of
 from ragbandit.router.policies.surrogates import SURROGATES
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -55,7 +54,7 @@ class Joining(Adjustment):
     """A decision waits for its time, or becomes a training example."""
 
     def __init__(self, learning: LearningSettings, *, reward: RewardSettings, has_texts: bool) -> None:
-        self._learning, self._reward, self._has_texts = learning, reward, has_texts
+        self.learning, self.reward, self._has_texts = learning, reward, has_texts
         self._rule = closing_rule(learning)
 
     def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision | None:
@@ -67,7 +66,7 @@ class Joining(Adjustment):
         usable = self._rule.usable(joined)
         if joined.outcome is not None and is_textless(joined.outcome):  # a label is compared with a text
             usable = tuple(item for item in usable if item.kind != "label")
-        reason = _unlearnable(joined, usable=usable, default=self._learning.default_reward)
+        reason = _unlearnable(joined, usable=usable, default=self.learning.default_reward)
         if reason is not None:
             return ClosedDecision(decision_id=key, state="closed", reason=reason)
         try:
@@ -78,13 +77,13 @@ class Joining(Adjustment):
         return replace(row, example=example)
 
     def _example(self, row: AdjustedRow, *, usable: tuple[Feedback, ...]) -> Example:
-        joined, learning = row.joined, self._learning
+        joined, learning = row.joined, self.learning
         in_time = usable + tuple(item for item in joined.feedback if item.value is None) + row.left_out
         if not usable:
             assert learning.default_reward is not None
-            default = default_reward(learning.default_reward, outcome=joined.outcome, settings=self._reward)
+            default = default_reward(learning.default_reward, outcome=joined.outcome, settings=self.reward)
             return Example(reward=default, feedback=(), in_time=in_time)
-        priced, judgements = self._reward.at(joined.decision.cost_weight), judgements_of(usable)
+        priced, judgements = self.reward.at(joined.decision.cost_weight), judgements_of(usable)
         reward = _judged_reward(
             judgements, outcome=joined.outcome, settings=priced, learning=learning, factors=row.factors
         )
@@ -174,19 +173,6 @@ def made_update(
         released=is_released(decision.facts),
         restarts=restarts,
     )
-
-
-def policy_of(settings: Settings) -> Policy:
-    configured = settings.policy
-    params = with_settings(
-        configured.name,
-        params=configured.params,
-        incumbent=configured.incumbent is not None,
-        schema=settings.context,
-        facts=settings.arm_facts,
-        weight=settings.reward.weight,
-    )
-    return make_protected(configured.name, params=params, settings=configured, weight=settings.reward.weight)
 
 
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:

@@ -13,9 +13,7 @@ from typing import Final
 
 from sqlalchemy import select
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import (
     KINDS,
     Exclusion,
@@ -95,7 +93,7 @@ def _no_feedback(source: str, *, counts: Counter[str], in_period: bool) -> Inval
 def relearn(
     ledger: Ledger,
     *,
-    settings: Settings,
+    make_learner: Callable[[Ledger], Learner],
     source: str,
     since: float | None,
     until: float | None,
@@ -132,12 +130,17 @@ def relearn(
         "number": exclusion.number,
         "source": source,
         "feedback": count,
-        **learn_again(ledger, label=exclusion.new_label, settings=settings, now=now, progress=progress),
+        **learn_again(ledger, label=exclusion.new_label, make_learner=make_learner, now=now, progress=progress),
     }
 
 
 def learn_again(
-    ledger: Ledger, *, label: str, settings: Settings, now: float, progress: Callable[[int], None]
+    ledger: Ledger,
+    *,
+    label: str,
+    make_learner: Callable[[Ledger], Learner],
+    now: float,
+    progress: Callable[[int], None],
 ) -> dict[str, Json]:
     """Learn a ledger of this label from the whole store. Returns its label, number of updates and snapshot.
 
@@ -148,10 +151,7 @@ def learn_again(
     new = Ledger(ledger.database, label=PolicyLabel(label))
     policy = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
     register_policy(ledger.database, label=new.label, now=now, **policy)
-    own = settings.policy.model_copy(update={"label": label})
-    files = SnapshotFiles(settings.snapshot_root)
-    learner = Learner(new, files=files, settings=settings.model_copy(update={"policy": own}))
-    _learn_all(learner, progress=progress)
+    _learn_all(make_learner(new), progress=progress)
     newest = new.latest_snapshots(limit=1)
     return {"label": label, "updates": new.last_seq(), "snapshot": newest[0].version if newest else None}
 

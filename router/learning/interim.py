@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.config.settings import PolicyDefinition
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_protected
 from ragbandit.router.policies.base import Policy
@@ -25,17 +25,16 @@ def find_interim(
     ledger: Ledger,
     *,
     files: SnapshotFiles,
-    settings: PolicySettings,
-    weight: float,
+    definition: PolicyDefinition,
     arms: Sequence[ArmName],
     encoder_hash: str,
 ) -> tuple[Policy, SnapshotInfo]:
     """Find a policy that decides until the configured policy is learned. Returns (policy, its stored snapshot).
 
     It is the newest usable policy of the ledger or, if there is none, a policy that always plays the incumbent (without
-    an incumbent, the fallback arm). weight: the setting reward.weight.
+    an incumbent, the fallback arm).
     """
-    incumbent = settings.incumbent
+    settings, incumbent = definition.settings, definition.settings.incumbent
     for info in ledger.snapshots_to_try():
         keeps_promise = incumbent in (None, info.params.get("incumbent"))
         if keeps_promise and info.last_seq > 0 and info.encoder_hash in ("", encoder_hash):
@@ -45,7 +44,7 @@ def find_interim(
                 continue
     preferred = settings.fallback if incumbent is None else incumbent
     arm = fallback_arm(preferred, arms=arms)
-    fixed = make_protected("fixed", params={"arm": arm}, settings=settings, weight=weight)
+    fixed = make_protected("fixed", params={"arm": arm}, settings=settings, weight=definition.weight)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)

@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicyDefinition
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis
 from ragbandit.router.learning.corrected_prices import Repricing
-from ragbandit.router.learning.examples import Joining, closing_rule, lessons, made_update, policy_of
+from ragbandit.router.learning.examples import Joining, closing_rule, lessons, made_update
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.monitoring.diagnosis import diagnose
 from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
 from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import Screening
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.inheritance import inherit
@@ -42,20 +43,25 @@ MOST_NAMED: Final = 5
 
 
 class Learner:
-    """The learner of one ledger. announce: called with each new snapshot."""
+    """The learner of one ledger.
+
+    policy: what learns. joining: how decisions become training examples. announce: called with each new snapshot
+    """
 
     def __init__(
         self,
         ledger: Ledger,
         *,
         files: SnapshotFiles,
-        settings: Settings,
+        policy: PolicyDefinition,
+        joining: Joining,
         announce: Callable[[SnapshotInfo], None] = lambda _info: None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.ledger, self.files = ledger, files
-        self.settings, self.clock = settings, clock or (lambda: ledger.database.clock.now())
-        self.publisher = Publisher(ledger, files=files, settings=settings.learning, announce=announce, clock=self.clock)
+        self.definition, self.settings, self._reward = policy, joining.learning, joining.reward
+        self.clock = clock or (lambda: ledger.database.clock.now())
+        self.publisher = Publisher(ledger, files=files, settings=self.settings, announce=announce, clock=self.clock)
         self.holder = lease_holder("learn")
         self.last_seq = 0
         #: number of updates that the policy refused to learn; they stay in the ledger
@@ -64,8 +70,7 @@ class Learner:
         self._set_apart, self._refusals = list[str](), list[int]()
         self._policy: Policy | None = None
         self._arms = ArmChanges(ledger)
-        screening = Screening(ledger, settings=settings.learning)
-        joining = Joining(settings.learning, reward=settings.reward, has_texts=settings.log.text != "none")
+        screening = Screening(ledger, settings=self.settings)
         self._adjustments = Adjustments(Repricing(ledger), screening, joining, self._arms)
         self._encoder_hash = ""
         self._decided = 0
@@ -86,7 +91,7 @@ class Learner:
 
     def prepare(self, *, encoder_hash: str) -> None:
         """Make the snapshot that a router of these settings begins with, while routers of other settings go on."""
-        untrained = policy_of(self.settings)
+        untrained = untrained_policy(self.definition)
         self._encoder_hash = encoder_hash if "features" in untrained.needs else ""
         self.catch_up(untrained)
         self.publish(force=True)
@@ -125,7 +130,7 @@ class Learner:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
         if registered["retired_at"] is not None:
             raise NotReady(f"the ledger {self.ledger.label!r} is retired", remedy="start a router with this label")
-        untrained = policy_of(self.settings)
+        untrained = untrained_policy(self.definition)
         params = canonical(dict(untrained.params))
         if (untrained.algorithm, params) != (registered["algorithm"], registered["params"]):
             raise NotReady(
@@ -210,7 +215,7 @@ class Learner:
 
     def _diagnose(self, policy: Policy) -> None:
         """Store the diagnosis of this policy and, at most every EVERY_S seconds, its frontier. Raises StoreError."""
-        chosen, reward, encoder = self.settings.policy, self.settings.reward, self._encoder_hash
+        chosen, reward, encoder = self.definition.settings, self._reward, self._encoder_hash
         weight = reward.weight
         texts = {"diagnosis": diagnose(self.ledger, policy, settings=chosen, weight=weight, encoder_hash=encoder)}
         if time.monotonic() >= self._frontier_due:
@@ -227,7 +232,7 @@ class Learner:
 
     def _acquire(self, patience_s: float = 0.0) -> bool:
         """Acquire the lease, or renew it in time. Returns False if another learner has it."""
-        now, lease_s = time.monotonic(), self.settings.learning.lease_s
+        now, lease_s = time.monotonic(), self.settings.lease_s
         if now < self._renew_at:
             return True
         is_held = self.ledger.acquire(holder=self.holder, lease_s=lease_s, patience_s=patience_s)
@@ -246,11 +251,11 @@ class Learner:
             self._apply(update)
             if is_kept(self.last_seq):
                 self.publish(force=True)
-        self.publish(is_behind=len(batch) > self.settings.learning.batch // 2)
+        self.publish(is_behind=len(batch) > self.settings.batch // 2)
         return len(batch)
 
     def _next_batch(self, now: float) -> LedgerBatch:
-        learning, after = self.settings.learning, (-1.0, "")
+        learning, after = self.settings, (-1.0, "")
         batch = LedgerBatch(label=self.ledger.label, now=now, holder=self.holder)
         while not batch:
             page = self.ledger.ready(closing_rule(learning), now=now, limit=learning.batch, after=after)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, plain_schema
-from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
 from ragbandit.router.policies.base import WHERE, Policy, PolicyNeed
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.additions import with_additions, with_faults
@@ -75,6 +75,20 @@ def static_needs(name: str) -> frozenset[PolicyNeed]:
     except ConfigError:
         return frozenset()
     return needs if isinstance(needs, frozenset) else frozenset()
+
+
+def untrained_policy(definition: PolicyDefinition) -> Policy:
+    """The configured policy, which has not learned anything. Raises ConfigError."""
+    settings, weight = definition.settings, definition.weight
+    params = with_settings(
+        settings.name,
+        params=settings.params,
+        incumbent=settings.incumbent is not None,
+        schema=definition.schema,
+        facts=definition.facts,
+        weight=weight,
+    )
+    return make_protected(settings.name, params=params, settings=settings, weight=weight)
 
 
 def make_protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings, weight: float) -> Policy:

@@ -3,9 +3,10 @@
 import difflib
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ragbandit.router.config.settings import PolicySettings, Settings
-from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
+from ragbandit.router.policies import CONSERVATIVE, untrained_policy
 from ragbandit.router.policies.base import WHERE, Policy, TableTrained, needs_every_arm, schema_of
 from ragbandit.router.policies.needs import need_source
 from ragbandit.shared.errors import ConfigError
@@ -19,14 +20,8 @@ def check_policy(settings: Settings) -> None:
     check_fallback(configured, arms=arms)
     _check_incumbent(configured, arms=arms)
     _check_holdback(configured, arms=arms)
-    params = with_settings(
-        configured.name,
-        params=configured.params,
-        schema=settings.context,
-        facts=settings.arm_facts,
-        weight=settings.reward.weight,
-    )
-    policy = make_policy(configured.name, params=params)
+    unprotected = configured.model_copy(update={"incumbent": None})
+    policy = untrained_policy(replace(settings.policy_definition, settings=unprotected))
     check_arms(policy, arms=arms, where=WHERE)
     for need in sorted(policy.needs - {"features", "text"}):
         undescribed = sorted(settings.arms.keys() - settings.arm_descriptions.keys())

@@ -72,7 +72,8 @@ class Router(AbstractContextManager["Router"]):
             settings.conversation, generator=settings.generator, store=self.store, rules=settings.rule_book
         )
         #: label -> learner of `learn`, and the number of decisions that these have closed since the last diagnosis
-        self._learners: dict[str, Learner] = {}
+        #: label of a ledger -> the settings of its learner, and the learner
+        self._learners: dict[str, tuple[Settings, Learner]] = {}
         self._undiagnosed = 0
 
     @classmethod
@@ -380,11 +381,12 @@ class Router(AbstractContextManager["Router"]):
         of_versions = [settings_of(self.settings, version) for version in self.process.versions.learning]
         for settings in (self.settings, *of_versions):
             label = settings.policy.label
-            if label not in self._learners or self._learners[label].settings != settings:
-                files = self.process.versions.snapshots.files
-                learner = make_learner(settings, database=self.database, jobs=self.process.jobs, files=files)
-                self._learners[label] = learner
-            closed.append(self._learners[label].drain(attended=True))
+            known = self._learners.get(label)
+            if known is None or known[0] != settings:
+                ledger, files = Ledger(self.database, label=PolicyLabel(label)), self.process.versions.snapshots.files
+                known = settings, make_learner(settings, ledger, jobs=self.process.jobs, files=files)
+                self._learners[label] = known
+            closed.append(known[1].drain(attended=True))
         self._undiagnosed += sum(closed)
         self._diagnose(least=LEAST)
         self.refresh()
@@ -394,7 +396,7 @@ class Router(AbstractContextManager["Router"]):
         """Diagnose what `learn` has learned, unless it is less than this. It takes as long as learning ten labels."""
         if self._undiagnosed >= least:
             self._undiagnosed = 0
-            for learner in list(self._learners.values()):
+            for _, learner in list(self._learners.values()):
                 learner.diagnose()
 
     def state(self) -> RouterState:

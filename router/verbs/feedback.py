@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -14,6 +15,7 @@ from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.exclusions import checked_source, count_feedback, relearn
 from ragbandit.router.learning.sources import exclusions_of
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.errors import InvalidInput
 
 #: lines that are stored in one transaction
@@ -69,7 +71,7 @@ def exclude(
             return
         done = relearn(
             ledger,
-            settings=settings,
+            make_learner=partial(make_learner, settings),
             source=source,
             reason=reason,
             actor=actor(),

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,6 +19,7 @@ from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, detail, list_versions, settings_with
 from ragbandit.router.rollouts.verbs import Verb, check_reason
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -265,7 +267,7 @@ def relearn(
         done = learn_again(
             ledger,
             label=new,
-            settings=settings,
+            make_learner=partial(make_learner, settings),
             now=time.time(),
             progress=lambda closed: progress("decisions", closed, 0),
         )

@@ -20,8 +20,9 @@ from benchmarks.service_process import environment, free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import closing_rule, policy_of
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.status import read_status
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -170,7 +171,7 @@ class System:
         """Wait until done(status) holds; returns the status, or fails showing the last one."""
         database = open_database(self.settings)
         ledger = Ledger(database, label=PolicyLabel(self.settings.policy.label))
-        serving = policy_of(self.settings)
+        serving = untrained_policy(self.settings.policy_definition)
         rule = closing_rule(self.settings.learning)
         give_up = time.monotonic() + timeout_s
         try:

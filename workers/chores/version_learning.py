@@ -103,7 +103,7 @@ class _VersionLearner(Routine):
         context = self._context
         if self._learner is None:
             settings = settings_of(context.settings, self._version)
-            self._learner = make_learner(settings, database=context.store.database, jobs=context.jobs)
+            self._learner = make_learner(settings, self._ledger, jobs=context.jobs)
         woken, self._is_woken = self._is_woken, False
         if self._published and not woken and not is_due(context, self._ledger):
             return

@@ -74,7 +74,7 @@ def run_worker(
         running.callback(context.close)
         running.callback(context.ending.set)
         if "learn" in queues:
-            context.learner = make_learner(settings, database=database, jobs=jobs)
+            context.learner = make_learner(settings, ledger, jobs=jobs)
         routines = start_chores(context)
         for routine in routines:
             running.callback(routine.close)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from ragbandit.router.cli.tables import show
 from ragbandit.router.learning.exclusions import learn_again
 from ragbandit.router.learning.repricing import reprice as corrected
 from ragbandit.router.serving.checks.questions import plain_decision_id
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.corrections import Correction, credit as take_back
 from ragbandit.router.storage.access.spending import MOST_DOLLARS, Spender, spent
 from ragbandit.shared.errors import InvalidInput
@@ -60,7 +62,7 @@ def reprice(
     with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
 
         def learn(new_label: str) -> Mapping[str, Json]:
-            common: dict[str, Any] = {"settings": settings, "now": now}
+            common: dict[str, Any] = {"make_learner": partial(make_learner, settings), "now": now}
             return learn_again(
                 ledger, label=new_label, progress=lambda closed: progress("decisions", closed, 0), **common
             )

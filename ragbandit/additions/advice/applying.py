@@ -24,12 +24,11 @@ from ragbandit.router.config.loading import load, with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import parsed_yaml, yaml_text
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.reporting.reading import ReportScope, read_log
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import read_file, whole_file
@@ -85,7 +84,7 @@ def set_incumbent(
 
     def prepare(served: Settings) -> None:
         check_policy(served)
-        Learner(ledger, files=SnapshotFiles(served.snapshot_root), settings=served).prepare(encoder_hash=encoder.hash)
+        make_learner(served, ledger).prepare(encoder_hash=encoder.hash)
 
     try:
         prepare(with_changes(settings, {"policy": policy}))  # also for a user who adds the line

@@ -24,14 +24,13 @@ from ragbandit.additions.advice.gains import (
 from ragbandit.additions.evaluation.warm import question_numbers
 from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, WORTH, forecast, words
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.policy_pmfs import crossfitted, held_out_folds, row_lessons
-from ragbandit.router.policies import make_policy
+from ragbandit.router.policies import make_policy, untrained_policy
 from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
@@ -74,7 +73,7 @@ def advice_of(
 
     Raises InvalidInput if there are fewer questions than folds.
     """
-    policy = learner_of(policy_of(settings))
+    policy = learner_of(untrained_policy(settings.policy_definition))
     adviser = _Adviser(policy=policy, settings=settings, ask=ask or Ask(), progress=progress)
     return adviser.advice(rows, source=source)
 
@@ -90,22 +89,21 @@ class _Adviser:
         outcomes, drawn = paired_outcomes([row for row in rows if row.reward.has_parts] or rows)
         judged = [*(outcomes.rows if outcomes is not None else ()), *drawn]
         log = log_of(judged, source=source)
-        settings = settings_in_force(self.settings, arms=log.log.arms)
-        reward = settings.reward
+        settings, reward = settings_in_force(self.settings.policy, arms=log.log.arms), self.settings.reward
         pmf, notes = crossfitted(
             log,
-            name=settings.policy.name,
+            name=settings.name,
             make=partial(make_policy, self.policy.algorithm, params=self.policy.params),
             updates=row_lessons(log, plan=Plan(usual_weight=reward.weight)),
             folds=self._folds(judged, log=log),
-            settings=settings.policy,
+            settings=settings,
             progress=self.progress,
         )
         common: dict[str, Any] = {"log": log, "pmf": pmf, "reward": reward}
         about: dict[str, Any] = {"verdict": "not enough", "ask": self.ask}
         advice = None
         if outcomes is not None:
-            gains = on_outcomes(outcomes, schema=settings.context, confidence=self.ask.confidence, **common)
+            gains = on_outcomes(outcomes, schema=self.settings.context, confidence=self.ask.confidence, **common)
             advice = with_verdict(Advice(**_fields(gains, notes=notes), **about))
             if not drawn or advice.comparisons[0].verdict in ("better", "worse"):
                 return advice

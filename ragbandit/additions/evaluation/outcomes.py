@@ -13,11 +13,11 @@ from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.outcome_tables import left_out_rows, outcome_table
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.logs import BadRow, form_of
 from ragbandit.router.offline.replay import open_log
 from ragbandit.router.offline.replay.parts import LeftOut
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.serving.router import Router
@@ -38,7 +38,7 @@ class OutcomeReader:
     router: Router | None = None
 
     def __post_init__(self) -> None:
-        self.policy: Policy = learner_of(policy_of(self.settings))
+        self.policy: Policy = learner_of(untrained_policy(self.settings.policy_definition))
         if not self.is_trained:
             check_warm_policy(self.policy, name=self.settings.policy.name)
 

@@ -12,7 +12,6 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embed_texts
-from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation import Choices, Progress, no_progress
 from ragbandit.router.offline.logs import Logged
@@ -20,6 +19,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.serving.loading.snapshots import SnapshotLoader
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -190,7 +190,7 @@ def enter(
     files = SnapshotFiles(settings.snapshot_root)
     snapshots = SnapshotLoader(ledger.database, settings=settings, files=files, encoder=encoder)
     snapshots.register()
-    learner = Learner(ledger, files=files, settings=settings)
+    learner = make_learner(settings, ledger, files=files)
     learner.drain(patience_s=PATIENCE_S)  # decisions that the ledger has already are learned before these rows
     rows = material.rows
     if settings.log.text != "full":

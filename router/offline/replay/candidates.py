@@ -1,4 +1,4 @@
-"""Candidates of a replay that learn the log: their settings, and the columns of the log that they write."""
+"""Candidates of a replay that learn the log: their definitions, and the columns of the log that they write."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.parts import imported
@@ -36,12 +36,13 @@ def learn_columns(
     *,
     candidates: Sequence[CandidateSpec],
     plan: Plan,
-    settings: Settings,
+    definition: PolicyDefinition,
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
 ) -> tuple[MemoryLog, list[Description]]:
-    """Let each candidate that learns write its column of the log. Parameters and errors: see `replay`.
+    """Let each candidate that learns write its column of the log. definition: of the configured policy.
 
+    Other parameters and errors: see `replay`.
     Returns (the log with these columns, descriptions of all candidates).
     """
     partial_rows = np.count_nonzero(log.log.partial)  # type: ignore[arg-type] # None counts as 0
@@ -50,13 +51,13 @@ def learn_columns(
             f"{partial_rows} rows have the probability of the drawn arm only, and a policy needs that of every arm"
         )
         raise InvalidInput(message, field="pmf", remedy="log the whole pmf, or judge fixed:ARM with --baseline logged")
-    in_force = {
-        spec.name: settings_in_force(spec.current or settings, arms=log.log.arms) for spec in candidates if spec.learns
-    }
+    in_force = dict[str, PolicyDefinition]()
     for spec in candidates:
         if spec.learns:
+            usual = spec.current or definition
+            in_force[spec.name] = replace(usual, settings=settings_in_force(usual.settings, arms=log.log.arms))
             check_candidate(spec, arms=log.log.arms)
-    served = {spec.name: served_policy(spec, settings=in_force[spec.name]) for spec in candidates if spec.learns}
+    served = {spec.name: served_policy(spec, definition=in_force[spec.name]) for spec in candidates if spec.learns}
     log = replace(log, log=plan.read_at_weight(log.log))
     if log.log.features is None and any("features" in policy.needs for policy in served.values()):
         log = with_features(log, encoder=encoder, progress=progress)
@@ -72,10 +73,10 @@ def learn_columns(
         columns[spec.name], notes = crossfitted(
             log,
             name=spec.name,
-            make=partial(served_policy, spec, settings=in_force[spec.name]),
+            make=partial(served_policy, spec, definition=in_force[spec.name]),
             updates=updates,
             folds=plan.folds_in(log.log),
-            settings=in_force[spec.name].policy,
+            settings=in_force[spec.name].settings,
             progress=progress,
         )
         if isinstance(served[spec.name], TableTrained):
@@ -112,16 +113,14 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
         raise ConfigError(error.message, field=error.field, remedy=remedy) from error
 
 
-def settings_in_force(settings: Settings, *, arms: Sequence[ArmName]) -> Settings:
+def settings_in_force(settings: PolicySettings, *, arms: Sequence[ArmName]) -> PolicySettings:
     """The settings without an incumbent that the log lacks."""
-    if settings.policy.incumbent in arms:
-        return settings
-    return settings.model_copy(update={"policy": settings.policy.model_copy(update={"incumbent": None})})
+    return settings if settings.incumbent in arms else settings.model_copy(update={"incumbent": None})
 
 
-def serving_settings(log: MemoryLog, *, settings: Settings) -> Settings | None:
-    """The settings of the policy that served the log; None if it was logged elsewhere."""
+def serving_definition(log: MemoryLog, *, configured: PolicyDefinition) -> PolicyDefinition | None:
+    """The policy that served the log; None if it was logged elsewhere."""
     if log.serving is not None:
         return log.serving
-    served = (log.log.fields["policy"] == settings.policy.label) & ~imported(log.log)
-    return settings if served.any() else None
+    served = (log.log.fields["policy"] == configured.settings.label) & ~imported(log.log)
+    return configured if served.any() else None

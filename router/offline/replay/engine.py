@@ -23,7 +23,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.logs import BadRow
 from ragbandit.router.offline.logs.batches import BatchSpec
 from ragbandit.router.offline.replay.assemble import ResultAssembler
-from ragbandit.router.offline.replay.candidates import learn_columns, serving_settings
+from ragbandit.router.offline.replay.candidates import learn_columns, serving_definition
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog
 from ragbandit.router.offline.replay.parts import (
     KeptPart,
@@ -120,18 +120,19 @@ def replay(
         return _replay_columns(log, specs=specs, columns=columns, plan=plan, judging=judging)
     encoder = encoder or (partial(encoder_of, settings) if log.rows is None else None)
     whole = log.read(fields=plan.segments, pmfs=columns, sample=plan.sample, progress=progress)
-    specs, serving = specs or baselines(whole.log.arms), serving_settings(whole, settings=settings)
+    configured, specs = settings.policy_definition, specs or baselines(whole.log.arms)
+    serving = serving_definition(whole, configured=configured)
     if plan.baseline == LOGGED and serving is not None:
         message = "the policy was learning while it served, so every policy that has learned this log is ahead of it"
         raise InvalidInput(message, field="baseline", remedy=f"use {CURRENT}, or one of the candidates")
     baseline = plan.baseline or (LOGGED if serving is None else CURRENT)
     if baseline == CURRENT:
-        specs = [*specs, current_candidate(serving or settings)]
+        specs = [*specs, current_candidate(serving or configured)]
         baseline = specs[-1].name
     plan = replace(plan, baseline=baseline)
     check_fixed_arms(specs, arms=whole.log.arms)
     whole, descriptions = learn_columns(
-        whole, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress
+        whole, candidates=specs, plan=plan, definition=configured, encoder=encoder, progress=progress
     )
     if pmfs is not None:
         write_pmfs(pmfs, whole, names=[spec.name for spec in specs if spec.learns])

@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlalchemy import and_, func, not_, select, true
 
 from ragbandit.router.config.loading import load as load_settings
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicyDefinition, Settings
 from ragbandit.router.learning.examples import UNLEARNED
 from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.estimation.bandit_log import Log
@@ -91,8 +91,8 @@ class MemoryLog:
     log: Log
     rows: Sequence[Logged]  #: the rows of `log`, in the same order
     opened: "OpenLog"  #: where the rows come from
-    #: settings that the service uses now; None for a file, and for a ledger that contains only imported rows
-    serving: Settings | None = None
+    #: policy that the service uses now; None for a file, and for a ledger that contains only imported rows
+    serving: PolicyDefinition | None = None
     skipped: Sequence[BadRow] = ()
     undrawn: int = 0  #: number of rows that were left out because their arm was not drawn; see `drawn`
     total: int = 0  #: number of rows that the rows in memory were drawn from
@@ -224,14 +224,15 @@ class OpenLog:
                 counts.append(connection.execute(query).scalar_one())
         return (counts[0] + counts[1]) / sum(counts) if counts[0] else 1.0
 
-    def _serving(self) -> Settings | None:
+    def _serving(self) -> PolicyDefinition | None:
         with self._ledger() as ledger, ledger.database.read() as connection:
             versions = versions_of(connection, base=PolicyLabel(self.settings.policy.label))
             row = ledger.registered()
         if row is None or row["algorithm"] == IMPORTED:
             return None
         champion = next((version for version in versions if version.state == "champion" and version.changes), None)
-        return self.settings if champion is None else settings_of(self.settings, champion)
+        serving = self.settings if champion is None else settings_of(self.settings, champion)
+        return serving.policy_definition
 
     def read(
         self,

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ragbandit.router.comparison import Comparison, Difference
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import PolicyDefinition
 from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.router.offline.logs import BadRow
@@ -74,7 +74,7 @@ class CandidateSpec:
     kind: Kind
     what: str  #: arm, key or registry name
     params: Mapping[str, Json] = field(default_factory=dict)
-    current: Settings | None = None  #: settings of the serving policy; None for any other candidate
+    current: PolicyDefinition | None = None  #: the serving policy; None for any other candidate
 
     @property
     def learns(self) -> bool:
@@ -110,10 +110,10 @@ def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
-def current_candidate(settings: Settings) -> CandidateSpec:
-    policy = settings.policy
+def current_candidate(serving: PolicyDefinition) -> CandidateSpec:
+    policy = serving.settings
     name = f"{policy.name} as it is now"
-    return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=settings)
+    return CandidateSpec(name=name, kind="policy", what=policy.name, params=policy.params, current=serving)
 
 
 def check_fixed_arms(candidates: Sequence[CandidateSpec], *, arms: Sequence[ArmName]) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ragbandit.router.config.settings import PolicySettings, Settings
+from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embed_texts
-from ragbandit.router.learning.examples import made_update, policy_of
+from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Choices, Progress
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
-from ragbandit.router.policies import CONSERVATIVE
+from ragbandit.router.policies import CONSERVATIVE, untrained_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.router.storage.sql.json_columns import object_at
@@ -174,13 +174,12 @@ def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Prog
     return replace(log, log=replace(log.log, features=features, encoder_hash=loaded.hash))
 
 
-def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
-    """Make the untrained policy that a service with these settings would use. Raises ConfigError."""
+def served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Policy:
+    """Make the untrained policy that a service would use whose policy has this definition. Raises ConfigError."""
     changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
     if spec.what == CONSERVATIVE:  # its params name the incumbent
         changes["incumbent"] = None
-    policy = settings.policy.model_copy(update=changes)
-    return policy_of(settings.model_copy(update={"policy": policy}))
+    return untrained_policy(replace(definition, settings=definition.settings.model_copy(update=changes)))
 
 
 def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, origin_of
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.interim import find_interim
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -57,7 +57,7 @@ class SnapshotLoader:
         self.settings, self.encoder = settings, encoder
         self.files = files
         #: the policy before learning; snapshots of another algorithm or with other params are not used
-        self.fresh = policy_of(settings)
+        self.fresh = untrained_policy(settings.policy_definition)
         self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
         self.served = ServedPolicy(policy=self.fresh, version="", last_seq=0, settings=settings)
         #: seconds from feedback until this router's policy has learned it, for the newest updates
@@ -106,8 +106,7 @@ class SnapshotLoader:
         policy, snapshot = find_interim(
             self.ledger,
             files=self.files,
-            settings=self.settings.policy,
-            weight=self.settings.reward.weight,
+            definition=self.settings.policy_definition,
             arms=arms,
             encoder_hash=encoder_hash,
         )

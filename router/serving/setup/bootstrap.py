@@ -5,7 +5,7 @@ import importlib.util
 import ipaddress
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from sqlalchemy import inspect
@@ -17,6 +17,7 @@ from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.learning.examples import Joining
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs
@@ -38,6 +39,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.schema import check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, missing_package
+from ragbandit.shared.files import private_socket
 from ragbandit.shared.types import PolicyLabel
 
 log = logging.getLogger("ragbandit.bootstrap")
@@ -163,7 +165,7 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
 
 def make_jobs(settings: Settings) -> Jobs:
     """The configured Redis, reachable or not. Raises ConfigError if redis_url is set and packages are missing."""
-    expected = settings.redis_url is not None or listens(settings.redis_socket)
+    expected = settings.redis_url is not None or listens(private_socket(settings.data_dir))
     if not expected:
         late = "/v1/answer waits until one is; the learner finds feedback by polling the database"
         log.info("no Redis is running: %s", late, extra={"action": "jobs"})
@@ -177,16 +179,32 @@ def make_jobs(settings: Settings) -> Jobs:
     return RedisJobs(connect_redis(settings.redis, timeout_s=1.0), expected=expected)
 
 
-def make_learner(settings: Settings, *, database: Database, jobs: Jobs, files: SnapshotFiles | None = None) -> Learner:
-    """The learner of the settings' ledger. files: the files of a router that loads the snapshots in this process."""
-    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+def make_learner(
+    settings: Settings,
+    ledger: Ledger,
+    *,
+    jobs: "Jobs | None" = None,
+    files: SnapshotFiles | None = None,
+    clock: Callable[[], float] | None = None,
+) -> Learner:
+    """The learner of a ledger. jobs: what announces new snapshots to routers, None for nothing.
+
+    files: the files of a router that loads the snapshots in this process
+    """
 
     def announce(_info: object) -> None:
         with contextlib.suppress(QueueError):  # logged once per outage; routers also poll for snapshots
-            jobs.publish("snapshot")
+            if jobs is not None:
+                jobs.publish("snapshot")
 
-    files = files or SnapshotFiles(settings.snapshot_root)
-    return Learner(ledger, files=files, settings=settings, announce=announce)
+    return Learner(
+        ledger,
+        files=files or SnapshotFiles(settings.snapshot_root),
+        policy=settings.policy_definition,
+        joining=Joining(settings.learning, reward=settings.reward, has_texts=settings.log.text != "none"),
+        announce=announce,
+        clock=clock,
+    )
 
 
 @contextlib.contextmanager

@@ -14,10 +14,10 @@ import yaml
 from ragbandit.additions.advice.applying import with_policy
 from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.verify import verify
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.types import IMPORTED, Query
@@ -95,7 +95,7 @@ def audited():
     """The verdict on the configured ledger, which is whole, and its counters, which balance."""
     settings = load(None).settings
     with ledger_of(settings, label="main") as ledger:
-        serving = policy_of(settings)
+        serving = untrained_policy(settings.policy_definition)
         verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=serving, deep=True)
         assert counters(ledger).balanced
         return verdict, list(ledger.read(after=0))

@@ -146,7 +146,7 @@ def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
         raise SystemExit(9)
 
     with monkeypatch.context() as patch:
-        patch.setattr("ragbandit.additions.advice.applying.Learner.prepare", die)
+        patch.setattr("ragbandit.router.learning.learner.Learner.prepare", die)
         command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", code=9)
     assert (folder / "config.yaml").read_text() == CONFIG
     assert [path.name for path in folder.glob(".new-*")] == []

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from ragbandit.router.learning.examples import closing_rule, policy_of
+from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.sample_ratio import SETTLED_S
 from ragbandit.router.learning.status import read_status
 from ragbandit.router.operation import findings
 from ragbandit.router.operation.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present, running_processes, say
 from ragbandit.router.storage.access.api_keys import KeyStore
@@ -169,9 +170,8 @@ def test_a_learner_that_does_not_run(make_world):
     world = make_world(now=time.time() - 1200)
     world.judged(3)
     rule = closing_rule(world.settings.learning)
-    (reported,) = told(
-        of_ledger(read_status(world.ledger, serving=policy_of(world.settings), rule=rule, now=time.time()))
-    )
+    serving = untrained_policy(world.settings.policy_definition)
+    (reported,) = told(of_ledger(read_status(world.ledger, serving=serving, rule=rule, now=time.time())))
     assert told(of_ledger(read_status(world.ledger, serving=None, rule=rule, now=time.time()))) == []
     assert reported.startswith("problem learner: feedback has waited for 20")
     assert "--queue learn" in reported

@@ -16,10 +16,10 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.learner import Learner
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.ledger import lean_updates
 from ragbandit.router.storage.sql.tables import arm_hours, feedback, jobs, outcomes
@@ -152,7 +152,7 @@ UNEQUAL = {"seconds", "latency", "fastest", "slowest", "prompt_tokens", "complet
 def readings(service: Service, *, settings: Settings) -> dict[str, object]:
     """What every reader reads, without times and without what depends on the texts of questions."""
     router, database = service.router, service.router.database
-    Learner(router.ledger, files=router.process.versions.snapshots.files, settings=settings).drain()
+    make_learner(settings, router.ledger, files=router.process.versions.snapshots.files).drain()
     later = time.time() + 100.0
     Extender(database, holder="test", weight=0.05, clock=lambda: later).extend()
     scope = ReportScope(label="main", since=0.0, until=later, reward=settings.reward)

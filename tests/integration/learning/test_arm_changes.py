@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.learning.audit.verify import verify
-from ragbandit.router.learning.examples import lessons, policy_of
+from ragbandit.router.learning.examples import lessons
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import apply
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import snapshots
@@ -39,7 +41,7 @@ def live_sha(world) -> str:
 
 
 def lean_sha(world) -> str:
-    policy = policy_of(world.settings)
+    policy = untrained_policy(world.settings.policy_definition)
     for update in lessons(world.ledger, policy=policy, after=0):
         apply(policy, update)
     return world.sha256(policy)
@@ -85,7 +87,9 @@ def test_declared_change(make_world, policy):
     assert closed
     assert {one.id for one in slow if world.router.decision(one.id).state == "closed"} == closed
     assert live_sha(world) == world.sha256(world.replayed()) == lean_sha(world)
-    assert verify(world.ledger, files=world.files, serving=policy_of(world.settings), deep=True).ok
+    assert verify(
+        world.ledger, files=world.files, serving=untrained_policy(world.settings.policy_definition), deep=True
+    ).ok
     world.write(snapshots.delete())
     assert live_sha(world) == world.sha256(world.replayed()), "and where no snapshot is left"
     declare_change(world.database, OTHER, actor="test", reason="there alone", now=1.0, label="later")
@@ -94,7 +98,7 @@ def test_declared_change(make_world, policy):
     register_policy(world.database, label=later.label, now=world.now, **row)
     named = world.settings.policy.model_copy(update={"label": "later"})
     settings = world.settings.model_copy(update={"policy": named})
-    again = Learner(later, files=world.files, settings=settings, clock=world.clock)
+    again = make_learner(settings, later, files=world.files, clock=world.clock)
     while again.drain():
         pass
     assert list(restarts(world, "later").values()) == [[ARM, OTHER]], "one that begins later has its own"

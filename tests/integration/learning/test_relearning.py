@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from ragbandit.router.learning.exclusions import count_feedback, relearn
 from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import InvalidInput
 from tests.support import command
@@ -36,7 +38,7 @@ def fill(world, *, count=60, bad=True):
 def quarantined(world, **more):
     return relearn(
         world.ledger,
-        settings=world.settings,
+        make_learner=partial(make_learner, world.settings),
         reason="a test",
         actor="me",
         now=world.now,
@@ -105,7 +107,7 @@ def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
     following = make_world(data_dir=world.settings.data_dir, policy={"label": "main_q1"}, now=world.now)
     both = relearn(
         following.ledger,
-        settings=following.settings,
+        make_learner=partial(make_learner, following.settings),
         source="key:good",
         since=None,
         until=None,
@@ -124,7 +126,14 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
     world = make_world()
     with pytest.raises(InvalidInput):
         relearn(
-            world.ledger, settings=world.settings, source=source, since=None, until=None, reason="", actor="me", now=0.0
+            world.ledger,
+            make_learner=partial(make_learner, world.settings),
+            source=source,
+            since=None,
+            until=None,
+            reason="",
+            actor="me",
+            now=0.0,
         )
     assert exclusions_of(world.database) == []
 

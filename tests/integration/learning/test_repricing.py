@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from ragbandit.router.config.sections import TokenPrices
 from ragbandit.router.learning.exclusions import learn_again
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
 from ragbandit.router.storage.access.reservations import no_reservation, settle
@@ -50,7 +52,11 @@ def fill(world, *, dollars, count=12):
 def corrected(world, correction, **more):
     def learn(label):
         return learn_again(
-            world.ledger, label=label, settings=world.settings, now=world.now, progress=lambda _closed: None
+            world.ledger,
+            label=label,
+            make_learner=partial(make_learner, world.settings),
+            now=world.now,
+            progress=lambda _closed: None,
         )
 
     given = {"learn": learn, "dry_run": False, "reason": "a test", "actor": "me"}

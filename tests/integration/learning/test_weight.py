@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.storage.sql.tables import policies
 
@@ -42,7 +42,7 @@ def test_weight_changes_within_the_ledger(make_world, name):
     with after.database.read() as connection:
         assert connection.execute(LEDGERS).mappings().all() == ledgers
     assert [row["weight"] for row in after.updates()] == [0.05] * 12 + [0.4]
-    always = policy_of(after.settings)
+    always = untrained_policy(after.settings.policy_definition)
     for update in after.ledger.read(after=0):
         apply(always, replace(update, reward=update.reward.at(0.4)))
     asked = {"features": later.features, "arms": later.arms}

@@ -7,8 +7,8 @@ import pytest
 
 from ragbandit.examples.handbook.learning_curve import played
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.passes import Learning, decision_id, table_rows
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.serving.checks.reports import made_outcome
 from tests.support.examples import made_table
 
@@ -28,7 +28,7 @@ def test_learns_what_a_live_service_learns(make_world, name, params):
     encoder, settings = live.router.service.encoder, Settings(**sections)
     features = encoder.encode([row.question for row in table.rows])
     rows = table_rows(table, features=features, encoder_hash=encoder.hash, settings=settings)
-    learning = Learning(policy_of(settings), rows=rows, settings=settings.policy, seed=3)
+    learning = Learning(untrained_policy(settings.policy_definition), rows=rows, settings=settings.policy, seed=3)
     for place, row in enumerate(table.rows):
         there = live.route(row.question, key=decision_id(rows[3 * place], seed=3))
         steps = row.steps[there.arm]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
-from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio
 from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.reporting.reading import NO_PMF, NOT_ASKED
@@ -15,6 +14,7 @@ from ragbandit.router.rollouts import evidence as module
 from ragbandit.router.rollouts.evidence import evidence_on
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -170,7 +170,7 @@ def test_a_better_shadow_becomes_champion(make_world):
         world.outcome(decision)
         world.feedback(decision, rating=0.9 if decision.arm == "two" else 0.1)
     ledger, settings = Ledger(world.database, label=version.label), settings_of(world.settings, version)
-    Learner(ledger, files=world.files, settings=settings, clock=world.clock).drain()
+    make_learner(settings, ledger, files=world.files, clock=world.clock).drain()
     do(world.database, "promote", now=world.now + 1.0)
     world.router.refresh()
     decision = world.route()

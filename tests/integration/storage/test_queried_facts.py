@@ -3,12 +3,14 @@ the columns are being filled.
 """
 
 from contextlib import closing
+from functools import partial
 
 import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.learning.exclusions import learn_again, next_label
 from ragbandit.router.operation.findings import of_store
+from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.decisions.chains import followers
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.rows import filling
@@ -153,7 +155,13 @@ def test_learned_rows_of_limits_are_counted_once(world, monkeypatch):
     ]
     assert found.what == "a former release learned 1 decision that a limit of a session or task made"
     label, learned = next_label(world.ledger), world.ledger.last_seq()
-    made = learn_again(world.ledger, label=label, settings=world.settings, now=world.now, progress=lambda _: None)
+    made = learn_again(
+        world.ledger,
+        label=label,
+        make_learner=partial(make_learner, world.settings),
+        now=world.now,
+        progress=lambda _: None,
+    )
     left_out = [key for key in ("d3", "d18") if key in {row["decision_id"] for row in world.updates()}]
     assert made["updates"] == learned - len(left_out)
     with world.database.read() as connection:

@@ -74,7 +74,7 @@ def full(settings, redis_server, redis_client, monkeypatch):
             store=router.store,
             ledger=router.ledger,
             jobs=jobs,
-            learner=make_learner(configuration, database=router.database, jobs=jobs),
+            learner=make_learner(configuration, router.ledger, jobs=jobs),
         )
         disk = Disk(router.database)
         disk.fill()

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import made_update, policy_of
+from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.estimation import Flags
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import (
     OpenLog,
     memory_log,
 )
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, PolicyLabel, Query, Reward
@@ -56,7 +57,12 @@ def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None) -> W
     slopes = 1.5 * random.normal(size=(WIDTH, len(ARMS))) / np.sqrt(WIDTH)
     chances = 1.0 / (1.0 + np.exp(-(np.array([-0.9, -0.3, 0.3]) + features @ slopes)))
     right = random.random((count, len(ARMS))) < chances
-    policy, rows, waiting, asked = policy_of(settings), list[Logged](), list[Decision](), dict[DecisionId, int]()
+    policy, rows, waiting, asked = (
+        untrained_policy(settings.policy_definition),
+        list[Logged](),
+        list[Decision](),
+        dict[DecisionId, int](),
+    )
     for decision, place in _labelled(settings, seed=seed, shape=shape, features=features):
         asked[decision.id] = place
         rows.append(learned(policy, decision, right=right[place], seq=len(rows) + 1))

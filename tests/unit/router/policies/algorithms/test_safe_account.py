@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.algorithms.conservative import KNOWN
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.draw import draw, seed_of
@@ -23,7 +23,9 @@ WANTS_SMALL = {"name": "fixed", "params": {"arm": SMALL}}
 
 def held(*, weight=20.0, **policy):
     """A policy that is held back to the large arm, at this weight of cost."""
-    return policy_of(Settings(reward={"weight": weight}, policy={"incumbent": LARGE, **policy}))
+    return untrained_policy(
+        Settings(reward={"weight": weight}, policy={"incumbent": LARGE, **policy}).policy_definition
+    )
 
 
 def row(arm, quality, *, weight=None, dollars=None, propensity=1.0, seq=1, arms=ARMS, unit=None):
@@ -219,4 +221,4 @@ def test_the_weight_of_the_account_is_that_of_the_settings():
     """`reward.weight` is a param of the policy, so a ledger is learned again if it is changed."""
     assert held(weight=3.0).params["weight"] == 3.0
     named = Settings(reward={"weight": 3.0}, policy={"name": "conservative", "params": {"incumbent": LARGE}})
-    assert policy_of(named).params["weight"] == 3.0
+    assert untrained_policy(named.policy_definition).params["weight"] == 3.0

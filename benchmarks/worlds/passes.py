@@ -219,7 +219,9 @@ def passed(task: Task, *, world: World) -> Judged:
     params = with_settings(name, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
     features = None if world.features is None else world.features[asked]
     part = replace(world.table, rows=tuple(world.table.rows[place] for place in asked))
-    rows = table_rows(part, features=features, encoder_hash=world.encoder_hash, settings=settings)
+    rows = table_rows(
+        part, features=features, encoder_hash=world.encoder_hash, reward=settings.reward, label=settings.policy.label
+    )
     policy = make_protected(name, params=params, settings=settings.policy, weight=world.weight)
     check_arms(policy, arms=arms, where=name)
     learning = ConditionedLearning(

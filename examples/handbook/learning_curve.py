@@ -156,7 +156,9 @@ def learned(
         encoder = make_encoder(settings.encoder)
         features = embed_texts([row.question for row in table.rows], encoder=encoder)
         encoder_hash = encoder.hash
-    rows = table_rows(table, features=features, encoder_hash=encoder_hash, settings=settings)
+    rows = table_rows(
+        table, features=features, encoder_hash=encoder_hash, reward=settings.reward, label=settings.policy.label
+    )
 
     def passes(incumbent: str | None) -> list[Played]:
         changes = {"policy": asked.model_copy(update={"incumbent": incumbent})}

@@ -7,12 +7,12 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.config.settings import PolicySettings, Settings
+from ragbandit.router.config.settings import PolicySettings, RewardSettings
 from ragbandit.router.learning.examples import made_update
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows
@@ -51,13 +51,14 @@ class Played:
 
 
 def table_rows(
-    table: LabelledTable, *, features: FeatureRows | None, encoder_hash: str, settings: Settings
+    table: LabelledTable, *, features: FeatureRows | None, encoder_hash: str, reward: RewardSettings, label: str
 ) -> list[Logged]:
     """A row for each question and arm. Their ids are the table's, so that draws depend on nothing else."""
+    common: dict[str, Any] = {"arms": table.arms, "encoder_hash": encoder_hash, "reward": reward, "label": label}
     rows: list[Logged] = []
     for place, row in enumerate(table.rows):
         own = None if features is None else features[place]
-        made = arm_rows(row, arms=table.arms, features=own, encoder_hash=encoder_hash, settings=settings, now=EPOCH)
+        made = arm_rows(row, features=own, now=EPOCH, **common)
         rows += [replace(one, decision=replace(one.decision, id=DecisionId(row.id))) for one in made]
     return rows
 

@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs import (
     BadRow,
@@ -54,7 +54,7 @@ from ragbandit.router.offline.logs.table_columns import (
 )
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import naming, rereadable
@@ -65,6 +65,8 @@ from ragbandit.shared.types import (
     Decision,
     DecisionId,
     Features,
+    Feedback,
+    FeedbackId,
     Matrix,
     PolicyLabel,
     Query,
@@ -422,18 +424,19 @@ def arm_rows(
     arms: Sequence[ArmName],
     features: Features | None,
     encoder_hash: str,
-    settings: Settings,
+    reward: RewardSettings,
+    label: str,
     now: float,
     first: int = 1,
     occurrence: int = 0,
 ) -> list[Logged]:
-    """Make a log row for each arm. now: time of the decisions, seconds since the epoch.
+    """Make a log row for each arm. label: of the ledger. now: time of the decisions, seconds since the epoch.
 
     occurrence: number of earlier rows of the table with this question. A row's id is a hash of question, arm and
     occurrence, so that the same table always gives the same ids.
     """
     share = 1.0 / len(arms)
-    query, charged = table_query(row), charged_costs(row, prices=settings.reward.cost)
+    query, charged = table_query(row), charged_costs(row, prices=reward.cost)
     rows = []
     for number, arm in enumerate(arms):
         key = _id(query, arm=arm, occurrence=occurrence)
@@ -445,7 +448,7 @@ def arm_rows(
             pmf=(share,) * len(arms),
             propensity=share,
             scores=None,
-            policy=PolicyLabel(settings.policy.label),
+            policy=PolicyLabel(label),
             version="",
             encoder_hash=encoder_hash,
             seed=seed_of(key),
@@ -460,11 +463,16 @@ def arm_rows(
         cost = {term: amounts[arm] for term, amounts in charged.items() if term != "steps"}
         steps = charged.get("steps", row.steps).get(arm, 0.0)
         outcome = made_outcome(decision_id=key, now=now, status="answered", steps=steps, cost=cost)
-        rating = made_feedback(
-            decision_id=key, settings=settings, now=now, feedback_id=key, rating=row.correct[arm], source="code"
+        rating = Feedback(
+            id=FeedbackId(key),
+            decision_id=key,
+            kind="rating",
+            value=float(row.correct[arm]),
+            source="code",
+            received_at=now,
         )
-        reward = explicit_reward((rating,), outcome=outcome, settings=settings.reward, how=settings.learning.aggregate)
-        rows.append(Logged(decision=decision, reward=reward, seq=first + number))
+        earned = explicit_reward((rating,), outcome=outcome, settings=reward, how="first")  # there is only one
+        rows.append(Logged(decision=decision, reward=earned, seq=first + number))
     return rows
 
 

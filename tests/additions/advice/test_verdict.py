@@ -31,7 +31,7 @@ GAIN = 0.11
 def rows_of(table) -> tuple[Logged, ...]:
     """The outcomes of both arms, as an import stores them."""
     encoder, rows = HashingEncoder(dimension=64), list[Logged]()
-    common = {"arms": ARMS, "encoder_hash": encoder.hash, "settings": SETTINGS, "now": 0.0}
+    common = {"arms": ARMS, "encoder_hash": encoder.hash, "reward": SETTINGS.reward, "label": "main", "now": 0.0}
     for row, features in zip(table.rows, encoder.encode([row.question for row in table.rows]), strict=True):
         rows += arm_rows(row, features=features, first=len(rows) + 1, **common)
     return tuple(rows)

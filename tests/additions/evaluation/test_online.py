@@ -32,7 +32,7 @@ def outcomes():
     ]
     table = LabelledTable(rows=tuple(rows), arms=ARMS)
     settings = Settings(reward={"weight": 0.5, "cost": {"dollars": 1.0}})
-    logged = table_rows(table, features=None, encoder_hash="", settings=settings)
+    logged = table_rows(table, features=None, encoder_hash="", reward=settings.reward, label=settings.policy.label)
     return RoutingTable(table=table, measure="correct", rows=logged)
 
 

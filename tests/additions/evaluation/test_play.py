@@ -10,7 +10,7 @@ import pytest
 from ragbandit.additions.evaluation.routers import play as plays
 from ragbandit.additions.evaluation.routers.play import PlayTask, Setup, check_policies, play, tasks_of
 from ragbandit.additions.evaluation.routers.routing_table import RoutingTable
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.passes import table_rows
 from ragbandit.router.policies.algorithms.fixed import Uniform
 from ragbandit.router.policies.base import PolicyOutput
@@ -55,7 +55,9 @@ def setup(monkeypatch):
     table = made_table(random.integers(0, 2, (20, 3)).tolist(), random.integers(0, 5, (20, 3)).tolist(), arms=ARMS)
     table = replace(table, rows=tuple(replace(row, dataset="nq") for row in table.rows))
     known = RoutingTable(
-        table=table, measure="correct", rows=table_rows(table, features=None, encoder_hash="", settings=Settings())
+        table=table,
+        measure="correct",
+        rows=table_rows(table, features=None, encoder_hash="", reward=RewardSettings(), label="main"),
     )
     made = []
 

@@ -55,7 +55,7 @@ def outcomes(*, total=None, measure=None, table=None, **settings):
     totals = question_totals(known, total=total or {})
     made = Settings.model_validate(settings)
     check_priced(known, reward=made.reward)
-    rows = table_rows(known, features=None, encoder_hash="", settings=made)
+    rows = table_rows(known, features=None, encoder_hash="", reward=made.reward, label=made.policy.label)
     return RoutingTable(table=known, measure=name, rows=rows, totals=totals, time_one="one")
 
 

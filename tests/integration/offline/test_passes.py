@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.examples.handbook.learning_curve import played
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.passes import Learning, decision_id, table_rows
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.serving.checks.reports import made_outcome
@@ -27,7 +27,9 @@ def test_learns_what_a_live_service_learns(make_world, name, params):
     live.router.service.secret = None  # a simulation has no store, so its seeds are computed from the ids only
     encoder, settings = live.router.service.encoder, Settings(**sections)
     features = encoder.encode([row.question for row in table.rows])
-    rows = table_rows(table, features=features, encoder_hash=encoder.hash, settings=settings)
+    rows = table_rows(
+        table, features=features, encoder_hash=encoder.hash, reward=settings.reward, label=settings.policy.label
+    )
     learning = Learning(untrained_policy(settings.policy_definition), rows=rows, settings=settings.policy, seed=3)
     for place, row in enumerate(table.rows):
         there = live.route(row.question, key=decision_id(rows[3 * place], seed=3))
@@ -45,7 +47,7 @@ def test_learns_what_a_live_service_learns(make_world, name, params):
 
 def passes(jobs):
     features = np.random.default_rng(0).normal(size=(24, 8)).astype(np.float32)
-    rows = table_rows(table_of(24), features=features, encoder_hash="", settings=Settings())
+    rows = table_rows(table_of(24), features=features, encoder_hash="", reward=RewardSettings(), label="main")
     return played(rows, settings=Settings(), seeds=3, jobs=jobs)
 
 

@@ -49,7 +49,9 @@ def passed(monkeypatch):
     def passed(table, *, policy=None, **given):
         settings = Settings(policy={"name": "spy", **(policy or {})})
         features = HashingEncoder(16).encode([row.question for row in table.rows])
-        rows = table_rows(table, features=features, encoder_hash="", settings=settings)
+        rows = table_rows(
+            table, features=features, encoder_hash="", reward=settings.reward, label=settings.policy.label
+        )
         return play(rows, settings=settings, seed=0, **given)
 
     return passed

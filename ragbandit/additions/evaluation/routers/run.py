@@ -143,7 +143,7 @@ def evaluate_routers(options: RouterOptions, *, settings: Settings, progress: Pr
     make = partial(
         _routing_table,
         measure=measure,
-        made_rows=partial(table_rows, settings=settings),
+        made_rows=partial(table_rows, reward=settings.reward, label=settings.policy.label),
         encoder=encoder,
         time_one=time_one_of(test.arms, arms=settings.worker_arms),
         progress=progress,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.logs.tables import arm_rows, charged_costs
 from ragbandit.router.policies.draw import checked_pmf
 from ragbandit.shared.types import IMPORTED, TableRow
@@ -19,7 +19,8 @@ def rows_of(row=ROW, *, occurrence=0, **more):
         arms=ARMS,
         features=None,
         encoder_hash="",
-        settings=Settings(reward={"weight": 0.1}, **more),
+        reward=RewardSettings(weight=0.1, **more),
+        label="main",
         now=7.0,
         occurrence=occurrence,
     )

@@ -23,7 +23,7 @@ from ragbandit.router.offline.passes import (
     greedy_shares,
     table_rows,
 )
-from ragbandit.router.policies import make_protected, with_settings
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.settings_check import check_arms
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import ArmName, Decision, FeatureRows, FeedbackId, JoinedDecision, Json, Matrix
@@ -216,13 +216,13 @@ def passed(task: Task, *, world: World) -> Judged:
     settings = Settings.model_validate({**values, "learning": {"wait_s": 0.0}})
     name, is_apart = task.policy.removesuffix(APART), task.policy.endswith(APART)
     facts: Mapping[str, Mapping[str, Json]] = {} if is_apart else {str(arm): own for arm, own in world.facts.items()}
-    params = with_settings(name, params={}, schema=settings.context, facts=facts, incumbent=incumbent is not None)
     features = None if world.features is None else world.features[asked]
     part = replace(world.table, rows=tuple(world.table.rows[place] for place in asked))
     rows = table_rows(
         part, features=features, encoder_hash=world.encoder_hash, reward=settings.reward, label=settings.policy.label
     )
-    policy = make_protected(name, params=params, settings=settings.policy, weight=world.weight)
+    chosen = settings.policy.model_copy(update={"name": name})
+    policy = untrained_policy(replace(settings.policy_definition, settings=chosen, facts=facts))
     check_arms(policy, arms=arms, where=name)
     learning = ConditionedLearning(
         policy,

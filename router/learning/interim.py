@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ragbandit.router.config.settings import PolicyDefinition
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.policies import make_protected
+from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import fallback_arm
 from ragbandit.router.storage.ledgers.ledger import TRIES, Ledger
@@ -44,7 +45,8 @@ def find_interim(
                 continue
     preferred = settings.fallback if incumbent is None else incumbent
     arm = fallback_arm(preferred, arms=arms)
-    fixed = make_protected("fixed", params={"arm": arm}, settings=settings, weight=definition.weight)
+    always = settings.model_copy(update={"name": "fixed", "params": {"arm": arm}})
+    fixed = untrained_policy(replace(definition, settings=always))
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)

@@ -43,10 +43,7 @@ MOST_NAMED: Final = 5
 
 
 class Learner:
-    """The learner of one ledger.
-
-    policy: what learns. joining: how decisions become training examples. announce: called with each new snapshot
-    """
+    """The learner of one ledger. joining: makes examples of decisions. announce: called with each new snapshot."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, plain_schema
-from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
+from ragbandit.router.config.settings import PolicyDefinition
 from ragbandit.router.policies.base import WHERE, Policy, PolicyNeed
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.additions import with_additions, with_faults
@@ -78,25 +78,14 @@ def static_needs(name: str) -> frozenset[PolicyNeed]:
 
 
 def untrained_policy(definition: PolicyDefinition) -> Policy:
-    """The configured policy, which has not learned anything. Raises ConfigError."""
-    settings, weight = definition.settings, definition.weight
-    params = with_settings(
-        settings.name,
-        params=settings.params,
-        incumbent=settings.incumbent is not None,
-        schema=definition.schema,
-        facts=definition.facts,
-        weight=weight,
-    )
-    return make_protected(settings.name, params=params, settings=settings, weight=weight)
-
-
-def make_protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings, weight: float) -> Policy:
-    """Make the policy `name`, restrained to the settings' incumbent if there is one. weight: setting reward.weight"""
-    if settings.incumbent is None:
-        return make_policy(name, params=params)
-    promise = {"incumbent": settings.incumbent, "harm": settings.harm, "weight": weight}
-    return make_policy(CONSERVATIVE, params={**promise, "policy": name, "params": dict(params)})
+    """The configured policy before it has learned anything, restrained to the incumbent. Raises ConfigError."""
+    settings, has_incumbent = definition.settings, definition.settings.incumbent is not None
+    more: dict[str, Any] = {"schema": definition.schema, "facts": definition.facts, "weight": definition.weight}
+    params = with_settings(settings.name, params=settings.params, incumbent=has_incumbent, **more)
+    if not has_incumbent:
+        return make_policy(settings.name, params=params)
+    promise = {"incumbent": settings.incumbent, "harm": settings.harm, "weight": definition.weight}
+    return make_policy(CONSERVATIVE, params={**promise, "policy": settings.name, "params": params})
 
 
 def with_settings(

@@ -15,7 +15,7 @@ ALLOWED = {
     "library": (255, 38_390),
     "POST /v1/route": (282, 42_060),
     "POST /v1/feedback": (281, 41_610),
-    "learner": (101, 16_080),
+    "learner": (101, 16_100),
     "worker": (368, 52_440),
     "replay": (237, 37_140),
 }

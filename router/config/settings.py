@@ -190,7 +190,7 @@ class PolicyDefinition:
 
     settings: PolicySettings
     schema: ContextSchema  #: the setting `context`
-    facts: Mapping[str, Mapping[str, Any]]  #: arm -> the parts that it shares with others
+    facts: Mapping[str, Mapping[str, Any]]  #: arm -> its `facts`
     weight: float  #: the setting `reward.weight`
 
 

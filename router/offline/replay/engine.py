@@ -17,7 +17,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from ragbandit.router.comparison.words import assumption_words
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress, Tally, no_progress
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.logs import BadRow
@@ -78,7 +77,6 @@ def replay(
     *,
     candidates: Sequence[str | CandidateSpec] | None = None,
     plan: Plan | None = None,
-    settings: Settings | None = None,
     encoder: MakeEncoder | None = None,
     executor: Executor | None = None,
     pmfs: str | Path | None = None,
@@ -87,18 +85,17 @@ def replay(
     """Judge candidates on a log.
 
     log: from `open_log`, or `memory_log`. It is read in batches, so it need not fit in memory, unless a candidate or
-    the baseline reads questions.
+    the baseline reads questions. Its settings give floors, cold start, incumbent, fallback, and the folder of cached
+    features.
     candidates: names as for `ragbandit replay --policy`, or specs; None for each arm of the log, and uniform.
     plan: default Plan().
-    settings: settings of the service. They give floors, cold start, incumbent, fallback, and the folder of cached
-    features. Default: the settings of the opened log.
     encoder: makes the encoder for rows without usable features; default: the configured encoder, but none for rows in
     memory.
     executor: judges the files of a folder or a pattern, such as Dask's `Client.get_executor()`; default threads.
     pmfs: file that gets the probabilities of each candidate that learns, see `write_pmfs`; None to write none.
     Raises InvalidInput, ConfigError or StoreError if the candidates cannot be judged.
     """
-    settings = settings or log.settings
+    settings = log.settings
     plan = replace(plan or Plan(), usual_weight=settings.reward.weight)
     specs = None if candidates is None else parse_candidates(candidates)
     learners = [spec for spec in specs or () if spec.learns]

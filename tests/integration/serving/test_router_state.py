@@ -86,7 +86,7 @@ def test_a_label_costs_no_reading_and_hardly_an_inversion(settings, monkeypatch,
             if number == 0:  # the learner has loaded the first snapshot
                 read.clear()
         assert (read, len([size for size in inverted if size > 1]) < labels) == ([], True)
-        served, learner = router.service.serving, next(iter(router._learners.values()))
+        served, (_, learner) = router.service.serving, next(iter(router._learners.values()))
         loaded, info = SnapshotFiles(configuration.snapshot_root).load(served.version)
         assert served.policy is not learner.policy
         assert sha256_after(served.policy, info=info) == sha256_after(loaded, info=info) == info.sha256

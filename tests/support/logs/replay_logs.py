@@ -91,7 +91,8 @@ def array_log(pmf, *, action, reward=None, **changes):
 def judged(rows, *names, mixed_arms=False, settings=None, encoder=None, ledger=None, **plan):
     """The replay of these candidates."""
     log = rows if isinstance(rows, OpenLog) else memory_log(rows, mixed_arms=mixed_arms, ledger=ledger)
-    return replay(log, candidates=parse_candidates(names), plan=Plan(**plan), settings=settings, encoder=encoder)
+    log = log if settings is None else replace(log, settings=settings)
+    return replay(log, candidates=parse_candidates(names), plan=Plan(**plan), encoder=encoder)
 
 
 def close(one, other, *, within=1e-9):

@@ -83,15 +83,16 @@ def test_crossfitted_policy_never_saw_the_row(spy, folds):
 
 def test_a_written_column_gives_the_numbers_of_its_policy(tmp_path, settings):
     """The column of a policy, added to the rows, is estimated as the policy; both formats have the same column."""
-    rows, options = lived_rows(90), {"candidates": ["linucb", "uniform"], "settings": settings()}
-    expected = replay(memory_log(rows), pmfs=tmp_path / "pmfs.jsonl", **options)
-    replay(memory_log(rows), pmfs=tmp_path / "pmfs.parquet", **options)
+    rows, options = lived_rows(90), {"candidates": ["linucb", "uniform"]}
+    log = memory_log(rows, settings=settings())
+    expected = replay(log, pmfs=tmp_path / "pmfs.jsonl", **options)
+    replay(log, pmfs=tmp_path / "pmfs.parquet", **options)
     written = [json.loads(line) for line in (tmp_path / "pmfs.jsonl").read_text(encoding="utf-8").splitlines()]
     assert written == pq.read_table(tmp_path / "pmfs.parquet").to_pylist()
     assert list(written[0]) == ["id", "arms", "arm", "pmf", "linucb"]
     assert [(row["id"], row["pmf"]) for row in written] == [(row.decision.id, list(row.decision.pmf)) for row in rows]
     again = [replace(row, extra={"mine": line["linucb"]}) for row, line in zip(rows, written, strict=True)]
-    result = replay(memory_log(again), candidates=["column:mine", "uniform"], settings=settings())
+    result = replay(memory_log(again, settings=settings()), candidates=["column:mine", "uniform"])
     for name in ("reward", "cost", "weights", "shares", "bounds"):
         close(getattr(result.candidates[0], name), getattr(expected.candidates[0], name), within=1e-12)
 

@@ -38,7 +38,7 @@ def against_itself(made, **plan):
     settings, served = made
     name = settings.policy.name
     candidates = parse_candidates([name], params={name: settings.policy.params})
-    return replay(served, candidates=candidates, plan=Plan(**plan), settings=settings)
+    return replay(replace(served, settings=settings), candidates=candidates, plan=Plan(**plan))
 
 
 def test_a_policy_is_the_same_as_itself(world):
@@ -57,17 +57,18 @@ def test_a_policy_is_the_same_as_itself(world):
 
 def test_what_is_compared_is_said(world):
     """The line names both sides: the policy that learned the log, and the serving policy as it is now."""
-    settings, log = world("mba")
+    settings, served = world("mba")
+    log = replace(served, settings=settings)
     with every_case() as case:
         for plan, said in (
             ({}, ("linucb (learned from this log)", "mba as it is now")),
             ({"baseline": "current"}, ("linucb (learned from this log)", "mba as it is now")),
         ):
             with case(plan):
-                replayed = replay(log, candidates=["linucb"], plan=Plan(**plan), settings=settings)
+                replayed = replay(log, candidates=["linucb"], plan=Plan(**plan))
                 compared = replayed.candidates[0].comparison
                 assert (compared.first, compared.second) == said
-    fixed = replay(log, candidates=["fixed:multi_step"], settings=settings)
+    fixed = replay(log, candidates=["fixed:multi_step"])
     assert fixed.baseline == "the logged policy", "a file of which nobody reads questions is judged in one pass"
 
 
@@ -75,7 +76,7 @@ def test_other_params_are_another_policy(world):
     """A policy of the same name with other params is another policy."""
     settings, log = world("mba")
     candidates = parse_candidates(["mba"], params={"mba": {"explore": 0.0}})
-    assert not replay(log, candidates=candidates, settings=settings).candidates[0].same_policy
+    assert not replay(replace(log, settings=settings), candidates=candidates).candidates[0].same_policy
 
 
 def test_a_policy_is_not_compared_with_the_draws_of_its_service(world):

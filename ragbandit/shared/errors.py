@@ -67,11 +67,11 @@ class Forbidden(RagBanditError, code="FORBIDDEN", status=403):
 
 
 class NotFound(RagBanditError, code="NOT_FOUND", status=404):
-    """This id is unknown."""
+    """Nothing has this id, name or path."""
 
 
 class Conflict(RagBanditError, code="CONFLICT", status=409):
-    """This id was already used with another body."""
+    """The request contradicts what is stored: an id used with another body, a name that is taken, a changed state."""
 
 
 class NotReady(RagBanditError, code="NOT_READY", status=503):

@@ -85,7 +85,7 @@ class Difference:
         return NOT_KNOWN if self.low is None or self.high is None else verdict_of(self.low, self.high)
 
     def times_more(self) -> float:
-        """How many times the questions so far a verdict needs; 1 with a verdict, infinite if it is out of reach.
+        """Questions that a verdict needs / questions so far; 1 with a verdict, infinite if it is out of reach.
 
         Assumes that the estimate stays, and that the interval narrows like 1 / sqrt(questions).
         """

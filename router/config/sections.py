@@ -275,7 +275,7 @@ class ConversationSettings(Section):
         return "task" in (self.unit, *self.units.values())
 
     def is_task(self, query: Query) -> bool:
-        """Whether the query belongs to a task, or begins one if it has a session."""
+        """Whether the query's unit is the task. It belongs to one, or begins one, only with a session."""
         return (query.unit or self.unit_of(query.sent.surface or "route")) == "task"
 
     def unit_of(self, door: str) -> DecisionUnit:

@@ -24,7 +24,7 @@ from ragbandit.router.reporting.reading import (
     in_sample,
 )
 from ragbandit.router.storage.access.shared_secrets import drawn_for
-from ragbandit.router.storage.rows.conversion import edge_of
+from ragbandit.router.storage.rows.conversion import client_records_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value, own_cost
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.connections import Connection
@@ -125,7 +125,7 @@ def read_paired_questions(
             asker, has_raised = asker_of(row), is_raised(facts.budget_factor)
             counts[asker] += 1
             raised[asker] += has_raised
-            edge = edge_of(row["request"])
+            edge = client_records_of(row["request"])
             sent, continues = sent_of(edge), continues_of(edge)
             obstacle = NOT_OFFERED.format(against) if against not in offered else None
             obstacle = obstacle or _obstacle(row, facts=facts, sent=sent, continues=continues, arms=arms)

@@ -27,7 +27,7 @@ from ragbandit.router.storage.sql.tables import IS_LABEL, decisions, feedback, j
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
 from ragbandit.shared.types import ArmName, FeedbackId, Source, own_feedback_id
 
-#: the judge of a bought verdict whose answers people label
+#: in `paired_answers`, in place of a judge: people label the answers of a bought verdict
 LABEL_QUEUE: Final = "label queue"
 #: maximum number of questions of bought verdicts that wait at the same time
 MOST_QUESTIONS: Final = 200

@@ -43,7 +43,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _COLUMNS: Final = frozenset(name for names in NAMES.values() for name in names)
 _QUOTES: Final = 'put "..." around cells with tabs, quotes or line breaks, and double the quotes in them'
 
-#: a part of at most 16,000 characters, since the splitter's time grows with the square of a line and of the whole text
+#: a part of at most 16,000 characters, since the splitter's time grows with the square of their number and of a line's
 _SECTION = re.compile(r"[\s\S]{1,16000}\Z|[\s\S]{8000,15998}(?:\n(?=#)|\n\n)|[\s\S]{8000,15998}[\n ,]|[\s\S]{16000}")
 #: front matter at the beginning of a Markdown file, in YAML or TOML; in JSON it is an object
 _FRONT_MATTER = re.compile(

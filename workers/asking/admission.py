@@ -68,11 +68,11 @@ class Admission:
             return True
         if self._most is None:
             return False
-        left = [self._left_to_pay(of, paid=bill.cost.dollars) for bill, of in self._open]
-        return 2.0 * math.fsum((*left, self._left_to_pay(expected))) <= self._stop.budget - self.spent
+        left = [self._most_left_to_pay(of, paid=bill.cost.dollars) for bill, of in self._open]
+        return 2.0 * math.fsum((*left, self._most_left_to_pay(expected))) <= self._stop.budget - self.spent
 
     def _is_payable(self, expected: float) -> bool:
-        return self._stop.budget is None or self._left_to_pay(expected) <= self._stop.budget - self.spent
+        return self._stop.budget is None or self._most_left_to_pay(expected) <= self._stop.budget - self.spent
 
-    def _left_to_pay(self, expected: float, *, paid: float = 0.0) -> float:
+    def _most_left_to_pay(self, expected: float, *, paid: float = 0.0) -> float:
         return max(0.0, max(expected, self._most or 0.0) - paid)

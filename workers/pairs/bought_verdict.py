@@ -64,7 +64,7 @@ _PRICED: Final = 200
 
 @dataclass(kw_only=True)
 class BoughtVerdict:
-    """A comparison of both answers to stored questions: its plan, and its run."""
+    """Asks both ways the same stored questions, and compares the answers: the plan, and the run."""
 
     wanted: VerdictRequest
     settings: Settings

@@ -37,7 +37,7 @@ from ragbandit.workers.setup.loading import runs_at_once
 log = logging.getLogger("ragbandit.worker")
 
 QUEUES: Final = ("answer", "judge", "learn")
-#: seconds after the time budget of a run at which a worker that was told to end cuts off what still runs
+#: seconds over the time budget of a run after which a worker that was told to end cuts it off
 MORE_S: Final = MARGIN_S + 5.0
 
 

@@ -157,7 +157,7 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
             strategy = make_arms({name: arm.params}, capabilities=capabilities)[ArmName(name)]
         if retrieves(strategy):
             with named_kind(settings, arm.retriever) as kind:
-                kind.check_passages(name, _passages_of_search(strategy))
+                kind.check_passages(name, _passages_per_search(strategy))
         strategies[ArmName(name)] = arm, strategy
         if isinstance(strategy, CompositeArm):
             parts = dict(parts_of_composite(strategy, settings=settings).values())
@@ -165,7 +165,7 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
     return strategies
 
 
-def _passages_of_search(strategy: Strategy) -> int:
+def _passages_per_search(strategy: Strategy) -> int:
     """The arm's param with its passages per search, or its `passages`; 0 without one."""
     params = {name: value for name, value in strategy.params.items() if isinstance(value, int)}
     of_search = [value for name, value in params.items() if name.startswith("passages_per_")]

@@ -47,7 +47,7 @@ class AnswerText(GrowingText):
         self._at = 0
 
     def take(self, piece: str) -> str | None:
-        """Add the next piece of the present attempt. Returns what is new of the piece; None if it differs."""
+        """Add the next piece of this attempt. Returns what is new of it; None if it contradicts an earlier attempt."""
         begin, self._at = self._at, self._at + len(piece)
         known = str(self)[begin : self._at] if begin < self.size else ""
         if not piece.startswith(known):

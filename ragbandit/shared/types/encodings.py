@@ -105,7 +105,7 @@ class Encoding:
 class KnownParts(Generic[_Value]):
     """Values by digest: at least the `most` that were put or used last, at most twice as many. Thread-safe.
 
-    Keys and values are of a fixed size, so that a number of entries is a number of bytes.
+    Keys and values are of a fixed size, so a limit of entries limits the bytes.
     """
 
     def __init__(self, *, most: int) -> None:

@@ -193,7 +193,7 @@ class RowCheck:
     def _possible_costs(
         self, row: RowMapping, *, decision: RowMapping, outcome: RowMapping, value: Outcome
     ) -> list[float]:
-        """The cost with and without later turns of the tool loop, and with the corrections up to each one."""
+        """The cost with and without later turns of the tool loop, with the first k corrections, for every k."""
         terms = {name: float(price) for name, price in json_object(row["terms"]).items()}
         facts: dict[str, Any] = {"decision_id": row["decision_id"], "arm": decision["arm"]}
         facts |= {"made_by": value.made_by, "made_at": value.made_at}

@@ -94,7 +94,7 @@ def _uneven_arms(
 
 
 def log_capital(excess: Vector, *, spread: Vector) -> Vector:
-    """Logarithm of each arm's capital after bets against chance. spread: variance of the excess over expected rows."""
+    """Log of each arm's capital after bets against chance. excess: of rows over expected ones; spread: its variance."""
     stake = spread[:, None] * (np.expm1(_BETS) - _BETS)
     bets = np.concatenate([excess[:, None] * _BETS - stake, -excess[:, None] * _BETS - stake], axis=1)
     return np.asarray(np.logaddexp.reduce(bets, axis=1) - math.log(bets.shape[1]))

@@ -112,7 +112,7 @@ _ASKED: Final = r'\{[^{}]*"asked"\s*:\s*true'
 
 
 def _is_for_its_value(request: Json) -> bool:
-    """Whether the decision was drawn for a label or a score because of its value, not at random."""
+    """Whether a label or score was asked because the decision's expected value had raised its probability."""
     return isinstance(request, Mapping) and request.get("asked") is True and request.get("uniform") is False
 
 
@@ -239,7 +239,7 @@ class _DecodedBatch:
         self._refuse(self.offered.sum(axis=1) != self.lengths)
 
     def _question_keys(self, ids: Keys) -> tuple[Keys, Choices]:
-        """Returns (hashes of the questions, how each question is recognised), both of shape (n,)."""
+        """Returns (hashes of the questions, BY_ID, BY_TEXT or BY_FEATURES for each), both of shape (n,)."""
         names = self.batch.schema.names
         keys, recognised_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
         textless = np.ones(len(ids), dtype=np.bool_)

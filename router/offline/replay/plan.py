@@ -219,7 +219,7 @@ class ReplayResult:
     since: float | None
     plan: Plan
     baseline: str
-    against: str  #: name of the baseline in comparisons
+    against: str  #: as `baseline`, as it is printed: with whether the policy learned
     baseline_reward: Difference
     baseline_quality: Difference
     baseline_cost: Difference

@@ -100,9 +100,9 @@ def _policy_minus_policy(draws: Draws, *, first: Matrix, second: Matrix, span: f
 def _served_minus_arm(served: Served, *, possible: Possible | None) -> Compared:
     """The served answers minus the answers of one arm.
 
-    With bounds, the interval is the intersection of two, whose errors add up to ALPHA: of what controls were worth, and
-    of what they could have been worth at best (low end) and at worst (high end). The second needs no rating of a
-    control, and varies less. Where the arm could not be drawn, both have the best and the worst value.
+    With `possible`, the interval is the intersection of two, whose errors add up to ALPHA. The first uses ratings of
+    controls. The second uses none: it gives the arm's answers their best possible values for the low end, and their
+    worst for the high end, so it varies less. Both do so where the arm could not be drawn.
     """
     draws, place = served.draws, served.place
     mean, controls = float(served.values.mean()), served.effective_controls(draws)

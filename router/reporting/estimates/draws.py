@@ -35,7 +35,7 @@ class Draws:
     #: number of the row's cluster, shape (n,): ratings by one rater of one question; None if each row has its own
     cluster: Choices | None
     seen_weight: Vector  #: `counts` of the seen rows, 0 for other rows, shape (n,)
-    seen_share: Vector  #: share of seen rows of each arm, shape (K,); 1 for an arm without a seen row
+    seen_share: Vector  #: share of an arm's draws whose value was seen, shape (K,); 1 for an arm without a seen row
     is_tried: Flags  #: whether a row of the arm was seen, shape (K,)
     balanced: Vector  #: `seen_weight` / probability of the drawn arm, scaled to the number of questions, shape (n,)
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from sqlalchemy import select, update
 
-from ragbandit.router.storage.rows.conversion import Row, canonical, edge_of
+from ragbandit.router.storage.rows.conversion import Row, canonical, client_records_of
 from ragbandit.router.storage.rows.outcome_rows import (
     LATER,
     cost_value,
@@ -58,7 +58,7 @@ _CHANGED: Final = (*_STATE, "trace", "cost", "steps")
 
 def continued_by(request: str | None) -> Continues:
     """What a stored decision continues; nothing if it is unreadable. request: the column `decisions.request`"""
-    return continues_of(edge_of(request))
+    return continues_of(client_records_of(request))
 
 
 def loop_of(connection: Connection, request: str | None) -> Loop | None:

@@ -173,7 +173,7 @@ def _store_transaction_number(connection: Connection, label: str) -> None:
 def _older_ended(connection: Connection, number: str) -> bool:
     """Whether every transaction with a number up to `number` has ended.
 
-    Every writer has a number before it reads what a step changes: PostgreSQL assigns the number at the first write, and
+    Every writer has a number before it reads what inheritance changes: PostgreSQL assigns it at the first write, and
     writers of feedback request it (`number_transaction`). A number that this server has not assigned yet comes from a
     restored backup, and counts as ended.
     """

@@ -230,7 +230,7 @@ def _request(query: Query) -> str | None:
     return canonical(parts) if parts else None
 
 
-def edge_of(request: str | None) -> Mapping[str, Any]:
+def client_records_of(request: str | None) -> Mapping[str, Any]:
     """The JSON of the records of a stored query; {} if it is unreadable. request: the column `decisions.request`."""
     return object_at(object_or_empty(request), "edge")
 

@@ -193,8 +193,8 @@ def ask_kept(connection: Connection, *, label: str, prefix: str = "") -> Callabl
 
 
 def row_counts(connection: Connection, *, label: str) -> dict[str, int]:
-    """The values that `stored_counts` should return: counts of rows, and those of GONE. Takes time proportional to the
-    rows.
+    """The values that `stored_counts` should return: counts of stored rows and of deleted ones (GONE). Takes time
+    proportional to the rows.
     """
 
     def count(table: Any, *where: Any) -> int:

@@ -19,7 +19,7 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, leases
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import NO_TEXT, Decision
 from ragbandit.workers.chores.recovery import recover
-from tests.conftest import EPOCH
+from tests.conftest import EPOCH, on_sqlite
 
 RULE = ClosingRule(wait_s=0.0, expire_s=1e6)
 
@@ -254,6 +254,7 @@ def test_lease_by_the_databases_clock(make_world, database_url):
     assert world.learner().drain() == 1
 
 
+@on_sqlite
 def test_lease_lost_on_the_way(make_world, database_url):
     """A learner that loses its lease between reading and appending appends nothing and goes on from the other's."""
     world = make_world(database_url=database_url, learning={"lease_s": 10.0})
@@ -280,6 +281,7 @@ def test_lease_lost_on_the_way(make_world, database_url):
     assert world.counters().balanced
 
 
+@on_sqlite
 def test_append_elsewhere_is_refused(make_world, database_url):
     """An append that does not begin where the ledger ends is refused and leaves nothing."""
     world = make_world(database_url=database_url)
@@ -299,6 +301,7 @@ def test_append_elsewhere_is_refused(make_world, database_url):
 # ------------------------------------------------------------------------------------------ crashes and snapshots
 
 
+@on_sqlite
 def test_crash_between_append_and_snapshot(make_world, database_url):
     """A learner that dies after the append costs nothing: the next one has the same policy and publishes it."""
     world = make_world(database_url=database_url, learning={"lease_s": 10.0})

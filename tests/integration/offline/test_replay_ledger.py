@@ -16,6 +16,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import closures, decisions, waiting
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyLabel
+from tests.conftest import on_sqlite
 from tests.support.logs.replay_logs import close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -70,6 +71,7 @@ def test_the_assumption_of_a_replayed_verdict(ledger_of_rows, database):
     assert open_log(config=log.settings, since=1.7e9).judged() == 1.0
 
 
+@on_sqlite
 def test_decisions_that_no_verdict_compares_are_not_unjudged(ledger_of_rows, database):
     """Decisions that a caller, a limit or a spent budget decided do not lower the share of judged decisions."""
     log = ledger_of_rows(lived_rows(150))
@@ -86,6 +88,7 @@ def test_decisions_that_no_verdict_compares_are_not_unjudged(ledger_of_rows, dat
     assert log.judged() == 150 / 151
 
 
+@on_sqlite
 def test_pages_of_the_columns_and_of_the_rows_agree(ledger_of_rows, monkeypatch):
     """Columns that the page reader refuses are read by the reader of rows, with the same numbers."""
     rows = lived_rows(100)

@@ -127,6 +127,7 @@ def booked(world) -> float:
         return spent(connection, [spender], now=time.time())[spender].day
 
 
+@on_sqlite
 def test_presses_extend_one_random_order_within_their_budgets(world, arms):
     """A press asks in the order of the store's secret as far as its budget goes, and books what it cost to who pressed;
     the next one asks only what is new; the report shows the difference, and the ledger learns nothing.
@@ -168,6 +169,7 @@ def with_rules(world, *rules, **more):
     return world.settings.model_copy(update={"rules": [Rule.model_validate(rule) for rule in rules], **more})
 
 
+@on_sqlite
 def test_stored_questions_obey_the_rules_of_now(world, arms):
     """No question goes to an arm that a rule has forbidden since, on either side; report and run count them alike."""
     for number in range(6):
@@ -203,6 +205,7 @@ def test_the_judge_reads_what_the_rules_of_now_let_it_read(world, arms):
             decision.close()
 
 
+@on_sqlite
 def test_what_cannot_be_asked_is_bounded(world, arms):
     """Erased texts, tools and arms that were not on offer are counted by reason, and widen the interval; a score that
     the judge refuses widens it, too.
@@ -240,6 +243,7 @@ def made_drawn(world, key: str, query: Query, *, arm: str, arms: tuple[str, str]
     return one
 
 
+@on_sqlite
 def test_a_run_judges_by_the_answers_that_the_report_counts(world, arms):
     """A run without a function that an earlier run had ends by the verdict that the report prints then: answers of the
     earlier arm count in both.
@@ -256,6 +260,7 @@ def test_a_run_judges_by_the_answers_that_the_report_counts(world, arms):
     assert later.obstacles == {"other cannot be run here": 6}
 
 
+@on_sqlite
 def test_a_run_does_not_know_a_verdict_that_the_report_does_not_know(world, arms):
     """While a safe start decides, that nearly all questions went to the same arm is no verdict: a run asks the others,
     and neither it nor the report calls both ways as good.

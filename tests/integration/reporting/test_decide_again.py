@@ -82,6 +82,7 @@ def test_one_of_two_requests_at_once_is_refused(world, monkeypatch):
     assert state(world).actor != refused
 
 
+@on_sqlite
 def test_the_same_label_at_once_is_a_duplicate(world, arms, monkeypatch):
     """Two people who give an answer the same label at the same moment: the second label is a duplicate."""
     run(world, arms, budget=10.0, judge="labels")

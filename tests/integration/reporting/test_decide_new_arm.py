@@ -78,6 +78,7 @@ def reported(service):
     return report(service.world.database, scope(service), policy=service.settings.policy, against="candidate")
 
 
+@on_sqlite
 def test_an_arm_that_never_served_gets_a_verdict(service):
     """Questions that only one arm could answer are asked again for an arm that was configured later; the report has the
     verdict, the bill is that of both, and a deep audit accepts the answers, also of an earlier judge.

@@ -24,6 +24,7 @@ from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import IMPORTED, LabelRequest, PolicyLabel, Reward, Update
+from tests.conftest import on_sqlite
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0
 SCOPE = ReportScope(label="main", since=EPOCH - 30 * 86_400.0, until=EPOCH + 1.0)
@@ -134,6 +135,7 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     assert len(read_log(store.database, replace(SCOPE, since=EPOCH - 1.5 * HOUR)).arm) == 2
 
 
+@on_sqlite
 def test_replaced_and_retracted_ratings_are_no_quality_of_undrawn_answers(store):
     """The quality of answers that the policy did not draw is the mean of the ratings in force."""
     one = {"arms": ("single_step",), "pmf": (1.0,), "arm": "single_step", "propensity": 1.0, "arm_by": "limit"}
@@ -171,6 +173,7 @@ def test_unrated_answers_of_an_arm_wait_for_labels(store):
     assert queued == [*order[5:], *order[3:5], *order[:3]]
 
 
+@on_sqlite
 def test_a_report_of_a_store(store):
     """The plain sums, the arm of the holdback, a line for each tenant, price and week, and what is missing."""
     for number in range(150):
@@ -200,6 +203,7 @@ def test_a_report_of_a_store(store):
         report(store.database, replace(SCOPE, until=SCOPE.since), policy=policy)
 
 
+@on_sqlite
 def test_scores_of_a_judge(store):
     """Judge's scores are the quality if people rated few answers; from 20 ratings on only people's ratings count."""
     for number in range(19):
@@ -216,6 +220,7 @@ def test_scores_of_a_judge(store):
     assert np.isnan(log.score[20])
 
 
+@on_sqlite
 def test_labels_of_the_queue_count_by_their_probability(store):
     """A label of a decision that the queue asked for stands for share / q rows, 5 at most; everything else for one."""
     queue = {"asked": True, "q": 0.05, "share": 0.1}
@@ -230,6 +235,7 @@ def test_labels_of_the_queue_count_by_their_probability(store):
     assert read_log(store.database, SCOPE).counts.tolist() == [2.0, 1.0, 5.0, 1.0, 1.0]
 
 
+@on_sqlite
 def test_ratings_that_were_retracted(store):
     """A rating that its rater took back before it was learned is read; one that was given again or learned is not."""
     settings = Settings.model_validate({})
@@ -248,6 +254,7 @@ def test_ratings_that_were_retracted(store):
     }
 
 
+@on_sqlite
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_ratings_of_one_key_on_one_question_are_one_cluster(store, is_kept):
     """Rows have one number if one key, the judge, or the people of a session without a key rated the same question; if
@@ -290,6 +297,7 @@ def test_a_large_period_is_a_uniform_sample(store):
     assert acme.sample.out_of == sum(one.query.tenant == "acme" for one in traffic)
 
 
+@on_sqlite
 def test_sums_of_a_sample_are_scaled_to_the_period(store):
     """A sampled line has the questions of the period, about its dollars, and no forecast that a sample cannot keep."""
     for _ in range(400):
@@ -304,6 +312,7 @@ def test_sums_of_a_sample_are_scaled_to_the_period(store):
     assert tiny.total.missing == "more than this sample; `ragbandit replay` reads every question"
 
 
+@on_sqlite
 def test_what_was_known_before_the_start(database, make_decision):
     """A warm start's comparison follows the live one in the sentence, while the weight of cost is the same."""
     store = Store(database, make_decision)

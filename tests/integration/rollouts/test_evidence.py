@@ -115,6 +115,7 @@ def test_another_processor_has_the_same_evidence(traffic, other_processor):
     close(other_processor.call(evidence_there, url, traffic.version, traffic.now + 1.0), traffic.evidence)
 
 
+@on_sqlite
 def test_a_version_that_is_not_better_is_not_promoted(traffic):
     """Too little evidence and a worse version are refused, with the comparison in words."""
     with pytest.raises(Conflict, match="missing: rated answers of both ways"):
@@ -150,6 +151,7 @@ def test_a_log_whose_draws_are_uneven_is_no_evidence(traffic, monkeypatch, stage
     assert comparison.missing == (None if verdict == "better" else "fast is favoured")
 
 
+@on_sqlite
 def test_a_version_that_often_gives_no_pmf_has_no_verdict(traffic):
     """With 5 % faults, and at least 20, a verdict misses fewer faults."""
     traffic.live(400, gap=0.3, facts=lambda number: (NOTE if number % 10 else replace(NOTE, pmf=None, fault="slow"),))

@@ -80,6 +80,7 @@ def test_every_verb_in_every_state(database):
             do(database, "retire", name)
 
 
+@on_sqlite
 def test_two_operators_race(database):
     """One of two actions on the same revision succeeds, and one of two that would be the last in shadow."""
 

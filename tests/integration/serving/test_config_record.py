@@ -6,12 +6,14 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import CONFIG_USED, record_config
 from ragbandit.router.storage.access.audit_log import entries
+from tests.conftest import on_sqlite
 
 
 def found(database, action):
     return [entry for entry in entries(database) if entry.action == action]
 
 
+@on_sqlite
 def test_settings_are_recorded_when_they_change(database, settings):
     """The first start and each one with other settings add an entry with what is not the default."""
     first = settings(server={"port": 8101})

@@ -104,6 +104,7 @@ def test_trial(world):
     assert world.router.verify(deep=True).ok
 
 
+@on_sqlite
 def test_two_routers(make_world, database_url):
     """Two routers on one store suspend and restore the same arm, whichever of them gets the outcomes."""
     one, other = (make_world(database_url=database_url) for _ in range(2))
@@ -146,6 +147,7 @@ def test_a_decision_that_is_made_again_counts_once(make_world):
     assert (service.step(Breaker).fail_opens, service.faults - faults) == (1, 1)
 
 
+@on_sqlite
 def test_outcome_committed_late(world):
     """An outcome that another process commits seconds after it was made is read all the same, and counts once."""
     made = [world.router.submit(Query(text=f"{n}?", arms=("multi_step",))).result(30) for n in range(5)]

@@ -6,6 +6,7 @@ from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import Conflict, InvalidInput, Overloaded
 from ragbandit.shared.types import Decision, Query
+from tests.conftest import on_sqlite
 
 QUESTION = "Who wrote Dracula?"
 
@@ -40,6 +41,7 @@ def test_many_questions(router):
     assert results_of(router, []) == []
 
 
+@on_sqlite
 def test_two_routers_at_once(settings, database):
     """Two batches with the same ids at two routers: every id has one decision, and both callers get that one."""
     configuration = settings(database_url=database.url.render_as_string(hide_password=False))

@@ -23,6 +23,7 @@ def ended(world, decision, dollars, *, by_worker=True):
     assert world.outcome(decision, cost={"dollars": dollars}, by_worker=by_worker)
 
 
+@on_sqlite
 @pytest.mark.parametrize("wait_s", [0.0, 3600.0])
 def test_a_task_waits_for_a_turn_that_a_worker_answers(make_world, database_url, wait_s):
     """A task that is ended while a worker answers a turn of it is learned after that turn, with the cost of both."""
@@ -42,6 +43,7 @@ def test_a_task_waits_for_a_turn_that_a_worker_answers(make_world, database_url,
     assert world.router.verify(deep=True).ok
 
 
+@on_sqlite
 def test_a_loop_of_tools_is_learned_whole(make_world, database_url):
     """Results of tools that a worker reads are waited for too where the unit is one turn."""
     world = make_world(database_url=database_url, reward=TASKS["reward"])
@@ -85,6 +87,7 @@ def late_task(world, session):
     return turns[0]
 
 
+@on_sqlite
 def test_a_report_counts_what_comes_after_learning(make_world, database_url):
     """Dollars of a turn that its caller reports after the task was learned are spent, and a note has them by arm."""
     world = make_world(database_url=database_url, **TASKS)

@@ -41,6 +41,7 @@ def cost_of(world, decision):
     return record.outcome.cost
 
 
+@on_sqlite
 def test_later_turns_belong_to_the_first(make_world, database_url):
     """The first turn is drawn, all later ones get its arm without a draw, until the conversation rests for idle_s."""
     world = make_world(database_url=database_url, **TASKS)
@@ -118,6 +119,7 @@ def test_a_task_has_at_most_so_many_turns(make_world, database_url):
     assert [place(turn(world))[0] for _ in range(5)] == [1, 2, 1, 2, 1]
 
 
+@on_sqlite
 def test_it_is_learned_once_after_its_end(make_world, database_url):
     """Feedback on any turn counts for the decision, and is learned after the end, with the cost of all turns."""
     world = make_world(
@@ -165,6 +167,7 @@ def test_turns_after_its_end_cost_apart(make_world, database_url):
     assert world.router.verify(deep=True).ok
 
 
+@on_sqlite
 def test_an_outcome_that_is_faster_than_the_first(make_world, database_url):
     """The outcome of a later turn may come before that of the decision: no cost is lost."""
     world = make_world(database_url=database_url, **TASKS)
@@ -174,6 +177,7 @@ def test_an_outcome_that_is_faster_than_the_first(make_world, database_url):
     assert cost_of(world, turns[0]).dollars == pytest.approx(0.3)
 
 
+@on_sqlite
 def test_a_task_leaves_an_arm_that_cannot_answer(make_world, database_url):
     """Not allowed, taken out of the offer, or failing: the turn gets another arm, which the next turns keep. It is no
     draw, and belongs to the first decision.
@@ -322,6 +326,7 @@ def test_an_arm_that_answers_in_place_of_another_belongs_to_the_task(make_world,
     assert world.updates()[0]["decision_id"] == first.id
 
 
+@on_sqlite
 def test_a_budget_that_refuses_a_turn_ends_the_task(make_world, database_url):
     """No other arm goes on with it, and the decision is closed without a quality."""
     world = make_world(database_url=database_url, **TASKS)

@@ -16,6 +16,7 @@ from tests.conftest import on_sqlite
 from tests.integration.serving.test_tasks import TASKS, cost_of, place, turn
 
 
+@on_sqlite
 @pytest.mark.parametrize("step", [1, -1])
 def test_outcomes_of_one_transaction_count_once(make_world, database_url, step):
     """The outcomes of a decision and of its turns may be stored by one transaction, in any order."""
@@ -30,6 +31,7 @@ def test_outcomes_of_one_transaction_count_once(make_world, database_url, step):
     assert cost_of(world, turns[0]).turns == 2
 
 
+@on_sqlite
 def test_a_task_is_found_among_many_small_requests(make_world, database_url):
     """205 single turns of a session, such as an agent's titles, do not hide its task from a judgement and an end."""
     world = make_world(database_url=database_url, **TASKS)
@@ -41,6 +43,7 @@ def test_a_task_is_found_among_many_small_requests(make_world, database_url):
     assert world.store.end_session("chat-1", tenant="default", now=world.now) == 1
 
 
+@on_sqlite
 def test_a_task_is_found_among_many_of_sub_agents(make_world, database_url):
     """205 tasks of sub-agents do not hide the main agent's task from a judgement, and all of them end with it."""
     world = make_world(database_url=database_url, **TASKS)
@@ -66,6 +69,7 @@ def ended_meanwhile(world, first, *, ahead=0.0):
     service.store.add_decisions = add_decisions
 
 
+@on_sqlite
 @pytest.mark.parametrize("ahead", [0.0, 0.5])
 def test_a_turn_in_flight_does_not_open_a_task_again(make_world, database_url, ahead):
     """A turn that was decided before the end and is stored after it begins a new task."""
@@ -109,6 +113,7 @@ def test_results_do_not_move_a_task_back(make_world, database_url):
     assert turn(world).arm == other
 
 
+@on_sqlite
 def test_an_erased_task_has_no_more_turns(make_world, database_url):
     """What comes in an erased session begins a new task, since nobody learns an erased decision."""
     world = make_world(database_url=database_url, **TASKS)
@@ -119,6 +124,7 @@ def test_an_erased_task_has_no_more_turns(make_world, database_url):
     assert place(turn(world)) == (1, None)
 
 
+@on_sqlite
 def test_a_ledger_inherits_the_end_of_a_task(make_world, database_url):
     """A ledger that inherits a task of 2 hours learns its judgement, although another task of the session follows."""
     more = {"learning": {"wait_s": 3600.0}, "database_url": database_url, **TASKS}
@@ -139,6 +145,7 @@ def test_a_ledger_inherits_the_end_of_a_task(make_world, database_url):
     assert (update["decision_id"], update["quality"], update["source"]) == (turns[0].id, 1.0, "explicit")
 
 
+@on_sqlite
 def test_a_budget_stops_all_turns_of_a_group(make_world, database_url, monkeypatch):
     """A turn that is stored together with a refused turn of its task belongs to it; the next turn begins a new task."""
     world = make_world(database_url=database_url, **TASKS)

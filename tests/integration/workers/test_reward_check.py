@@ -174,6 +174,7 @@ def bench(database, make_decision):
         one.checking.process.end()
 
 
+@on_sqlite
 def test_answers_of_callers_and_workers_are_scored_once(bench):
     """A score is feedback of source code; no answer is 0 without a call; None ends the wait; nothing is done twice."""
     it = bench()

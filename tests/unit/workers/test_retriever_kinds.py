@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.config.section import RETRIEVERS
+from ragbandit.router.config.section import RETRIEVERS, Section
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.additions import offered
 from ragbandit.workers.setup import retrievers as module
@@ -41,7 +41,7 @@ def test_facts_of_a_kind_need_no_server_and_no_index(name):
 
 
 def test_wrappers_stand_around_any_retriever(monkeypatch, tmp_path):
-    """What additions put around a retriever stands in the order of their names; one can ask for it without."""
+    """What sections of additions put around a retriever stands in their order; one can ask for it without."""
     (tmp_path / "my_place.py").write_text(
         "from ragbandit.strategies.retrievers.without_index import MemoryRetriever\n"
         "def memory(): return MemoryRetriever([])\n"
@@ -49,13 +49,16 @@ def test_wrappers_stand_around_any_retriever(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
 
     def adding(word):
-        return lambda kind, settings: replace(kind, open=lambda: _renamed(kind.open(), word), prices=kind.prices + word)
+        def around(_, kind):
+            return replace(kind, open=lambda: _renamed(kind.open(), word), prices=kind.prices + word)
+
+        return type("Part", (Section,), {"around": around})
 
     def _renamed(retriever, word):
         retriever.name += word
         return retriever
 
-    monkeypatch.setattr(module, "loaded", lambda hook: {"a": adding(" a"), "b": adding(" b")})
+    monkeypatch.setattr(module, "section_parts", lambda section: (adding(" a"), adding(" b")))
     settings = Settings(retriever={"name": "my_place:memory"})
     assert retriever_kind(settings).prices == " a b"
     for wrapped, name in ((True, "memory a b"), (False, "memory")):

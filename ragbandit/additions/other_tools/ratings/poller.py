@@ -19,7 +19,7 @@ from ragbandit.additions.other_tools.ratings.rating_pages import Place, PollBudg
 from ragbandit.additions.other_tools.ratings.settings import RatingsSettings
 from ragbandit.router.offline.logs.records import cell
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, plain_decision_id
-from ragbandit.router.storage.rows.conversion import canonical, edge_of
+from ragbandit.router.storage.rows.conversion import canonical, client_records_of
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.tables import decisions
@@ -113,7 +113,7 @@ class RatingPoller:
         chat = storable(words_of(cell(row, "meta.chat_id"))) or ""
         message = words_of(record["decision_id"])
         rows = self._turns(decisions.c.session == chat) if chat else []
-        named = {row.id: sent_of(edge_of(row.request)).message for row in rows}
+        named = {row.id: sent_of(client_records_of(row.request)).message for row in rows}
         # Older versions of Open WebUI do not send the id of the message: then only a chat's only decision is certain.
         matches = [key for key, known in named.items() if known == message or [*named.values()] == [None]]
         if len({row.tenant for row in rows}) > 1:  # callers choose the ids of their chats

@@ -34,7 +34,7 @@ from ragbandit.shared.texts.growing_text import GrowingText
 
 #: longest message, longest text in it, and longest media by default, characters
 MAX_MESSAGE, MAX_TEXT, MAX_MEDIA = REPLY["message"].most, REPLY["text"].most, REPLY["media"].most
-#: most calls of a message, and objects in one of its lists
+#: maximum number of calls in a message, and of objects in one of its lists
 MAX_CALLS, MAX_PARTS = REPLY["calls"].most, REPLY["parts"].most
 #: maximum number of names of fields that were left out
 _MAX_OMITTED: Final = 128

@@ -1,4 +1,4 @@
-"""Rules: the setting `rules` says which questions may get which arms. No draw and no failover leaves them."""
+"""Rules: the setting `rules` says which questions may get which arms. Each draw and failover obeys them."""
 
 from collections.abc import Iterator
 

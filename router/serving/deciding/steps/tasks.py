@@ -139,7 +139,7 @@ def open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
 
 
 def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
-    """Let a turn keep the arm of the turns before, if it can. A spent budget asks the policy whether it should."""
+    """Let a turn keep the arm of the turns before, if it can. If a budget is spent, the policy is asked."""
     if question.certain_arm is not None:
         if question.certain_arm != arm:
             question.add(MovedTurn(reason="the kill switch pinned another arm"))

@@ -21,6 +21,7 @@ def world(make_world, database_url):
     return make_world(arms=ARMS, database_url=database_url, policy={"name": "uniform"}, **PATIENT)
 
 
+@on_sqlite
 def test_a_promotion_while_questions_come_in(world):
     """Every decision is of one policy: its label, its probabilities and its version belong together, and all verify."""
     name = shadow(world, **FIXED_TWO)

@@ -85,6 +85,7 @@ def test_a_retired_version_is_not_asked(world):
     assert CandidateNotes.key not in world.route().facts
 
 
+@on_sqlite
 def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
     """Two routers on one database, no Redis, no learner: each plays the pinned arm with its next decision."""
     name = shadow(world, **FIXED_TWO)
@@ -120,6 +121,7 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert decision.pmf == pytest.approx((1 / 3,) * 3)
 
 
+@on_sqlite
 def test_a_second_switch_holds_for_a_decision_that_is_made_again(world):
     """The switch is read again with every try, so the decision that is stored has the newest one."""
     switches, add_decisions = [None, "three"], world.router.store.add_decisions

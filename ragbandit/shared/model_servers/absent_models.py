@@ -31,7 +31,7 @@ def has_own_code(failure: Failure, *, body: object) -> bool:
 
 
 def gone_sign(failure: Failure, *, body: object, model: str) -> GoneSign | None:
-    """Sign that the server has the model no longer, by a status of ABSENT or a code of MODEL_CODES; None without one."""
+    """Sign that the server has the model no longer, by a status of ABSENT or a code of MODEL_CODES; None without."""
     if failure.status not in ABSENT and failure.code not in MODEL_CODES:
         return None
     if failure.status == 410 or has_own_code(failure, body=body):

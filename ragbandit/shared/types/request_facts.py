@@ -28,7 +28,7 @@ class Sent:
     ignored: tuple[str, ...] = ()
     #: whether another arm may answer if the arm fails
     may_fail_over: bool = True
-    #: whether the caller chose the decision's id, so that other requests may ask for its answer; None before the check
+    #: whether the caller chose the decision's id; None: not known before the question is checked
     named_id: bool | None = None
     #: header x-request-id
     request_id: str | None = None

@@ -195,8 +195,7 @@ async def answer(
         if headers_of(request).is_preview:
             return await preview(request, query, run_by="worker")
         decision, seconds = await decide(request, query, run_by="worker")
-        is_own = not decision.query.sent.named_id
-        pending = await request_answer(request, decision, live=stream, limit_s=wait_s, is_own=is_own)
+        pending = await request_answer(request, decision, live=stream, limit_s=wait_s, is_own=query.id is None)
     if stream:
         return EventStream(events_of(pending, seconds=seconds), answer=pending)
     try:

@@ -156,7 +156,7 @@ class ChatExchange:
                 raise
             # Another request has meanwhile brought the results, continued the answer, or reached the limit.
             return await self._decide()
-        return decision, not decision.query.sent.named_id
+        return decision, query.id is None or query.sent.named_id is False
 
     async def _whole_query(self) -> Query | Decision:
         """The question with what it continues, priced and rewritten; its decision if the same turn came before."""

@@ -19,7 +19,7 @@ STORED_BY = {
     "partial",
     "pack",
     "unrun_outcome",
-    "keep",  # of a pairing, with its position
+    "keep",  # it stores the position of a pairing
 }
 STORED_BY |= {"made_outcome"}
 #: file -> number of other uses: the time of the decision by which another arm takes over, and of its budget

@@ -1,17 +1,14 @@
 """What a policy needs besides a question and its features, as a model's pick of an arm, comes from an addition."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ragbandit.router.config.settings import GeneratorSettings, PolicySettings
 from ragbandit.router.policies.base import PolicyNeed
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Json
-
-if TYPE_CHECKING:
-    from ragbandit.router.serving.deciding.steps.step import Step
 
 #: (instructions, material) -> the model's reply
 Ask = Callable[[str, str], Awaitable[str]]
@@ -46,8 +43,8 @@ class NeedSource(Protocol):
 
 def need_source(need: PolicyNeed) -> NeedSource:
     """The source that a step of an addition has. Raises ConfigError if none has it."""
-    steps: Iterable[type[Step]] = loaded("steps").values()
-    source = next((step.provides[need] for step in steps if need in step.provides), None)
+    provided = (step.provides.get(need) for step in loaded("steps").values())
+    source: NeedSource | None = next(filter(None, provided), None)
     if source is None:
         message = f"the policy needs {need!r}, which nothing in this installation provides"
         raise ConfigError(message, field="policy.name", remedy="choose a policy that needs only features or text")

@@ -2,4 +2,4 @@
 
 from ragbandit.shared.additions import Addition
 
-ADDITION = Addition(sections={"retriever": "settings:RerankSection"})
+ADDITION = Addition(sections={"retriever": "section:RerankSection"})

@@ -5,8 +5,8 @@ import os
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ragbandit.additions.reranking.settings import RerankPrices, RerankSettings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.texts.redaction import shown_variable
@@ -14,13 +14,10 @@ from ragbandit.strategies.base import Retriever
 from ragbandit.strategies.retrievers.rerankers.reranked import Price, RerankedRetriever, Reranker, Scored, free
 from ragbandit.workers.setup.retrievers import RetrieverKind
 
-if TYPE_CHECKING:
-    from ragbandit.additions.reranking.settings import RerankPrices, RerankSettings
-
 _SECTION = "retriever.rerank"
 
 
-def reranked(kind: RetrieverKind, *, chosen: "RerankSettings") -> RetrieverKind:
+def reranked(kind: RetrieverKind, *, chosen: RerankSettings) -> RetrieverKind:
     """The retriever with this reranker around it."""
 
     def opened() -> Retriever:
@@ -49,7 +46,7 @@ def reranked(kind: RetrieverKind, *, chosen: "RerankSettings") -> RetrieverKind:
     )
 
 
-def make_reranker(chosen: "RerankSettings") -> Reranker:
+def make_reranker(chosen: RerankSettings) -> Reranker:
     price = free if chosen.prices is None else price_of(chosen.prices)
     if chosen.url is None:
         assert chosen.model is not None  # checked by the settings
@@ -68,7 +65,7 @@ def make_reranker(chosen: "RerankSettings") -> Reranker:
     )
 
 
-def check_reranker(chosen: "RerankSettings") -> None:
+def check_reranker(chosen: RerankSettings) -> None:
     """Raise ConfigError if workers could not use this reranker. Loads no model and connects to nothing."""
     if chosen.url is not None:
         make_reranker(chosen)
@@ -78,7 +75,7 @@ def check_reranker(chosen: "RerankSettings") -> None:
         at_hand(str(chosen.model), setting=f"{_SECTION}.model")
 
 
-def price_of(prices: "RerankPrices") -> Price:
+def price_of(prices: RerankPrices) -> Price:
     def dollars(scored: Scored) -> float:
         per_unit = (prices.search, scored.searches), (prices.documents, scored.documents / 1000)
         return sum(price * amount for price, amount in (*per_unit, (prices.tokens, scored.tokens / 1e6)))
@@ -87,7 +84,7 @@ def price_of(prices: "RerankPrices") -> Price:
 
 
 @lru_cache(maxsize=4)
-def _cross_encoder(model: str, *, device: str, prices: "RerankPrices | None") -> Reranker:
+def _cross_encoder(model: str, *, device: str, prices: RerankPrices | None) -> Reranker:
     required_module("torch", extra="models", field=f"{_SECTION}.model")
     from ragbandit.additions.reranking.cross_encoder import CrossEncoder  # it loads torch
 

@@ -1,13 +1,10 @@
 """Settings of rerankers."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from ragbandit.router.config.section import Count, Seconds, Section
-
-if TYPE_CHECKING:
-    from ragbandit.workers.setup.retrievers import RetrieverKind
 
 
 class RerankPrices(Section):
@@ -56,18 +53,3 @@ class RerankSettings(Section):
         if self.url is not None and "device" in self.model_fields_set:
             raise ValueError("has a device, and its url's server chooses its own; leave it out")
         return self
-
-
-class RerankSection(Section):
-    """What rerankers add to the section `retriever`."""
-
-    #: reranker of the hits, as {model: BAAI/bge-reranker-base, depth: 50} or {url: "http://10.0.0.9:8000/v1/rerank"}.
-    #: None: no reranking
-    rerank: RerankSettings | None = None
-
-    def around(self, retriever: "RetrieverKind") -> "RetrieverKind":
-        if self.rerank is None:
-            return retriever
-        from ragbandit.additions.reranking.rerankers import reranked  # it loads retrievers
-
-        return reranked(retriever, chosen=self.rerank)

@@ -70,11 +70,10 @@ _LAZY = {
     "AsyncClient": "ragbandit.client",
     "Client": "ragbandit.client",
     "Router": "ragbandit.router.serving.router",
+    "advise": "ragbandit.additions.advice.library",
     "open_log": "ragbandit.router.offline.replay",
     "replay": "ragbandit.router.offline.replay",
 }
-#: offered by additions, see `Addition.library`
-_OF_ADDITIONS = ("advise",)
 
 
 def __dir__() -> list[str]:
@@ -82,24 +81,17 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY or name in _OF_ADDITIONS:
+    if name in _LAZY:
         # With Python's default threshold of 700, scanning the imported objects for garbage takes a fifth of the time.
         thresholds = gc.get_threshold()
         gc.set_threshold(50_000, *thresholds[1:])
         try:
-            return getattr(import_module(_LAZY.get(name) or _module_of_addition(name)), name)
+            return getattr(import_module(_LAZY[name]), name)
         except ModuleNotFoundError as error:
+            if error.name is not None and error.name.startswith("ragbandit.additions"):
+                message = f"ragbandit.{name} needs {error.name}, and its folder was deleted from this installation"
+                raise ConfigError(message, remedy="install RagBandit again") from error
             raise missing_module(error) or error from error
         finally:
             gc.set_threshold(*thresholds)
     raise AttributeError(f"module 'ragbandit' has no attribute {name!r}")
-
-
-def _module_of_addition(name: str) -> str:
-    from ragbandit.shared.additions import offered_beside
-
-    places = offered_beside({*__all__} - {*_OF_ADDITIONS}, hook="library")
-    if name not in places:
-        message = f"ragbandit.{name} belongs to an addition, and its folder was deleted from this installation"
-        raise ConfigError(message, remedy="install RagBandit again")
-    return places[name].partition(":")[0]

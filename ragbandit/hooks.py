@@ -5,8 +5,8 @@ ragbandit/additions. The `__init__` of the package defines ADDITION. Additions m
 
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`
-- an arm that asks other arms of the configuration: a subclass of `CompositeArm` too. `Addition.arm_parts` names its
-  params with them, so that a router knows whom it asks without importing it
+- an arm that asks other arms of the configuration: also a subclass of `CompositeArm`, which gets each as an `ArmPart`.
+  `Addition.arm_parts` names the params with their names, so that a router knows them without importing the arm
 - a policy: `Policy`, by a class path, an entry point of the group `ragbandit.policies`, or `Addition.policies`. Its
   contract: `ragbandit.testing.policies.POLICY_CHECKS`
 - a generator: `Generator` is the loaded model, and `GeneratorKind` knows facts about it before, by
@@ -41,12 +41,10 @@ ragbandit/additions. The `__init__` of the package defines ADDITION. Additions m
   `ragbandit.testing.chores.check_chore`
 - a form of other tools' logs: `LogForm`, by `Addition.logs`; the addition other_tools reads them. Its contract:
   `ragbandit.testing.logs.check_log_form`
-- a public function of the package `ragbandit`, as `ragbandit.advise`: by `Addition.library`. `ragbandit/__init__.py`
-  names it too, with its type
 - a verb of the command: a function with typer's options, by `Addition.verbs`
 
 The core finds additions by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A
-class that cannot be imported is a ConfigError with its name and its package. docs/extend.md has an arm, a policy, a
+class that cannot be imported is a ConfigError with its name and its package. docs/extend.md has two arms, a policy, a
 form of documents, a retriever, a chore, an interface, a guard, a dialect, a verb and settings as examples, and
 docs/logs.md a form of logs; tests run them. This module imports each class only when it is asked for.
 """
@@ -67,7 +65,7 @@ if TYPE_CHECKING:
     from ragbandit.router.policies.needs import NeedSource
     from ragbandit.router.serving.deciding.steps.step import Step
     from ragbandit.shared.dialects.dialect import Dialect
-    from ragbandit.strategies.arm_parts.composite import CompositeArm
+    from ragbandit.strategies.arm_parts.composite import ArmPart, CompositeArm
     from ragbandit.strategies.base import Generator, Retriever
     from ragbandit.strategies.run import Strategy as Arm
     from ragbandit.workers.chores.chore import Chore
@@ -77,6 +75,7 @@ if TYPE_CHECKING:
 #: name -> its place; it is imported when it is asked for
 _PLACES: Final[Mapping[str, str]] = {
     "Arm": "ragbandit.strategies.run:Strategy",
+    "ArmPart": "ragbandit.strategies.arm_parts.composite:ArmPart",
     "Chore": "ragbandit.workers.chores.chore:Chore",
     "CompositeArm": "ragbandit.strategies.arm_parts.composite:CompositeArm",
     "Dialect": "ragbandit.shared.dialects.dialect:Dialect",
@@ -96,6 +95,7 @@ _PLACES: Final[Mapping[str, str]] = {
 __all__ = [
     "Addition",
     "Arm",
+    "ArmPart",
     "Chore",
     "CompositeArm",
     "Dialect",

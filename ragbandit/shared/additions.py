@@ -59,8 +59,6 @@ class Addition:
     logs: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading
     verbs: Mapping[str, str] = field(default_factory=dict)
-    #: public name of the package `ragbandit`, as `ragbandit.advise` -> a function of this name
-    library: Mapping[str, str] = field(default_factory=dict)
     #: dotted key of a section of the settings, "" for the top level -> a class that follows `ragbandit.hooks.Section`;
     #: its keys stand in that section, and code reads them from it, as by `settings.retriever.of(Class)`
     sections: Mapping[str, str] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from ragbandit.shared.types import ArmName
@@ -38,6 +39,8 @@ class Grader(Protocol):
 
 
 class ArmPart(NamedTuple):
+    """An arm that a composite arm asks, with what it runs on: `part.strategy.answer(question, run=run)` asks it."""
+
     strategy: Strategy
     generator: Generator
     retriever: Retriever
@@ -47,6 +50,8 @@ class CompositeArm(ABC):
     """Base of arms that ask other arms. Workers load the parts first, and then call `bind`."""
 
     name: ArmName
+    #: the loaded arms by param, as in `part_names`; empty before `bind`
+    parts: Mapping[str, ArmPart] = MappingProxyType({})
 
     @property
     @abstractmethod
@@ -64,10 +69,16 @@ class CompositeArm(ABC):
         return False
 
     @property
-    @abstractmethod
     def runs_on(self) -> list[Generator | Retriever | Check]:
-        """The generators, retrievers and checks of its parts, and of theirs. Valid after `bind`."""
+        """The generators, retrievers and checks of its parts, and of their parts. Valid after `bind`."""
+        resources: list[Generator | Retriever | Check] = []
+        for part in self.parts.values():
+            resources += [part.generator, part.retriever]
+            if isinstance(part.strategy, CompositeArm):
+                resources += part.strategy.runs_on
+        return resources
 
-    @abstractmethod
     def bind(self, parts: Mapping[str, ArmPart], *, check: Check | None = None, judge: Grader | None = None) -> None:
         """Set the arms (keys as in `part_names`), the check and the judge. Raises ConfigError."""
+        del check, judge  # for arms that ask for them
+        self.parts = dict(parts)

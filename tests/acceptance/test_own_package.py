@@ -13,6 +13,7 @@ from .conftest import ROOT, bare, build_wheel, client_of_up, new_environment, ru
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 #: section of the page -> modules of the package that have its first Python blocks; the block after them is `__init__`
 MODULES = {
+    "An arm that asks other arms": ("arm",),
     "A form of documents of your own": ("reader",),
     "A retriever of your own": ("retriever",),
     "A chore of your own": ("chore",),
@@ -90,6 +91,31 @@ def test_its_form_of_documents_and_its_retriever_work(environment, project):
     built = run(environment, "index", "build", "--corpus", "films", "--retriever", "lines", folder=project)
     assert built[0] == 0, built
     assert "france.srt" in run(environment, *search, folder=project)[1]
+
+
+def test_its_arm_asks_other_arms(environment, project):
+    """The arm of the package answers with the arm that the question's length chooses, and a router knows its parts."""
+    arms = {name: {"class": "no_retrieval", "generator": name} for name in ("small", "large")}
+    arms["by_length"] = {"short": "small", "long": "large", "words": 3}
+    models = {name: {"name": "scripted", "script": {"": name}} for name in ("small", "large")}
+    (project / "config.yaml").write_text(json.dumps({"arms": arms, "generators": models}))
+    code = """
+from ragbandit import Budget, DecisionId, Query
+from ragbandit.router.config.loading import load
+from ragbandit.shared.additions import arm_parts
+from ragbandit.strategies.outcome import run_strategy
+from ragbandit.workers.setup.generators import worker_arms
+from ragbandit.workers.setup.loading import ArmLoader
+import asyncio
+settings = load(None).settings
+arm = ArmLoader(settings).load(worker_arms(settings))["by_length"]
+own = {"budget": Budget(), "retriever": arm.retriever, "generator": arm.generator}
+for text in ("Who won?", "Who won the match in the end?"):
+    print(asyncio.run(run_strategy(arm.strategy, query=Query(id=DecisionId("d"), text=text), **own)).answer)
+print(arm_parts()["by_length"])
+"""
+    done = run(environment.replace("/ragbandit", "/python"), "-c", code, folder=project)
+    assert done[1].split("\n")[:3] == ["small", "large", "('short', 'long')"], done
 
 
 def test_its_fault_names_the_package(environment, package, project, tmp_path_factory):

@@ -4,7 +4,6 @@ from ragbandit.shared.additions import Addition
 
 ADDITION = Addition(
     verbs={"Start here: advise": "command:advise_verb"},
-    library={"advise": "library:advise"},
     needs=frozenset({"evaluation"}),
     pages=("advise.md",),
 )

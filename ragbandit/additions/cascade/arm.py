@@ -75,7 +75,6 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
             remedy = f"set one of {', '.join(_CONDITIONS)}"
             raise ConfigError("the cascade has no condition", field=f"arms.{self.name}", remedy=remedy)
         self._forms = tuple(map(_plain, self._params.forms or ABSTENTIONS))
-        self._parts: Mapping[str, ArmPart] = {}
         self._check: Check | None = None
         self._judge: Grader | None = None
 
@@ -95,7 +94,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
     @property
     def depth(self) -> int:
         """Number of cascades inside each other, this one included: 1 if no arm is a cascade. Valid after `bind`."""
-        inner = [part.strategy.depth for part in self._parts.values() if isinstance(part.strategy, Cascade)]
+        inner = [part.strategy.depth for part in self.parts.values() if isinstance(part.strategy, Cascade)]
         return 1 + max(inner, default=0)
 
     @property
@@ -105,14 +104,10 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
             resources.append(self._check)
         if self._judge is not None:
             resources.append(self._judge.generator)
-        for part in self._parts.values():
-            resources += [part.generator, part.retriever]
-            if isinstance(part.strategy, CompositeArm):
-                resources += part.strategy.runs_on
-        return resources
+        return resources + super().runs_on
 
     def bind(self, parts: Mapping[str, ArmPart], *, check: Check | None = None, judge: Grader | None = None) -> None:
-        self._parts = dict(parts)
+        super().bind(parts)
         self._check, self._judge = check, judge
         where = f"arms.{self.name}"
         if self.depth > _MAX_DEPTH:
@@ -136,7 +131,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
         the first answer is the draft. If the second arm fails, the first answer is given with the stop reason
         SECOND_FAILED, unless `keep` is False; the trace has the failure.
         """
-        if not self._parts:
+        if not self.parts:
             raise ArmFailed(f"the arms of the cascade {self.name} are not set", remedy="call the cascade's method bind")
         first, reason = await self._first(question, run=run)
         run.note_branch("first_answer", reason or "it stands")
@@ -145,7 +140,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
         run.draft = None if first is None else first.text
         run.tell("asking another arm")
         try:
-            return await _ask_part(self._parts["then"], question=question, run=run, stream=run.stream)
+            return await _ask_part(self.parts["then"], question=question, run=run, stream=run.stream)
         except ArmFailed as error:
             if first is None or is_blank(first.text) or not self._params.keep or run.stream.sent.size:
                 raise
@@ -154,13 +149,13 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
 
     async def _first(self, question: str, *, run: Run) -> tuple[Answer | None, str | None]:
         """Ask the first arm. Returns (answer or None if it failed, reason to ask the second arm or None)."""
-        recorder = _LogprobRecorder(self._parts["first"].generator)
-        first_part = self._parts["first"]
+        recorder = _LogprobRecorder(self.parts["first"].generator)
+        first_part = self.parts["first"]
         if self._params.logprob is not None:
             first_part = first_part._replace(generator=recorder)
         parts = [first_part]
-        if "differs_from" in self._parts:
-            parts.append(self._parts["differs_from"])
+        if "differs_from" in self.parts:
+            parts.append(self.parts["differs_from"])
         stream = _NotesOnly(run.stream)
 
         async def attempt(part: ArmPart) -> Answer | ArmFailed:

@@ -30,9 +30,7 @@ _MET_BY: Mapping[Need, str] = {
 
 @cache
 def built_in_arms() -> Mapping[str, type[Any]]:
-    """Name -> class, for the arms of RagBandit's additions, and the classes in the package `arms` that declare a name:
-    `arm: ClassVar[str] = "model"`.
-    """
+    """Name -> class of the arms in `strategies/arms/`, which declare `arm: ClassVar[str] = NAME`, and in additions."""
     return with_additions(declared("ragbandit.strategies.arms", attribute="arm"), hook="arms")
 
 

@@ -188,7 +188,7 @@ def compare(
     if verdict != NOT_KNOWN:
         progress = 1.0
     elif blocked is None:
-        progress = _progress(reward, needed=needed)
+        progress = _evidence_share(reward, needed=needed)
         multiple = reward.times_more() if outlook is None else outlook
         if unsteady is not None:
             missing = f"not known how long: {unsteady}"
@@ -228,8 +228,8 @@ def _tried(one: Difference, *, needed: float) -> Difference:
     return replace(one, estimate=None, low=None, high=None, second=None)
 
 
-def _progress(reward: Difference, *, needed: float) -> float:
-    """Share of the evidence for a verdict: an interval that is narrower than MARGIN nearly always has one."""
+def _evidence_share(reward: Difference, *, needed: float) -> float:
+    """Evidence so far / evidence for a verdict. An interval narrower than MARGIN nearly always gives a verdict."""
     if reward.low is None or reward.high is None:
         return 0.0 if needed <= 0.0 else _WITHOUT_INTERVAL * min(reward.effective_rows / needed, 1.0)
     return min(MARGIN / max(reward.high - reward.low, MARGIN), 0.99)

@@ -59,7 +59,7 @@ def print_assessment(
     if len(kept) < len(it.comparisons):
         say(f"{len(it.comparisons) - len(kept)} more with --all")
     if it.missing:
-        _put(_progress(it.progress, style=style), console=console)
+        _put(_evidence_bar(it.progress, style=style), console=console)
         say(f"Missing for a verdict: {missing}" if missing else "")
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
         say(f"- {action}")
@@ -71,7 +71,7 @@ def print_assessment(
     say(f"The page: {page}" if page else f"As a page with pictures: {option}")
 
 
-def _progress(progress: float, *, style: str) -> Text:
+def _evidence_bar(progress: float, *, style: str) -> Text:
     share = min(max(0.0, progress), 1.0)
     full = round(share * _BAR)
     bar = Text("\n").append("█" * full + "░" * (_BAR - full), style=style)

@@ -55,12 +55,12 @@ NOTICED: Final = 1.5
 MOST_OUTCOMES: Final = 200
 
 
-def run_check(about: str, check: Callable[[], Iterable[Finding] | None], *, means: str = "") -> list[Finding]:
-    """Run a check and return its findings. An error becomes a problem; `means` names its consequence."""
+def run_check(about: str, check: Callable[[], Iterable[Finding] | None], *, consequence: str = "") -> list[Finding]:
+    """Run a check and return its findings. An error becomes a problem; `consequence` names its consequence."""
     try:
         return list(check() or ())
     except (RagBanditError, OSError, ValueError) as error:
-        what = "; ".join(filter(None, (getattr(error, "message", str(error)).rstrip("."), means)))
+        what = "; ".join(filter(None, (getattr(error, "message", str(error)).rstrip("."), consequence)))
         return [Finding("problem", about, what, getattr(error, "remedy", None) or "start it, or correct its address")]
 
 
@@ -377,9 +377,9 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
 
 def of_report(month: "Report", *, settings: "Settings") -> list[Finding]:
     """Findings of the report of the last 30 days."""
-    from ragbandit.router.reporting.next_steps import Means, rating
+    from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
 
-    steps = month.advice, rating(month, means=Means.of(settings))
+    steps = month.advice, rating_advice(month, resources=VerdictResources.of(settings))
     return [Finding("warning", "routing", text) for text in steps if text is not None]
 
 

@@ -32,8 +32,8 @@ from ragbandit.router.policies.base import (
     Arrays,
     Facts,
     counted_state,
-    heads_of,
     own_weight,
+    quality_cost_and_weight,
     restored_counts,
     rows_of,
     tally,
@@ -216,7 +216,7 @@ class AveragedHeads:
             raise PolicyFault(f"{fault}; use an encoder whose features are near 1")
         usual = math.inf if own_weight(update.query) is None or self.weight <= 0.0 else self.weight
         query_weight = weight_of(update.query, default=self.weight)
-        quality, cost, weight = heads_of(update.reward, weight=query_weight, usual=usual)
+        quality, cost, weight = quality_cost_and_weight(update.reward, weight=query_weight, usual=usual)
         numbers = (quality, cost, weight, weight * cost, update.reward.cost)
         if not all(abs(number) <= _MOST_NUMBER for number in numbers):
             raise PolicyFault("the row has numbers that are not finite, or too large to be squared")

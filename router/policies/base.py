@@ -234,7 +234,7 @@ def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, .
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
 
 
-def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
+def quality_cost_and_weight(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
     """Returns (quality, cost, weight of cost) of a reward, for a policy that learns quality and cost separately.
 
     If the caller sent a reward that already includes the cost, quality is reward + weight * cost. A cost beyond

@@ -26,8 +26,8 @@ _LOOKED_AT: Final = 400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Means:
-    """The arms that can be asked, and who can score answers: of these, commands to print are made."""
+class VerdictResources:
+    """The arms that can answer again, and who can score: `ragbandit report` suggests commands from these."""
 
     arms: frozenset[str]
     own: frozenset[str]  #: arms that the user's code runs
@@ -35,7 +35,7 @@ class Means:
     label: str | None = None  #: the ledger, if it is not the configured one
 
     @classmethod
-    def of(cls, settings: Settings, *, label: str | None = None) -> "Means":
+    def of(cls, settings: Settings, *, label: str | None = None) -> "VerdictResources":
         arms = frozenset(settings.arms)
         judge = "judge" if settings.judge.generator is not None else "check" if settings.reward.check else None
         return cls(arms=arms, own=arms - {*settings.worker_arms}, judge=judge, label=label)
@@ -47,16 +47,18 @@ class NextStep(NamedTuple):
     is_ours: bool
 
 
-def deciding(database: Database, report: Report, scope: ReportScope, *, means: Means, now: float) -> NextStep | None:
+def verdict_step(
+    database: Database, report: Report, scope: ReportScope, *, resources: VerdictResources, now: float
+) -> NextStep | None:
     """How to buy the verdict; None if the period compares nothing. Raises StoreError."""
     arm = report.compared_arm
     if arm is None or scope.reward is None:
         return None
-    if arm not in means.arms:
+    if arm not in resources.arms:
         return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
     for period in _periods(database, replace(scope, most=_LOOKED_AT)):
         questions = read_paired_questions(
-            database, period, against=arm, secret=None, arms=means.arms, by_model=means.judge == "judge"
+            database, period, against=arm, secret=None, arms=resources.arms, by_model=resources.judge == "judge"
         )
         obstacle = _obstacle(questions)
         if obstacle is None:
@@ -64,13 +66,13 @@ def deciding(database: Database, report: Report, scope: ReportScope, *, means: M
     if obstacle is not None:
         return NextStep(f"a verdict cannot be bought yet: {obstacle}", False)
     others = {question.arm for question in questions.askable}
-    needs_functions = arm in means.own or others <= means.own
-    given, notes = f"{options_of(report, means=means, now=now)} --decide", []
+    needs_functions = arm in resources.own or others <= resources.own
+    given, notes = f"{options_of(report, resources=resources, now=now)} --decide", []
     if needs_functions:
         given += " --module MODULE:NAME"
-        functions = ", ".join(sorted(means.own & {arm, *others}))
+        functions = ", ".join(sorted(resources.own & {arm, *others}))
         notes.append(f"MODULE:NAME maps {functions} to your functions")
-    if means.judge is None:
+    if resources.judge is None:
         given += " --judge labels"
         notes.append("people label the answers, since neither judge.generator nor reward.check scores them")
     text = f"decide now: `ragbandit report{given}` says how many questions a verdict takes, and for how much"
@@ -100,20 +102,20 @@ def _obstacle(questions: ComparedQuestions) -> str | None:
     )
 
 
-def rating(report: Report, *, means: Means | None = None, now: float | None = None) -> str | None:
-    """Which answers to rate for a verdict, and the command, if `means` are given; None if this is not known."""
+def rating_advice(report: Report, *, resources: VerdictResources | None = None, now: float | None = None) -> str | None:
+    """Which answers to rate for a verdict, and the command, if `resources` are given; None if this is not known."""
     arm = report.compared_arm
     if report.to_rate is None or arm is None:
         return None
     these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
     text = f"rate {these} of {arm}: then it is probably known"
-    if means is None:
+    if resources is None:
         return text
-    options = options_of(report, means=means, now=report.until if now is None else now)
+    options = options_of(report, resources=resources, now=report.until if now is None else now)
     return f"{text}; `ragbandit report{options} --rate` puts them on the page Labels"
 
 
-def options_of(report: Report, *, means: Means, now: float) -> str:
+def options_of(report: Report, *, resources: VerdictResources, now: float) -> str:
     """Options of a command that reads the same questions of the same ledger and compares with the same arm."""
     options: list[str] = ["--since", _age(now - report.since)]
     if abs(now - report.until) >= NOW_S:
@@ -121,7 +123,7 @@ def options_of(report: Report, *, means: Means, now: float) -> str:
     options += [] if report.tenant is None else ["--tenant", report.tenant]
     if report.compared_arm is not None and report.why == AS_ASKED:
         options += ["--against", report.compared_arm]
-    options += [] if means.label is None else ["--label", means.label]
+    options += [] if resources.label is None else ["--label", resources.label]
     return _joined(options)
 
 

@@ -151,7 +151,7 @@ def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
     with database.read() as connection:
         return Earned(
             arms=totals_ever(connection, policy=policy),
-            progress=_progress(connection, policy=policy),
+            progress=_totals_progress(connection, policy=policy),
             versions=tuple(versions_of(connection, base=policy)[-MOST_VERSIONS:]),
             killed=control_of(connection, base=policy).killed is not None,
             uneven=uneven,
@@ -185,7 +185,7 @@ def overview(
     with database.read() as connection:
         rows = hours_of(connection, policy=policy, since=first, until=last)
         newer = uncounted_hours(connection, policy=policy, weight=weight, limit=MOST_UNCOUNTED)
-        progress = _progress(connection, policy=policy, is_whole=newer is not None)
+        progress = _totals_progress(connection, policy=policy, is_whole=newer is not None)
     rows += [row for row in newer or () if first <= row.hour < last]
     by_arm: dict[ArmName, list[ArmTotals]] = {}
     for row in rows:
@@ -258,8 +258,8 @@ def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_
         )
 
 
-def _progress(connection: Connection, *, policy: PolicyLabel, is_whole: bool = False) -> Progress:
-    """How far the totals are behind. is_whole: whether what they lack was read as well."""
+def _totals_progress(connection: Connection, *, policy: PolicyLabel, is_whole: bool = False) -> Progress:
+    """How far the totals are behind the store. is_whole: whether the rows that they do not count yet were read too."""
     newest = connection.execute(select(func.max(decisions.c.made_at))).scalar()
     if is_whole:
         return Progress(decided_to=newest, behind_s=0.0, updates_behind=0)

@@ -586,7 +586,7 @@ class PassageReader:
 
     def __init__(self, rows: Iterable[Passage], *, progress: Callable[[int], None] = lambda _: None) -> None:
         self._rows = iter(rows)
-        self._progress = progress
+        self._count_done = progress
         self._seen: set[str] = set()
         self._digest = hashlib.sha256()
 
@@ -594,7 +594,7 @@ class PassageReader:
         """Yields lists of at most `size` (passage, its line of JSONL)."""
         while passages := list(islice(self._rows, size)):
             yield [(passage, self._line(passage)) for passage in passages]
-            self._progress(len(self._seen))
+            self._count_done(len(self._seen))
         if not self._seen:
             raise InvalidInput("there is no passage", field="corpus", remedy="give at least one passage")
 

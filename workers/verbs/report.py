@@ -18,7 +18,7 @@ from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.operation.price_findings import of_prices
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.next_steps import Means, deciding, rating
+from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.reporting.status import status as status_now
@@ -114,10 +114,10 @@ def report(
         state = status_now(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
         unpriced = [finding.line for finding in of_prices(settings, database=ledger.database)]
-        means = Means.of(settings, label=label)
-        step = deciding(ledger.database, result, scope, means=means, now=now)
+        resources = VerdictResources.of(settings, label=label)
+        step = verdict_step(ledger.database, result, scope, resources=resources, now=now)
     result = replace(result, learning=None if state is None else state.line)
-    steps = rating(result, means=means, now=now), None if step is None else step.text
+    steps = rating_advice(result, resources=resources, now=now), None if step is None else step.text
     arms = [*settings.arms]
     shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=arms, steps=steps)
     shown = replace(shown, notes=(*budgets, *unpriced, *shown.notes))

@@ -145,8 +145,8 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
     findings = _of_settings(settings)
-    for name, (attempt, means) in attempts.items():
-        findings += run_check(name, attempt, means=means)
+    for name, (attempt, consequence) in attempts.items():
+        findings += run_check(name, attempt, consequence=consequence)
     findings += run_check("disk", lambda: of_disk(settings))
     if not requirements.has_store(settings):
         refusal = requirements.refusal_to_begin(settings, make=True)

@@ -22,7 +22,7 @@ from ragbandit.router.learning.status import quarantined
 from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.operation.findings import of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.next_steps import Means, deciding, rating
+from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
@@ -104,9 +104,9 @@ def _report(
     mapped = policy_map(
         router.database, label=router.ledger.label, schema=settings.context, weight=settings.reward.weight
     )
-    step = deciding(router.database, result, scope, means=Means.of(settings), now=now)
+    step = verdict_step(router.database, result, scope, resources=VerdictResources.of(settings), now=now)
     can_buy = step is not None and step.is_ours
-    steps = rating(result), None if step is None or can_buy else step.text
+    steps = rating_advice(result), None if step is None or can_buy else step.text
     shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, steps=steps)
     return _Shown(result, shown, can_buy)
 
@@ -195,7 +195,7 @@ async def first(request: Request) -> Response:
         "budgets": await reads_of(request).run(budgets),
         "charts": earned_charts(history),
         "buys": newest.can_buy and caller_of(request).role in (None, "admin"),
-        "has_judge": Means.of(router.settings).judge is not None,
+        "has_judge": VerdictResources.of(router.settings).judge is not None,
         "paired": bought,
         "missing_process": await verdicts.missing_process(request, bought),
         "limit_s": BEGIN_S if bought.state == "waiting" else GO_ON_S,

@@ -349,7 +349,7 @@ class Query:
     continues: what this turn continues: calls whose results it brings, an answer, a response
     terms: what the key, the tenant and their budgets say about the cost weight
     conversation: messages and parameters as the client sent them, for arms of the class `model`; kept until the answer
-    limits: budgets, and limits of its session and task, that may refuse the question while it is stored; not stored
+    limits: budgets of spenders, and limits of its session and task, checked when the decision is stored; not stored
     """
 
     text: str

@@ -126,7 +126,7 @@ def explain(
         decision_id=decision.id,
         chosen=choice_words(decision),
         reasons=reasons,
-        progress=progress_of(record, rule=rule, now=time.time() if now is None else now),
+        progress=state_sentence(record, rule=rule, now=time.time() if now is None else now),
         arms=arms,
         draw=draw,
         record=record,
@@ -297,13 +297,13 @@ def _of_the_caller(decision: Decision, *, known: Collection[str]) -> Iterator[st
         yield f"The caller or its key allowed only these arms: {', '.join(allowed)}."
 
 
-def progress_of(record: DecisionRecord, *, rule: ClosingRule, now: float) -> str:
+def state_sentence(record: DecisionRecord, *, rule: ClosingRule, now: float) -> str:
     """The state of a decision in a sentence. A turn has the state of its decision."""
-    sentence, first = _progress(record, rule=rule, now=now), record.decision.turn_of
+    sentence, first = _own_state(record, rule=rule, now=now), record.decision.turn_of
     return sentence if first is None else f"As part of decision {first}: {sentence[0].lower()}{sentence[1:]}"
 
 
-def _progress(record: DecisionRecord, *, rule: ClosingRule, now: float) -> str:
+def _own_state(record: DecisionRecord, *, rule: ClosingRule, now: float) -> str:
     if record.state == "learned":
         return f"Learned from feedback, as update {record.learned_seq} of its ledger."
     if record.state == "defaulted":

@@ -22,7 +22,7 @@ from sqlalchemy import RowMapping, Select, and_, delete, exists, select, text, u
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.waiting import add_stored, flag_as_stored, lock_rows
+from ragbandit.router.storage.rows.waiting import flag_as_stored, insert_missing_waiting, lock_rows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import Moves
@@ -133,7 +133,7 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> s
     missing = missing.where(decisions.c.turn_of.is_(None))
     ids = connection.execute(missing.order_by(decisions.c.id).limit(size)).scalars().all()
     if ids:
-        add_stored(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)
+        insert_missing_waiting(connection, decisions.c.id.in_(ids), label=row["label"], moves=moves)
     if len(ids) == size:
         return str(ids[-1])
     return str(last) if is_full else None

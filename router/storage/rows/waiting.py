@@ -91,8 +91,8 @@ def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves:
             flag_waiting(connection, [before[row["id"]]], moves=moves, **flags)
 
 
-def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> None:
-    """Insert missing waiting rows of stored decisions, without turns. where: conditions on `decisions`."""
+def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> None:
+    """Insert the missing rows of `waiting` for stored decisions, except turns. where: conditions on `decisions`."""
     ends = select(func.max(units.c.until)).where(units.c.first == decisions.c.id).scalar_subquery()
     columns: dict[str, Any] = {"policy": literal(label), "decision_id": decisions.c.id, "open_until": ends}
     columns |= {"decided_at": decisions.c.made_at, "run_by": decisions.c.run_by, **_STORED}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ragbandit.router.reporting import verdict_requests
-from ragbandit.router.reporting.next_steps import Means, deciding, rating
+from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.verdict_requests import VerdictRequest, make_request, newest_request
 from ragbandit.router.storage import label_queue
@@ -351,9 +351,9 @@ def test_commands_read_the_same_questions(world):
     own = replace(scope(world), tenant="default")
     made = report(world.database, own, policy=world.settings.policy, against="small")
     made = replace(made, to_rate=5)
-    means, options = Means.of(world.settings), "--since 1h --tenant default --against small"
-    assert f"`ragbandit report {options} --rate`" in rating(made, means=means)
-    step = deciding(world.database, made, own, means=means, now=made.until)
+    resources, options = VerdictResources.of(world.settings), "--since 1h --tenant default --against small"
+    assert f"`ragbandit report {options} --rate`" in rating_advice(made, resources=resources)
+    step = verdict_step(world.database, made, own, resources=resources, now=made.until)
     assert f"`ragbandit report {options} --decide --module MODULE:NAME --judge labels`" in step.text
 
 
@@ -366,7 +366,9 @@ def test_the_next_step_reads_no_more_in_a_larger_store(world):
         period = replace(scope(world), since=0.0)
         made = report(world.database, period, policy=world.settings.policy, against="small")
         with steps_counted(world.database) as steps:
-            step = deciding(world.database, made, period, means=Means.of(world.settings), now=made.until)
+            step = verdict_step(
+                world.database, made, period, resources=VerdictResources.of(world.settings), now=made.until
+            )
         return step.text, steps[current_thread().name]
 
     world.write(decisions.update().where(decisions.c.id == "q-1").values(arm="large", seed="0"))  # in every sample

@@ -17,7 +17,7 @@ from ragbandit.router.offline.passes import Places, mean_and_error
 from ragbandit.shared.types import ArmName, Matrix
 
 #: name of a mean -> its value. Qualities in [0, 1]; "time" is seconds / seconds of the arm `RoutingTable.time_one`
-Means = Mapping[str, float]
+MeansByName = Mapping[str, float]
 #: name of the oracle, which takes the cheapest right arm of each question
 ORACLE: Final = "oracle"
 UNIFORM, MIXTURE = "uniform", "mixture"
@@ -233,7 +233,7 @@ def _arm_seconds(chosen: Shares, *, outcomes: RoutingTable) -> dict[ArmName, flo
     }
 
 
-def _estimates(means: Sequence[Means]) -> dict[str, Estimate]:
+def _estimates(means: Sequence[MeansByName]) -> dict[str, Estimate]:
     return {name: estimate([one[name] for one in means]) for name in means[0]}
 
 

@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, R
 from ragbandit.router.operation.findings import of_report
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of
-from ragbandit.router.reporting.next_steps import Means, rating
+from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.shared.errors import NotFound
@@ -330,7 +330,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     run = made(WORLDS[6], count=2_000, seed=1)
     found = reported(run.log, against="premium")
     settings = Settings()
-    text = rating(found, means=Means.of(settings))
+    text = rating_advice(found, resources=VerdictResources.of(settings))
     shown = words.report_assessment(found, now=found.until, steps=[text])
     days = math.ceil((found.until - found.since) / 86_400.0)
     assert text == (

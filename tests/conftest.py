@@ -296,6 +296,17 @@ def settings(tmp_path, sqlite_template) -> Callable[..., Settings]:
     return lambda **given: made_settings({"data_dir": str(tmp_path / "data")} | given, template=sqlite_template)
 
 
+@pytest.fixture(scope="module")
+def module_settings(tmp_path_factory, sqlite_template) -> Callable[..., Settings]:
+    """The same for what all tests of a module share; each call has a folder of its own."""
+
+    def made(**given: Any) -> Settings:
+        data_dir = str(tmp_path_factory.mktemp("data"))
+        return made_settings({"data_dir": data_dir} | given, template=sqlite_template)
+
+    return made
+
+
 @pytest.fixture
 def make_decision() -> Callable[..., Decision]:
     """A factory of decisions that verify: the arm is the one that the id's seed draws."""

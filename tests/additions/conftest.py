@@ -5,10 +5,10 @@ import json
 import pytest
 
 from tests.integration.api.conftest import http
-from tests.integration.conftest import serve, service, store
+from tests.integration.conftest import keyed, serve, serve_module, service, store
 from tests.support import command
 
-__all__ = ["http", "serve", "service", "store"]
+__all__ = ["http", "keyed", "serve", "serve_module", "service", "store"]
 
 
 @pytest.fixture

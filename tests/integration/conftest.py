@@ -4,26 +4,32 @@ import pytest
 
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import register_policy
-from tests.support.servers.http_service import Service
+from tests.support.servers.http_service import Keyed, services
 
 
 @pytest.fixture
 def serve(settings):
     """A factory of services; all are stopped at the end of the test."""
-    running: list[Service] = []
+    with services(settings) as start:
+        yield start
 
-    def start(*, jobs=None, inline=False, **given) -> Service:
-        running.append(Service(settings(**given), jobs=jobs, inline=inline))
-        return running[-1]
 
-    yield start
-    for service in running:
-        service.close()
+@pytest.fixture(scope="module")
+def serve_module(module_settings):
+    """The same for services that all tests of a module share."""
+    with services(module_settings) as start:
+        yield start
 
 
 @pytest.fixture
 def service(serve):
     return serve()
+
+
+@pytest.fixture
+def keyed(serve):
+    """A factory of services with an admin's key in their store, called with settings."""
+    return lambda **given: Keyed(serve(**given))
 
 
 @pytest.fixture

@@ -3,32 +3,22 @@
 import pytest
 
 from ragbandit.additions.anthropic.endpoints import DOOR
-from ragbandit.router.config.settings import Settings
 from ragbandit.testing.doors import check_door
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from tests.integration.api.security.conftest import Keyed
-from tests.support.servers.http_service import Service
+from tests.support.servers.http_service import Keyed
 
 BODY = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi?"}]}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(serve_module):
     """A service with keys and a model at a dollar a token."""
     with ScriptedServer(lambda _: Reply(text="Yes")) as chats:
         prices = {"input": 1e6, "output": 1e6}
         generator = {"name": "openai", "model": "m", "openai": {"base_url": chats.url}, "token_prices": prices}
-        settings = {
-            "data_dir": str(tmp_path_factory.mktemp("doors")),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generator": generator,
-            "arms": {"model": {}},
-            "tenants": {"chats": {"dollars_per_day": 1.0, "budget_stop": True}},
-        }
-        keyed = Keyed(Service(Settings.model_validate(settings), inline=True))
-        keyed.key("admin")
+        tenants = {"chats": {"dollars_per_day": 1.0, "budget_stop": True}}
+        keyed = Keyed(serve_module(inline=True, generator=generator, arms={"model": {}}, tenants=tenants))
         yield keyed
-        keyed.close()
         keyed.service.close()
 
 

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import ANTHROPIC
 from tests.support.anthropic_events import events_of, joined, sse_of
-from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 
 TOOL = {"name": "weather", "description": "Now", "input_schema": {"type": "object", "properties": {}}}
@@ -59,7 +57,7 @@ def models():
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory, models):
+def door(serve_module, models):
     """The HTTP client of a service with an arm for each form, and one that reads only questions."""
     chats, messages = models
     chat = {
@@ -70,22 +68,19 @@ def door(tmp_path_factory, models):
     }
     claude = {"name": "anthropic", "model": "claude-up", "anthropic": {"base_url": messages.url, "retries": 0}}
     prices = {"input": 1000.0, "output": 1000.0}
-    settings = {
-        "data_dir": str(tmp_path_factory.mktemp("messages")),
-        "encoder": {"model": "hashing", "dimension": 8},
-        "generator": chat,
-        "generators": {"claude": claude | {"supports": ["tools", "json", "images", "files"], "token_prices": prices}},
-        "arms": {
+    service = serve_module(
+        inline=True,
+        generator=chat,
+        generators={"claude": claude | {"supports": ["tools", "json", "images", "files"], "token_prices": prices}},
+        arms={
             "gpt": {"class": "model"},
             "claude": {"class": "model", "generator": "claude"},
             "recall": {"class": "no_retrieval"},
         },
-        "conversation": {"rewrite": {"by": "off"}},
-        "server": {"model_aliases": {"claude-*": "arm/gpt"}},
-    }
-    service = Service(Settings.model_validate(settings), inline=True)
-    yield service.http
-    service.close()
+        conversation={"rewrite": {"by": "off"}},
+        server={"model_aliases": {"claude-*": "arm/gpt"}},
+    )
+    return service.http
 
 
 def asked(door, *, path="/v1/messages", headers=HEADERS, **body):
@@ -248,24 +243,22 @@ def test_refused_thoughts_are_left_out_at_every_door(door, models, path):
     assert reply.json()["ragbandit"]["ignored"] == ["thoughts"]
 
 
-def test_an_overloaded_server_is_replaced(tmp_path, models):
+def test_an_overloaded_server_is_replaced(serve, models):
     """After a 529 another arm answers, which gets the message as a chat completion."""
     busy = json_reply({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, status=529)
     with ScriptedHttp(busy) as server:
-        settings = {
-            "data_dir": str(tmp_path),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generator": {
+        service = serve(
+            inline=True,
+            generator={
                 "name": "anthropic",
                 "model": "c",
                 "anthropic": {"base_url": f"{server.url}/v1", "retries": 0},
             },
-            "generators": {"gpt": {"name": "openai", "model": "gpt", "openai": {"base_url": models[0].url}}},
-            "arms": {"claude": {"class": "model"}, "gpt": {"class": "model", "generator": "gpt"}},
-            "policy": {"name": "uniform"},
-            "health": {"failures": 0},
-        }
-        service = Service(Settings.model_validate(settings), inline=True)
+            generators={"gpt": {"name": "openai", "model": "gpt", "openai": {"base_url": models[0].url}}},
+            arms={"claude": {"class": "model"}, "gpt": {"class": "model", "generator": "gpt"}},
+            policy={"name": "uniform"},
+            health={"failures": 0},
+        )
         for stream in (False, True):
             replies = [message(service.http, model="auto", stream=stream) for _ in range(12)]
             facts = [one["ragbandit"]["failover"] for one in replies if one["ragbandit"]["failover"]]

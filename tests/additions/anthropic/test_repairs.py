@@ -3,8 +3,6 @@
 import pytest
 
 from ragbandit.additions.anthropic.repairs import thinking_by_effort
-from ragbandit.router.config.settings import Settings
-from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 
 REFUSAL = (
@@ -49,7 +47,7 @@ def faults_of(body, headers):
         yield REFUSAL
 
 
-def test_a_cloud_is_asked_until_it_has_nothing_left_to_refuse(tmp_path):
+def test_a_cloud_is_asked_until_it_has_nothing_left_to_refuse(serve):
     """Headers, nested fields, parameters and the form of thinking are repaired, one after the other."""
 
     def cloud(body):
@@ -71,13 +69,9 @@ def test_a_cloud_is_asked_until_it_has_nothing_left_to_refuse(tmp_path):
         "thinking": {"type": "enabled", "budget_tokens": 5000},
     }
     with ScriptedHttp(answer=cloud) as messages:
-        settings = {
-            "data_dir": str(tmp_path),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generator": {"name": "anthropic", "model": "c", "anthropic": {"base_url": messages.url, "retries": 0}},
-            "arms": {"claude": {"class": "model"}, "other": {"run_by": "caller"}},
-        }
-        service = Service(Settings.model_validate(settings), inline=True)
+        generator = {"name": "anthropic", "model": "c", "anthropic": {"base_url": messages.url, "retries": 0}}
+        arms = {"claude": {"class": "model"}, "other": {"run_by": "caller"}}
+        service = serve(inline=True, generator=generator, arms=arms)
         betas = {"anthropic-beta": "known-1,new-1,new-2", "anthropic-version": "2023-06-01"}
         reply = service.http.post("/v1/messages", json=sent, headers=betas)
         service.close()

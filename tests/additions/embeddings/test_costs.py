@@ -9,9 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from ragbandit.router.config.settings import Settings
-from tests.integration.api.security.conftest import Keyed
-from tests.support.servers.http_service import Service
+from tests.support.servers.http_service import Keyed
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.waiting import until
 
@@ -22,27 +20,22 @@ TEXTS = {"model": "small", "input": "abcdefghijklmnop"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(serve_module):
     """A service with a server of embeddings, whose replies a test sets as `server.replies`."""
     with ScriptedHttp(json_reply({}), answer=lambda _: server.replies()) as server:
-        settings = {
-            "data_dir": str(tmp_path_factory.mktemp("embeddings")),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "embeddings": {
-                "base_url": f"{server.url}/v1",
-                "api_key_env": "EMBEDDINGS_KEY",
-                "token_prices": {"small": [1e6, 0.0]},
-                "concurrency": 2,
-            },
-            "tenants": {"capped": {"dollars_per_day": 8.0, "budget_stop": True}},
+        embeddings = {
+            "base_url": f"{server.url}/v1",
+            "api_key_env": "EMBEDDINGS_KEY",
+            "token_prices": {"small": [1e6, 0.0]},
+            "concurrency": 2,
         }
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("EMBEDDINGS_KEY", KEY)
-            keyed = Keyed(Service(Settings.model_validate(settings)))
-        keyed.key("admin")
-        yield keyed, server
-        keyed.close()
-        keyed.service.close()
+            service = serve_module(
+                embeddings=embeddings, tenants={"capped": {"dollars_per_day": 8.0, "budget_stop": True}}
+            )
+        yield Keyed(service), server
+        service.close()
 
 
 def dollars(keyed):

@@ -5,12 +5,10 @@ import json
 import pytest
 
 from ragbandit.additions.embeddings.endpoints import DOOR, EmbeddingsServer
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.testing.doors import check_door
-from tests.integration.api.security.conftest import Keyed
-from tests.support.servers.http_service import Service
+from tests.support.servers.http_service import Keyed
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 
 VECTORS = {"object": "list", "data": [{"index": 0, "embedding": "AAAAPw=="}], "usage": {"prompt_tokens": 10}}
@@ -18,21 +16,16 @@ TEXTS = {"model": "small", "input": ["a"], "encoding_format": "base64", "dimensi
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(serve_module):
     """A service with keys and a server of embeddings."""
     refusal = json_reply({"error": {"message": "no such model", "code": "model_not_found"}}, status=400)
     with ScriptedHttp(json_reply(VECTORS), refusal) as vectors:
-        settings = {
-            "data_dir": str(tmp_path_factory.mktemp("doors")),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "embeddings": {"base_url": f"{vectors.url}/v1", "token_prices": {"small": [1e5, 0.0]}},
-            "tenants": {"vectors": {"dollars_per_day": 1.0, "budget_stop": True}},
-        }
-        keyed = Keyed(Service(Settings.model_validate(settings)))
-        keyed.key("admin")
-        yield keyed, vectors
-        keyed.close()
-        keyed.service.close()
+        service = serve_module(
+            embeddings={"base_url": f"{vectors.url}/v1", "token_prices": {"small": [1e5, 0.0]}},
+            tenants={"vectors": {"dollars_per_day": 1.0, "budget_stop": True}},
+        )
+        yield Keyed(service), vectors
+        service.close()
 
 
 def test_embeddings(world):

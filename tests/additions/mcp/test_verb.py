@@ -6,16 +6,14 @@ from pathlib import Path
 
 from mcp import Client, MCPError, StdioServerParameters
 
-from ragbandit.router.config.settings import Settings
-from tests.support.servers.http_service import QUESTION, Service
+from tests.support.servers.http_service import QUESTION
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_an_agent_has_the_tools_of_the_service(tmp_path):
+def test_an_agent_has_the_tools_of_the_service(serve):
     """Tools, results, progress and refusals are those of /mcp; the service may end and start while the agent lives."""
-    given = {"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing", "dimension": 8}}
-    service = Service(Settings.model_validate(given))
+    service = serve()
     environ = {"PYTHONPATH": str(ROOT), "RAGBANDIT_URL": service.url}
     started = StdioServerParameters(command=sys.executable, args=["-m", "ragbandit", "mcp"], env=environ)
     news = []
@@ -40,10 +38,7 @@ def test_an_agent_has_the_tools_of_the_service(tmp_path):
                 return tools, kept, refused, pending, away, error
             raise AssertionError("tools of a service that has ended")
 
-    try:
-        tools, kept, refused, pending, away, error = asyncio.run(work())
-    finally:
-        service.close()
+    tools, kept, refused, pending, away, error = asyncio.run(work())
     assert len(tools) == 5
     assert kept.decision.query.sent.surface == "mcp"
     assert (refused.is_error, refused.structured_content["error"]["field"]) == (True, "question")

@@ -8,7 +8,6 @@ import json
 import types
 import typing
 
-import httpx
 import pytest
 from openai.types.responses import CustomToolParam, FunctionToolParam, Response, ResponseStreamEvent
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
@@ -18,10 +17,8 @@ from typing_extensions import is_typeddict
 
 from ragbandit.additions.responses.items import add_items
 from ragbandit.additions.responses.tools import call_facts, called_as, tools_of
-from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.cases import every_case
-from tests.support.servers.http_service import Service
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 LOOKUP = {"type": "function", "name": "lookup", "strict": False, "parameters": {"type": "object", "properties": {}}}
@@ -45,7 +42,7 @@ def texts_of(content):
 
 
 @pytest.fixture(scope="module")
-def codex(tmp_path_factory):
+def codex(serve_module):
     """A function that sends a request for a response. Returns (reply, body that the model's server got or None)."""
     with ScriptedServer(model) as server:
         generator = {
@@ -54,18 +51,15 @@ def codex(tmp_path_factory):
             "openai": {"base_url": server.url},
             "supports": ["tools", "images"],
         }
-        tree = {"data_dir": str(tmp_path_factory.mktemp("codex")), "encoder": {"model": "hashing", "dimension": 8}}
-        tree |= {"generator": generator, "arms": {"m": {"class": "model"}}}
-        service = Service(Settings.model_validate(tree), inline=True)
-        with httpx.Client(base_url=service.url, timeout=30) as http:
+        service = serve_module(inline=True, generator=generator, arms={"m": {"class": "model"}})
 
-            def ask(items, *, path="/v1/responses", headers=None, **more):
-                before = len(server.requests)
-                reply = http.post(path, json={"model": "arm/m", "input": items, **more}, headers=headers)
-                return reply, server.requests[-1].body if len(server.requests) > before else None
+        def ask(items, *, path="/v1/responses", headers=None, **more):
+            before = len(server.requests)
+            reply = service.http.post(path, json={"model": "arm/m", "input": items, **more}, headers=headers)
+            return reply, server.requests[-1].body if len(server.requests) > before else None
 
-            ask.http, ask.service = http, service
-            yield ask
+        ask.http, ask.service = service.http, service
+        yield ask
         service.close()
 
 

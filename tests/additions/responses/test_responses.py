@@ -12,29 +12,23 @@ from sqlalchemy import select
 from ragbandit.additions.responses import stored_responses
 from ragbandit.additions.responses.endpoints import DOOR
 from ragbandit.additions.responses.stored_responses import conversation_of
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import DeltaPiece, StatusNote, TextPiece, request_json
 from ragbandit.testing.doors import check_door
 from tests.integration.api.openai.conftest import COST, outcome_of
-from tests.integration.api.security.conftest import Keyed
 from tests.support.cases import every_case
 from tests.support.pages import DOCS
-from tests.support.servers.http_service import QUESTION, Service, worker_answers
+from tests.support.servers.http_service import QUESTION, Keyed, worker_answers
 
 PIECES = ("Br", "am Sto", "ker: ", "🧛", "‍♂️ é")
 EVENT = TypeAdapter(ResponseStreamEvent)
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(serve_module):
     """One service for these tests."""
-    given = {"data_dir": str(tmp_path_factory.mktemp("responses")), "encoder": {"model": "hashing", "dimension": 8}}
-    given["context"] = {"premium": {"type": "boolean"}}
-    running = Service(Settings.model_validate(given))
-    yield running
-    running.close()
+    return serve_module(context={"premium": {"type": "boolean"}})
 
 
 def posted(http, headers=None, **more):
@@ -344,24 +338,20 @@ def test_tenants(serve, in_pieces):
     """Another tenant's response is one that was never made, to a key of all tenants too where it goes on from it."""
     service = serve()
     keyed = Keyed(service)
-    try:
-        keyed.key("admin")
-        acme, globex, anyone = (keyed.client("app", tenant=name) for name in ("acme", "globex", None))
-        in_pieces(TextPiece(text="Bram Stoker"))
-        key = posted(acme).json()["id"]
-        worker_answers(service, key, "Bram Stoker")
-        assert posted(acme, previous_response_id=key).json()["previous_response_id"] == key
-        for stranger in (globex, anyone):
-            there, none = (posted(stranger, previous_response_id=one) for one in (key, "resp_never"))
-            assert error_of(there) == error_of(none) == (404, "not_found", "previous_response_id")
-            assert there.content == none.content
-        for method, more in (("GET", ""), ("POST", "/cancel")):
-            there, none = (globex.request(method, f"/v1/responses/{one}{more}") for one in (key, "resp_never"))
-            assert (there.status_code, there.content) == (404, none.content)
-        assert anyone.get(f"/v1/responses/{key}").json()["status"] == "completed"
-        assert keyed.client("rater").get(f"/v1/responses/{key}").status_code == 403
-    finally:
-        keyed.close()
+    acme, globex, anyone = (keyed.client("app", tenant=name) for name in ("acme", "globex", None))
+    in_pieces(TextPiece(text="Bram Stoker"))
+    key = posted(acme).json()["id"]
+    worker_answers(service, key, "Bram Stoker")
+    assert posted(acme, previous_response_id=key).json()["previous_response_id"] == key
+    for stranger in (globex, anyone):
+        there, none = (posted(stranger, previous_response_id=one) for one in (key, "resp_never"))
+        assert error_of(there) == error_of(none) == (404, "not_found", "previous_response_id")
+        assert there.content == none.content
+    for method, more in (("GET", ""), ("POST", "/cancel")):
+        there, none = (globex.request(method, f"/v1/responses/{one}{more}") for one in (key, "resp_never"))
+        assert (there.status_code, there.content) == (404, none.content)
+    assert anyone.get(f"/v1/responses/{key}").json()["status"] == "completed"
+    assert keyed.client("rater").get(f"/v1/responses/{key}").status_code == 403
 
 
 def said_in(part):

@@ -2,9 +2,7 @@
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
-from tests.integration.api.security.conftest import Keyed
-from tests.support.servers.http_service import Service
+from tests.support.servers.http_service import Keyed
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 
 ANSWER = {"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}], "usage": {}}
@@ -36,17 +34,12 @@ def reply(body):
 
 
 @pytest.fixture
-def asked(tmp_path):
+def asked(serve):
     """A function: sends a chat with further fields by the key of this name; returns (reply, the server's bodies)."""
     with ScriptedHttp(answer=reply) as server:
-        settings = {
-            "data_dir": str(tmp_path),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generator": {"name": "openai", "model": "m", "openai": {"base_url": f"{server.url}/v1", "retries": 0}},
-            "arms": {"one": {"class": "model"}},
-            "policy": {"name": "uniform"},
-        }
-        keyed, clients = Keyed(Service(Settings.model_validate(settings), inline=True)), {}
+        generator = {"name": "openai", "model": "m", "openai": {"base_url": f"{server.url}/v1", "retries": 0}}
+        arms = {"one": {"class": "model"}}
+        keyed, clients = Keyed(serve(inline=True, generator=generator, arms=arms, policy={"name": "uniform"})), {}
 
         def ask(name, **more):
             before = len(server.seen)
@@ -57,7 +50,6 @@ def asked(tmp_path):
             return got, [sent for _, _, sent in server.seen[before:]]
 
         yield ask
-        keyed.close()
         keyed.service.close()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import httpx
@@ -13,6 +14,7 @@ from ragbandit.router.api.server import make_server
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.access.api_keys import KeyStore, NewKey
 from ragbandit.workers.processes.inline import InlineAnswers
 from ragbandit.workers.setup.generators import inline_arms
 
@@ -29,6 +31,7 @@ class Service:
             if inline:
                 InlineAnswers(self.router, arms=inline_arms(settings)).start(tracing)
 
+        self._clients: list[httpx.Client] = []
         self.app = create_app(lambda: Router.open(settings, jobs=self.jobs), begin=begin)
         served = settings.server.model_copy(update={"host": "127.0.0.1", "port": 0})
         self._server = make_server(self.app, settings=served, loop=loop)
@@ -43,7 +46,7 @@ class Service:
             time.sleep(0.01)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, timeout=30)
+        self.http = self.client()
 
     def _run(self) -> None:
         # Signals belong to pytest: the server is run without its handlers.
@@ -63,14 +66,60 @@ class Service:
     def router(self) -> Router:
         return self.app.state.router
 
+    def client(self, **headers: str | bytes) -> httpx.Client:
+        """A client that sends these headers; it is closed with the service."""
+        self._clients.append(httpx.Client(base_url=self.url, timeout=30, headers=headers))
+        return self._clients[-1]
+
     def close(self) -> None:
         if not self._thread.is_alive():
             return
-        self.http.close()
+        for client in self._clients:
+            client.close()
         self._server.should_exit = True
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def services(settings) -> Iterator[Callable[..., Service]]:
+    """A function that starts a service with these sections of settings; all are stopped at the end of the block."""
+    with contextlib.ExitStack() as running:
+
+        def start(*, loop="asyncio", jobs=None, inline=False, **given) -> Service:
+            service = Service(settings(**given), loop=loop, jobs=jobs, inline=inline)
+            running.callback(service.close)
+            return service
+
+        yield start
+
+
+class Keyed:
+    """A service with an admin's key, the keys of its store, and clients that send one."""
+
+    def __init__(self, service: Service, *, admin: bool = True) -> None:
+        self.service = service
+        self.keys = KeyStore(service.router.database)
+        if admin:
+            self.key("admin")
+
+    def key(self, role: str = "app", **more) -> NewKey:
+        """A new key, which the service knows at once."""
+        new = self.keys.create(name="test", role=role, now=time.time(), actor="cli:test", **more)
+        self.forget()
+        return new
+
+    def forget(self) -> None:
+        """Let the service look at its keys again, as it does after a second."""
+        self.service.app.state.gate.ring.known = None
+
+    def client(self, role: str = "app", **more) -> httpx.Client:
+        """A client with a new key."""
+        return self.with_header(f"Bearer {self.key(role, **more).text}")
+
+    def with_header(self, value: str | bytes) -> httpx.Client:
+        return self.service.client(authorization=value)
 
 
 def routed(http, **more) -> dict:

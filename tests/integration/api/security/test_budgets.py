@@ -12,8 +12,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.prices import served_weight
 from ragbandit.shared.types import MAX_WEIGHT, MOST_FACTOR, Query, Terms
-from tests.integration.api.security.conftest import Keyed
-from tests.support.servers.http_service import QUESTION, Service, refused, routed
+from tests.support.servers.http_service import QUESTION, Keyed, refused, routed
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 TENANTS = {
@@ -22,20 +21,11 @@ TENANTS = {
 }
 
 
-def opened(folder, **given) -> Keyed:
-    given = {"data_dir": str(folder), "encoder": {"model": "hashing", "dimension": 8}, "tenants": TENANTS, **given}
-    keyed_service = Keyed(Service(Settings.model_validate(given)))
-    keyed_service.key("admin")
-    keyed_service.service.app.state.budgets._clock = lambda: NOON
-    return keyed_service
-
-
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    made = opened(tmp_path_factory.mktemp("budgets"))
-    yield made
-    made.close()
-    made.service.close()
+def world(serve_module):
+    made = Keyed(serve_module(tenants=TENANTS))
+    made.service.app.state.budgets._clock = lambda: NOON
+    return made
 
 
 def spend(world, decision_id: str, dollars: float) -> None:

@@ -8,9 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from tests.support.additions import ANTHROPIC, is_served
-from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 KEY, TOKEN = "company/key+0123456789=", "Zq81-internal-gateway-token"
@@ -55,7 +53,7 @@ def secrets(monkeypatch):
     return [KEY, TOKEN, quote(KEY, safe="")]
 
 
-def test_no_secret_comes_back(tmp_path, caplog, secrets):
+def test_no_secret_comes_back(serve, tmp_path, caplog, secrets):
     """Whatever status an error has, at every door and for every kind of server, its secrets are kept nowhere."""
     caplog.set_level(logging.DEBUG, logger="ragbandit")
     status = [0]
@@ -67,31 +65,27 @@ def test_no_secret_comes_back(tmp_path, caplog, secrets):
         }
         other = "anthropic" if ANTHROPIC is not None else "openai"
         generators["claude"] = {"name": other, "model": "claude", other: options}
-        settings = {
-            "data_dir": str(tmp_path / "data"),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generators": generators,
-            "generator": generators["gpt"],
-            "arms": {name: {"class": "model", "generator": name} for name in generators},
-            "health": {"failures": 0},
-            "log": {"format": "json"},
-        }
-        service = Service(Settings.model_validate(settings), inline=True)
+        service = serve(
+            inline=True,
+            generators=generators,
+            generator=generators["gpt"],
+            arms={name: {"class": "model", "generator": name} for name in generators},
+            health={"failures": 0},
+            log={"format": "json"},
+        )
         shown = []
-        try:
-            for number, (door, body) in itertools.product(range(11), DOORS.items()):
-                status[0] = STATUSES[number % len(STATUSES)]
-                is_chat = "answer" not in door and "embeddings" not in door
-                more = {"model": "auto", "stream": number % 2 == 0} if is_chat else {}
-                more |= {"model": "gpt"} if "embeddings" in door else {}
-                reply = service.http.post(door, json=body | more)
-                shown.append(reply.text)
-                if key := reply.headers.get("x-ragbandit-decision-id"):
-                    shown.append(service.http.get(f"/v1/decisions/{key}").text)
-            shown += [service.http.get(path).text for path in ("/v1/status", "/v1/health", "/metrics", "/health")]
-            assert len(server.seen) > 11 * len(DOORS) - 11
-        finally:
-            service.close()
+        for number, (door, body) in itertools.product(range(11), DOORS.items()):
+            status[0] = STATUSES[number % len(STATUSES)]
+            is_chat = "answer" not in door and "embeddings" not in door
+            more = {"model": "auto", "stream": number % 2 == 0} if is_chat else {}
+            more |= {"model": "gpt"} if "embeddings" in door else {}
+            reply = service.http.post(door, json=body | more)
+            shown.append(reply.text)
+            if key := reply.headers.get("x-ragbandit-decision-id"):
+                shown.append(service.http.get(f"/v1/decisions/{key}").text)
+        shown += [service.http.get(path).text for path in ("/v1/status", "/v1/health", "/metrics", "/health")]
+        assert len(server.seen) > 11 * len(DOORS) - 11
+        service.close()
     shown += [str(record.__dict__) for record in caplog.records]
     shown += [file.read_bytes().decode("latin-1") for file in Path(tmp_path).rglob("*") if file.is_file()]
     for secret in secrets:

@@ -6,10 +6,8 @@ from typing import NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from ragbandit.router.config.settings import Settings
-from tests.integration.api.security.conftest import Keyed
 from tests.support.additions import needs
-from tests.support.servers.http_service import Service, worker_answers
+from tests.support.servers.http_service import Keyed, worker_answers
 from tests.support.servers.visitors import Visitor
 
 #: texts of the owner's question and answer, and the ids of its rows
@@ -73,21 +71,11 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(serve_module):
     """A service with an answered and judged decision of acme, and a stored response."""
-    given = {
-        "data_dir": str(tmp_path_factory.mktemp("ids")),
-        "encoder": {"model": "hashing", "dimension": 8},
-        "learning": {"labels_per_day": 1000},
-    }
-    keyed = Keyed(Service(Settings.model_validate(given)))
-    try:
-        keyed.key("admin")
-        make_rows(keyed.service, keyed.client("app", tenant="acme"))
-        yield keyed
-    finally:
-        keyed.close()
-        keyed.service.close()
+    keyed = Keyed(serve_module(learning={"labels_per_day": 1000}))
+    make_rows(keyed.service, keyed.client("app", tenant="acme"))
+    return keyed
 
 
 def make_rows(service, acme):

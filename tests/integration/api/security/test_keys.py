@@ -9,7 +9,7 @@ from ragbandit.router.api.door import Door
 from ragbandit.router.api.doors import DOORS
 from ragbandit.shared.errors import StoreError
 from tests.support import command
-from tests.support.servers.http_service import QUESTION, refused, routed
+from tests.support.servers.http_service import QUESTION, Keyed, refused, routed
 
 SECRET = "a" * 43
 
@@ -72,9 +72,7 @@ def test_a_revoked_key_ends_within_a_second(keyed):
 
 def test_the_first_key_closes_the_service_and_the_last_does_not_open_it(serve):
     """An open service asks for keys once there is one, and goes on to when all of them are revoked."""
-    from tests.integration.api.security.conftest import Keyed
-
-    world = Keyed(serve())
+    world = Keyed(serve(), admin=False)
     assert world.service.http.get("/v1/status").status_code == 200
     new = world.key("reader")
     refused(world.service.http.get("/v1/status"), 401, "UNAUTHORIZED")

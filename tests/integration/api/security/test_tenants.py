@@ -2,23 +2,15 @@
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
-from tests.integration.api.security.conftest import Keyed
-from tests.support.servers.http_service import QUESTION, Service, refused, routed
+from tests.support.servers.http_service import QUESTION, Keyed, refused, routed
 
 UNKNOWN = "never-made"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(serve_module):
     """One service with keys for all tests that need no setting of their own."""
-    given = {"data_dir": str(tmp_path_factory.mktemp("tenants")), "encoder": {"model": "hashing", "dimension": 8}}
-    service = Service(Settings.model_validate(given))
-    keyed_service = Keyed(service)
-    keyed_service.key("admin")
-    yield keyed_service
-    keyed_service.close()
-    service.close()
+    return Keyed(serve_module())
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Fixtures of the HTTP tests: services over a real uvicorn, one shared by those that only send what is refused."""
 
+import contextlib
+
 import pytest
 
-from ragbandit.router.config.settings import Settings
+from tests.conftest import made_settings
 from tests.support.servers.http_service import Service
 from tests.support.servers.visitors import visit, with_keys
 
@@ -15,16 +17,12 @@ def http(service):
 
 
 @pytest.fixture(scope="package")
-def shared(tmp_path_factory):
+def shared(tmp_path_factory, sqlite_template):
     """One service for the tests that only send what is refused."""
-    settings: dict[str, object] = {
-        "data_dir": str(tmp_path_factory.mktemp("shared")),
-        "encoder": {"model": "hashing", "dimension": 8},
-    }
-    settings["server"] = {"max_body_bytes": 262_144}  # longer texts than the longest that is taken come through
-    running = Service(Settings.model_validate(settings))
-    yield running
-    running.close()
+    given = {"data_dir": str(tmp_path_factory.mktemp("shared"))}
+    given["server"] = {"max_body_bytes": 262_144}  # longer texts than the longest that is taken come through
+    with contextlib.closing(Service(made_settings(given, template=sqlite_template))) as running:
+        yield running
 
 
 @pytest.fixture

@@ -21,22 +21,19 @@ from hypothesis import HealthCheck, Phase
 from schemathesis import GenerationMode
 from schemathesis.core.failures import FailureGroup
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.additions import additions
 from tests.support.additions import is_served
-from tests.support.servers.http_service import Service, worker_answers
+from tests.support.servers.http_service import worker_answers
 
 #: number of requests; 0: as `make test` sends
 WANTED = int(os.environ.get("API_FUZZ", "0"))
 
 
 @pytest.fixture(scope="module")
-def answering(tmp_path_factory):
+def answering(serve_module):
     """A service whose questions are answered at once, as by a worker."""
-    given = {"encoder": {"model": "hashing", "dimension": 8}, "feedback_events": {"copied": 0.8}}
-    given["server"] = {"max_wait_s": 60.0, "answer_wait_s": 5.0}
-    settings = Settings.model_validate({"data_dir": str(tmp_path_factory.mktemp("fuzz"))} | given)
-    service = Service(settings)
+    server = {"max_wait_s": 60.0, "answer_wait_s": 5.0}
+    service = serve_module(feedback_events={"copied": 0.8}, server=server)
     ask, threads = service.jobs.enqueue_answers, []
 
     def enqueue_answers(ids):
@@ -49,7 +46,6 @@ def answering(tmp_path_factory):
     yield service
     for thread in threads:
         thread.join(20)
-    service.close()
 
 
 @pytest.fixture(scope="module")

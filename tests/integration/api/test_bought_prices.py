@@ -1,13 +1,11 @@
 """What a question of a bought verdict costs: in its plan, and when a learner has asked it."""
 
-import contextlib
 import json
 import re
 from threading import Event
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.pairs.requested import carry_out
@@ -15,7 +13,6 @@ from ragbandit.workers.running.context import Context
 from ragbandit.workers.scoring.jobs import next_score
 from ragbandit.workers.scoring.judge_loading import load_judge
 from tests.support.servers.faulty_models import generator
-from tests.support.servers.http_service import Service
 
 SCORES = json.dumps({name: {"reason": "so", "score": 0.75} for name in CRITERIA})
 #: model -> dollars per letter of what it reads
@@ -32,22 +29,19 @@ def reply_of(sent):
 class Gateway:
     """A gateway to two models with a judge; each chat is a question, and an agent brings one long task."""
 
-    def __init__(self, folder, *, url):
+    def __init__(self, serve, *, url):
         models = {name: generator(url, name) | {"model": name} for name in PRICES}
-        self.settings = Settings.model_validate(
-            {
-                "data_dir": str(folder),
-                "encoder": {"model": "hashing", "dimension": 8},
-                "generators": {name: models[name] for name in ("small", "large")},
-                "arms": {name: {"class": "model", "generator": name} for name in ("small", "large")},
-                "policy": {"name": "uniform"},
-                "reward": {"cost": {"dollars": 1.0}},
-                "judge": {"generator": models["judge"], "share": 0.5, "first": 10, "search": False},
-                "conversation": {"rewrite": {"by": "off"}},
-            }
+        self.service = serve(
+            inline=True,
+            generators={name: models[name] for name in ("small", "large")},
+            arms={name: {"class": "model", "generator": name} for name in ("small", "large")},
+            policy={"name": "uniform"},
+            reward={"cost": {"dollars": 1.0}},
+            judge={"generator": models["judge"], "share": 0.5, "first": 10, "search": False},
+            conversation={"rewrite": {"by": "off"}},
         )
-        self.service = Service(self.settings, inline=True)
         self.router, self.http = self.service.router, self.service.http
+        self.settings = self.router.settings
 
     def chat(self, *said, **headers):
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -78,12 +72,12 @@ class Gateway:
 
 
 @pytest.fixture
-def gateway(tmp_path):
+def gateway(serve):
     with ScriptedServer(reply_of) as server:
-        made = Gateway(tmp_path, url=server.url)
-        with contextlib.closing(made.service):
-            made.send()
-            yield made
+        made = Gateway(serve, url=server.url)
+        made.send()
+        yield made
+        made.service.close()
 
 
 @pytest.mark.parametrize("judge", [None, "labels"])

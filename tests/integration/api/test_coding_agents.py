@@ -9,7 +9,6 @@ import pytest
 from backports import zstd
 from sqlalchemy import select
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.types import TaskTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -27,7 +26,6 @@ from tests.support.coding_agents import (
     codex_message,
     codex_request,
 )
-from tests.support.servers.http_service import Service
 
 #: word by which an agent's message tells the scripted model to answer without a call
 LAST = "Conclude."
@@ -61,21 +59,17 @@ def server():
 
 
 @pytest.fixture
-def gateway(server, tmp_path):
+def gateway(server, serve):
     """A service with two models behind `auto`, and a small one for titles, whose chats and messages are tasks."""
-    settings = {
-        "data_dir": str(tmp_path),
-        "encoder": {"model": "hashing", "dimension": 8},
-        "generators": {name: model(name, server) for name in (*ROUTED, "title")},
-        "generator": model("small", server),
-        "arms": {name: {"class": "model", "generator": name} for name in (*ROUTED, "title")},
-        "server": {"model_aliases": {"claude-haiku-*": "arm/title", "claude-*": "auto"}},
-        "conversation": {"units": task_units(), "rewrite": {"by": "off"}},
-        "reward": {"cost": {"dollars": 1.0}, "weight": 0.5},
-    }
-    running = Service(Settings.model_validate(settings), inline=True)
-    yield running
-    running.close()
+    return serve(
+        inline=True,
+        generators={name: model(name, server) for name in (*ROUTED, "title")},
+        generator=model("small", server),
+        arms={name: {"class": "model", "generator": name} for name in (*ROUTED, "title")},
+        server={"model_aliases": {"claude-haiku-*": "arm/title", "claude-*": "auto"}},
+        conversation={"units": task_units(), "rewrite": {"by": "off"}},
+        reward={"cost": {"dollars": 1.0}, "weight": 0.5},
+    )
 
 
 class ClaudeCode:

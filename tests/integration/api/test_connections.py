@@ -27,16 +27,9 @@ def loop():
 
 
 @pytest.fixture
-def serve_on(loop, settings):
+def serve_on(loop, serve):
     """A factory of services on that event loop."""
-    with contextlib.ExitStack() as stack:
-
-        def start(**server) -> Service:
-            service = Service(settings(server={"keep_alive_s": 1} | server), loop=loop)
-            stack.callback(service.close)
-            return service
-
-        yield start
+    return lambda **server: serve(loop=loop, server={"keep_alive_s": 1} | server)
 
 
 def connected(service, data: bytes = b"") -> socket.socket:

@@ -4,11 +4,9 @@ import re
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.access.spending import Spender, spent
 from tests.support.additions import is_served
 from tests.support.servers.cut_server import CHAT, TEXT, CutServer
-from tests.support.servers.http_service import Service
 
 #: cuts within, before and after every event
 CUTS = sorted({place.start() + more for place in re.finditer(b"data: ", CHAT) for more in (0, 1, 30)} | {len(CHAT)})
@@ -22,32 +20,27 @@ DOORS = {
 DOORS = {path: more for path, more in DOORS.items() if is_served(path)}
 
 
-def test_a_client_gets_no_half_answer_as_complete(tmp_path):
+def test_a_client_gets_no_half_answer_as_complete(serve):
     """A stream is complete if and only if the answer came whole; budgets have the dollars of every outcome."""
     kinds, dollars = set(), 0.0
     with CutServer(CHAT, is_counted=False) as server:
         options = {"base_url": server.url, "retries": 0, "stream": True}
         generator = {"name": "openai", "model": "m", "openai": options, "token_prices": {"input": 1.0, "output": 2.0}}
-        settings = {"data_dir": str(tmp_path), "encoder": {"model": "hashing", "dimension": 8}, "generator": generator}
-        settings |= {"arms": {"a": {"class": "model"}}, "health": {"failures": 0}}
-        service = Service(Settings.model_validate(settings), inline=True)
-        try:
-            for door, (body, mark) in DOORS.items():
-                for server.cut in CUTS:
-                    key = f"{door.rpartition('/')[2]}-{server.cut}"
-                    body |= {"model": "auto", "stream": True}
-                    reply = service.http.post(door, json=body, headers={"idempotency-key": key})
-                    outcome = service.http.get(f"/v1/decisions/{key}").json()["outcome"]
-                    is_whole = mark in reply.text.replace('": ', '":')
-                    assert is_whole == (outcome["status"] == "answered"), (key, reply.text)
-                    assert (outcome["answer"] == TEXT) if is_whole else ("error" in reply.text)
-                    assert outcome["cost"]["dollars"] > 0.0 or TEXT[:2] not in reply.text
-                    kinds.add((door, is_whole))
-                    dollars += outcome["cost"]["dollars"]
-            tenant = Spender("tenant", "default")
-            with service.router.database.read() as connection:
-                sums = spent(connection, [tenant], now=service.router.service.clock())
-        finally:
-            service.close()
+        service = serve(inline=True, generator=generator, arms={"a": {"class": "model"}}, health={"failures": 0})
+        for door, (body, mark) in DOORS.items():
+            for server.cut in CUTS:
+                key = f"{door.rpartition('/')[2]}-{server.cut}"
+                body |= {"model": "auto", "stream": True}
+                reply = service.http.post(door, json=body, headers={"idempotency-key": key})
+                outcome = service.http.get(f"/v1/decisions/{key}").json()["outcome"]
+                is_whole = mark in reply.text.replace('": ', '":')
+                assert is_whole == (outcome["status"] == "answered"), (key, reply.text)
+                assert (outcome["answer"] == TEXT) if is_whole else ("error" in reply.text)
+                assert outcome["cost"]["dollars"] > 0.0 or TEXT[:2] not in reply.text
+                kinds.add((door, is_whole))
+                dollars += outcome["cost"]["dollars"]
+        tenant = Spender("tenant", "default")
+        with service.router.database.read() as connection:
+            sums = spent(connection, [tenant], now=service.router.service.clock())
     assert kinds == {(door, is_whole) for door in DOORS for is_whole in (True, False)}
     assert sums[tenant].day == pytest.approx(dollars)

@@ -8,18 +8,14 @@ from dataclasses import replace
 import pytest
 
 from ragbandit import Client
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.reports import made_outcome
-from tests.support.servers.http_service import QUESTION, Service, refused, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(serve_module):
     """One service for the tests that look at decisions of their own alone; ids are of one test each."""
-    given = {"data_dir": str(tmp_path_factory.mktemp("decisions")), "encoder": {"model": "hashing", "dimension": 8}}
-    running = Service(Settings.model_validate(given))
-    yield running
-    running.close()
+    return serve_module()
 
 
 @pytest.fixture

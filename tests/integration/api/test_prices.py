@@ -2,25 +2,21 @@
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
-from tests.support.servers.http_service import QUESTION, Service, refused, routed
+from tests.support.servers.http_service import QUESTION, refused, routed
 
 PRICES = {"economy": 0.2, "balanced": 0.05, "quality": 0.01}
 ARMS = {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}}
 
 
 @pytest.fixture(scope="module")
-def dial(tmp_path_factory):
+def dial(serve_module):
     """A service with prices, and tenants with a default and a range."""
     tenants = {
         "acme": {"cost_weight": "economy", "cost_weights": [0.1, 0.3]},
         "firm": {"cost_weights": [0.1, 0.3]},
         "open": {"cost_weight": 0.07},
     }
-    given = {"data_dir": str(tmp_path_factory.mktemp("dial")), "encoder": {"model": "hashing", "dimension": 8}}
-    service = Service(Settings.model_validate(given | {"cost_weights": PRICES, "tenants": tenants}))
-    yield service
-    service.close()
+    return serve_module(cost_weights=PRICES, tenants=tenants)
 
 
 @pytest.mark.parametrize(

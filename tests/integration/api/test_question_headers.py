@@ -2,19 +2,16 @@
 
 import itertools
 import json
-import time
 from dataclasses import dataclass
 
 import httpx
 import pytest
 
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.shared.additions import additions
 from ragbandit.shared.types import TaskTurn
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import is_served, needs, only_with
-from tests.support.servers.http_service import Service
+from tests.support.servers.http_service import Keyed, Service
 
 MCP = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
 US = [("X-Region", "us")]
@@ -105,11 +102,9 @@ def models():
         yield server
 
 
-def settings(tmp_path, models, **more):
+def sections(models):
     generator = {"name": "openai", "openai": {"base_url": models.url}, "context_tokens": 4000}
-    tree = {
-        "data_dir": str(tmp_path),
-        "encoder": {"model": "hashing", "dimension": 8},
+    return {
         "policy": {"name": "uniform"},
         "generators": {name: generator | {"model": name} for name in ("eu", "us")},
         "generator": generator | {"model": "us"},
@@ -128,18 +123,12 @@ def settings(tmp_path, models, **more):
         ],
         "server": {"trusted_proxies": ["127.0.0.1/32"]},
     }
-    return Settings.model_validate(tree | more)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, models):
-    service = Service(settings(tmp_path_factory.mktemp("headers"), models), inline=True)
-    made = KeyStore(service.router.database).create(
-        name="app", role="app", now=time.time(), actor="cli:test", scopes={}
-    )
-    service.app.state.gate.ring.known = None
-    yield World(service, made.text, models)
-    service.close()
+def world(serve_module, models):
+    service = serve_module(inline=True, **sections(models))
+    return World(service, Keyed(service, admin=False).key(scopes={}).text, models)
 
 
 APPLIED = {

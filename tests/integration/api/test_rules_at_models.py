@@ -4,14 +4,12 @@ import json
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.failover import other_arms
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.types import NO_CONVERSATION, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import needs, only_with
 from tests.support.request_facts import records
-from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 from tests.support.waiting import until
 
@@ -43,19 +41,16 @@ def models():
         yield server
 
 
-def settings(folder, models, **more):
+def sections(models, **more):
     generator = {"name": "openai", "openai": {"base_url": models.url}, "context_tokens": 4000, "supports": ["tools"]}
-    tree = {
-        "data_dir": str(folder),
-        "encoder": {"model": "hashing", "dimension": 8},
+    return {
         "policy": {"name": "uniform"},
         "generators": {name: generator | {"model": name} for name in ARMS},
         "generator": generator | {"model": "us"},
         "arms": {name: {"class": "model", "generator": name} for name in ARMS},
         "conversation": {"rewrite": {"generator": generator | {"model": "rewrite"}}},
         "context": {"data": {"type": "category", "values": ["open", "closed"], "header": "X-Data"}},
-    }
-    return Settings.model_validate(tree | more)
+    } | more
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +61,7 @@ def vectors():
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory, models, vectors):
+def service(serve_module, models, vectors):
     """A service whose rules let every other model read open data, and none read closed data."""
     picking = {"name": "llm", "params": {"fallback": "eu"}}
     pick = {"generator": {"name": "openai", "model": "pick", "openai": {"base_url": models.url}}}
@@ -81,9 +76,7 @@ def service(tmp_path_factory, models, vectors):
     ]
     more = {"rules": rules} | only_with("model_picks", {"policy": {**picking, "pick": pick}})
     more |= only_with("embeddings", {"embeddings": {"base_url": f"{vectors.url}/v1"}})
-    running = Service(settings(tmp_path_factory.mktemp("rules"), models, **more), inline=True)
-    yield running
-    running.close()
+    return serve_module(inline=True, **sections(models, **more))
 
 
 def asked_models(models, work):
@@ -141,19 +134,17 @@ def test_texts_for_embeddings_obey_the_rules(service, vectors):
 
 
 @pytest.fixture
-def before_and_after(tmp_path, models):
+def before_and_after(serve, models):
     """A function that starts a service on one store; the service before it is closed."""
     running = []
 
     def start(*, inline=True, **more):
         if running:
             running.pop().close()
-        running.append(Service(settings(tmp_path, models, **more), inline=inline))
+        running.append(serve(inline=inline, **sections(models, **more)))
         return running[-1]
 
-    yield start
-    for service in running:
-        service.close()
+    return start
 
 
 BANK = [{"name": "bank", "when": {"tenant": "bank"}, "arms": ["eu"]}]

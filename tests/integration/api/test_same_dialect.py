@@ -8,11 +8,9 @@ import json
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.additions import additions
 from tests.support import dialects
 from tests.support.anthropic_events import events_of, joined, sse_of
-from tests.support.servers.http_service import Service
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp
 
 UNKNOWN = {"unknown": {"a": [None, 1.5, {"b": "é"}]}}
@@ -64,19 +62,14 @@ def server_of(dialect, sent):
 
 
 @pytest.fixture(scope="module", params=["chat", *(["messages"] if "anthropic" in additions() else [])])
-def door(request, tmp_path_factory):
+def door(request, serve_module):
     """(dialect, function that posts a body to its door, the arm's server of the same dialect)."""
     dialect = request.param
     path, name = {"chat": ("/v1/chat/completions", "openai"), "messages": ("/v1/messages", "anthropic")}[dialect]
     with ScriptedHttp(answer=lambda sent: server_of(dialect, sent)) as server:
         options = {"base_url": server.url, "api_key_env": "NO_KEY", "retries": 0, "stream": "caller"}
-        settings = {
-            "data_dir": str(tmp_path_factory.mktemp("same")),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generator": {"name": name, "model": "m", name: options, "supports": ["tools", "json", "images", "files"]},
-            "arms": {"only": {"class": "model"}},
-        }
-        service = Service(Settings.model_validate(settings), inline=True)
+        generator = {"name": name, "model": "m", name: options, "supports": ["tools", "json", "images", "files"]}
+        service = serve_module(inline=True, generator=generator, arms={"only": {"class": "model"}})
         yield dialect, lambda body: service.http.post(path, json=body), server
         service.close()
 

@@ -6,12 +6,11 @@ import httpx
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 from tests.support.additions import marked, needs
 from tests.support.servers.faulty_models import generator
-from tests.support.servers.http_service import Service, refused
+from tests.support.servers.http_service import refused
 
 #: headers with the id of a conversation, of an agent in it, and of a message
 SESSION, AGENT, MESSAGE = "x-ragbandit-session-id", "x-claude-code-agent-id", "x-openwebui-message-id"
@@ -20,13 +19,10 @@ ids = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(serve_module):
     arms = {"small": {"class": "model"}, "large": {"class": "model"}}
     tree = {"arms": arms, "generator": generator("http://127.0.0.1:9/v1", "m"), "conversation": {"unit": "task"}}
-    tree |= {"encoder": {"model": "hashing", "dimension": 8}, "data_dir": str(tmp_path_factory.mktemp("sessions"))}
-    running = Service(Settings.model_validate(tree | {"server": {"model_aliases": {"*": "auto"}}}))
-    yield running
-    running.close()
+    return serve_module(**tree, server={"model_aliases": {"*": "auto"}})
 
 
 def begun(service, session=None, **headers):

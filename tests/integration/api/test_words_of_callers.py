@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
@@ -149,9 +148,9 @@ def send(http: httpx.Client, caller: Caller) -> None:
 UNEQUAL = {"seconds", "latency", "fastest", "slowest", "prompt_tokens", "completion_tokens"}
 
 
-def readings(service: Service, *, settings: Settings) -> dict[str, object]:
+def readings(service: Service) -> dict[str, object]:
     """What every reader reads, without times and without what depends on the texts of questions."""
-    router, database = service.router, service.router.database
+    router, database, settings = service.router, service.router.database, service.router.settings
     make_learner(settings, router.ledger, files=router.process.versions.snapshots.files).drain()
     later = time.time() + 100.0
     Extender(database, holder="test", weight=0.05, clock=lambda: later).extend()
@@ -192,7 +191,7 @@ def _session_decision(connection) -> str:
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory):
+def stores(tmp_path_factory, serve_module):
     """Hostile -> (what every reader read, folder of the store after everything in it was erased, number erased)."""
     found = {}
     with ScriptedServer(model) as server:
@@ -203,27 +202,22 @@ def stores(tmp_path_factory):
             params = {"counts": str(counts), "threshold": 100.0, "popular": "small", "rare": "large"}
             policy = {"name": "popularity", "params": params} if "popularity" in additions() else {"name": "uniform"}
             generator = {"name": "openai", "supports": ["tools"], "openai": {"base_url": server.url}}
-            settings = Settings.model_validate(
-                {
-                    "data_dir": str(folder / "data"),
-                    "encoder": {"model": "hashing", "dimension": 8},
-                    "generator": generator | {"model": "small"},
-                    "generators": {"large": generator | {"model": "large"}},
-                    "arms": {"small": {"class": "model"}, "large": {"class": "model", "generator": "large"}},
-                    "policy": policy | {"floor": 0.3},
-                    "learning": {"labels_per_day": 100_000, "snapshot_interval_s": 0.0},
-                    "judge": {"generator": generator | {"model": "judge"}, "search": False},
-                }
+            service = serve_module(
+                inline=True,
+                data_dir=str(folder / "data"),
+                generator=generator | {"model": "small"},
+                generators={"large": generator | {"model": "large"}},
+                arms={"small": {"class": "model"}, "large": {"class": "model", "generator": "large"}},
+                policy=policy | {"floor": 0.3},
+                learning={"labels_per_day": 100_000},
+                judge={"generator": generator | {"model": "judge"}, "search": False},
             )
-            service = Service(settings, inline=True)
-            try:
-                send(service.http, Caller(hostile=hostile))
-                read = readings(service, settings=settings)
-                selection = Selection(before=time.time() + 100.0)
-                erased = erase(service.router.database, selection, features=False, actor="cli:me", now=time.time())
-                assert service.router.verify(deep=True).erased == erased.decisions
-            finally:
-                service.close()
+            send(service.http, Caller(hostile=hostile))
+            read = readings(service)
+            selection = Selection(before=time.time() + 100.0)
+            erased = erase(service.router.database, selection, features=False, actor="cli:me", now=time.time())
+            assert service.router.verify(deep=True).erased == erased.decisions
+            service.close()
             found[hostile] = read, folder, erased.decisions
     return found
 

@@ -16,7 +16,6 @@ from ragbandit.router.api import reading
 from ragbandit.router.api.openai.endpoints import Completions
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.reading import body_value
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.router.replies import values
 from ragbandit.shared.errors import RagBanditError
@@ -29,7 +28,6 @@ from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.generators.chat_generator import ChatGenerator
 from tests.support import dialects
 from tests.support.additions import ANTHROPIC, door_module
-from tests.support.servers.http_service import Service
 
 MESSAGES, RESPONSES = door_module("anthropic"), door_module("responses")
 #: characters that are parsed or written as JSON, and characters that are copied, in about the time of a call
@@ -145,13 +143,9 @@ class Work:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    arms = {"a": {"class": "model"}}
-    settings = {"data_dir": str(tmp_path_factory.mktemp("worst")), "encoder": {"model": "hashing", "dimension": 8}}
-    settings |= {"generator": {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}}
-    service = Service(Settings.model_validate(settings | {"arms": arms}), inline=True)
-    yield service
-    service.close()
+def service(serve_module):
+    generator = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+    return serve_module(inline=True, generator=generator, arms={"a": {"class": "model"}})
 
 
 GENERATORS = {

@@ -4,13 +4,11 @@ import httpx
 import pytest
 from sqlalchemy import select, text
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.tables import jobs, outcomes
 from ragbandit.shared.additions import additions
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import marked
-from tests.support.servers.http_service import Service
 from tests.support.waiting import until
 
 #: the usage in each piece of a stream, the first one too: 30 dollars
@@ -25,22 +23,16 @@ REPLIES = {
 }
 
 
-def service_of(server, folder):
+def service_of(server, serve):
     prices = {"input": 1e6, "output": 1e6}
-    settings = {
-        "data_dir": str(folder),
-        "encoder": {"model": "hashing", "dimension": 8},
-        "generator": {"name": "openai", "model": "m", "openai": {"base_url": server.url}, "token_prices": prices},
-        "arms": {"model": {}},
-        "budget": {"seconds": 20.0},
-    }
-    return Service(Settings.model_validate(settings), inline=True)
+    generator = {"name": "openai", "model": "m", "openai": {"base_url": server.url}, "token_prices": prices}
+    return serve(inline=True, generator=generator, arms={"model": {}}, budget={"seconds": 20.0})
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(serve_module):
     with ScriptedServer(REPLIES) as server:
-        service = service_of(server, tmp_path_factory.mktemp("booked"))
+        service = service_of(server, serve_module)
         yield service, server
         service.close()
 
@@ -133,10 +125,10 @@ def outcomes_of(service):
         return len(connection.execute(select(outcomes.c.decision_id)).all())
 
 
-def test_a_run_that_the_end_of_the_process_interrupts_is_booked(tmp_path):
+def test_a_run_that_the_end_of_the_process_interrupts_is_booked(serve):
     """A service that ends during a call books the call and gives the question back, which is asked again later."""
     with ScriptedServer(REPLIES) as server:
-        service = service_of(server, tmp_path)
+        service = service_of(server, serve)
         settings = service.router.settings
         asked(service, server, "writing?")
         service.close()

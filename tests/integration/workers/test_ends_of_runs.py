@@ -11,7 +11,6 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import of_store
 from ragbandit.router.storage.access.spending import spenders_of, spent
 from ragbandit.router.storage.sql.tables import jobs, outcomes
@@ -22,7 +21,6 @@ from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.running import answer_job
 from ragbandit.workers.running.context import THREADS
 from tests.support.arms.answer_jobs import answer_next, decision_for, outcome_in, set_tries, tries_of
-from tests.support.servers.http_service import Service
 from tests.support.waiting import until
 
 #: more runs than the event loop or the runs of a process have threads
@@ -219,14 +217,12 @@ def test_an_outcome_that_is_never_stored_is_charged(work, monkeypatch):
 
 
 @pytest.fixture
-def gateway(tmp_path):
+def gateway(serve):
     """A service that runs two arms of the class `model` itself, and the server of their model."""
     with ScriptedServer({"fail": Reply(status=500, text="no"), "": Reply(text="Paris")}) as server:
         options = {"base_url": server.url, "retries": 0}
-        given = {"data_dir": str(tmp_path), "encoder": {"model": "hashing", "dimension": 8}}
-        given |= {"generator": {"name": "openai", "model": "m", "openai": options}}
-        arms = {"a": {"class": "model"}, "b": {"class": "model"}}
-        service = Service(Settings.model_validate(given | {"arms": arms}), inline=True)
+        generator = {"name": "openai", "model": "m", "openai": options}
+        service = serve(inline=True, generator=generator, arms={"a": {"class": "model"}, "b": {"class": "model"}})
         yield service, server
         service.close()
 

@@ -7,13 +7,11 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.shared.types.encodings import Encoding
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import needs
-from tests.support.servers.http_service import Service
 from tests.support.waiting import until
 
 SECRET = "Zygmunt-Przybylski"
@@ -28,22 +26,16 @@ DOORS = {
 
 
 @pytest.fixture
-def serve(tmp_path):
+def serve(serve):
     """A function that starts a service with these settings, whose arms ask a scripted server."""
-    services = []
     with ScriptedServer(lambda _: Reply(text="Nobody.")) as server:
 
         def start(**more):
             generator = {"name": "openai", "model": "m", "openai": {"base_url": server.url}}
             arms = {"small": {"class": "model"}, "large": {"class": "model", "effort": "high"}}
-            common = {"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing", "dimension": 8}}
-            settings = {**common, "generator": generator, "arms": arms, **more}
-            services.append(Service(Settings.model_validate(settings), inline=True))
-            return services[-1]
+            return serve(inline=True, **{"generator": generator, "arms": arms, **more})
 
         yield start
-        for service in services:
-            service.close()
 
 
 def held():

@@ -2,15 +2,14 @@
 
 import itertools
 import time
+from functools import partial
 
 import pytest
 
 from benchmarks.service_process import free_port
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import of_store
 from tests.support.additions import needs
 from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, generator, two_models
-from tests.support.servers.http_service import Service
 
 #: faults after which the other arm answers
 HANDED_OVER = (
@@ -38,19 +37,9 @@ ALL_FAIL = {
 
 
 @pytest.fixture(scope="module")
-def serve_models(tmp_path_factory):
+def serve_models(serve_module):
     """A factory of services that answer by themselves, with these settings."""
-    running = []
-
-    def start(**settings):
-        folder = str(tmp_path_factory.mktemp("failover"))
-        common = {"data_dir": folder, "encoder": {"model": "hashing", "dimension": 8}}
-        running.append(Service(Settings.model_validate(common | settings), inline=True))
-        return running[-1]
-
-    yield start
-    for service in running:
-        service.close()
+    return partial(serve_module, inline=True)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.testing.strict_servers import strict
 from tests.support.additions import needs
-from tests.support.servers.http_service import Service
 
 LONG = "mcp__plugin_chrome-tools-of-a-marketplace_chrome-tools__list_console_messages"
 KIMI = "functions.weather:0"
@@ -33,7 +31,7 @@ def model(vendor):
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory):
+def door(serve_module):
     """The HTTP client of a service with an arm for each vendor."""
     servers = {vendor: ScriptedServer(model(vendor)) for vendor in VENDORS}
     generators = {
@@ -45,15 +43,13 @@ def door(tmp_path_factory):
         }
         for vendor, server in servers.items()
     }
-    settings = {
-        "data_dir": str(tmp_path_factory.mktemp("fitted")),
-        "encoder": {"model": "hashing", "dimension": 8},
-        "generator": generators["openai"],
-        "generators": generators,
-        "arms": {vendor: {"class": "model", "generator": vendor} for vendor in VENDORS},
-        "conversation": {"rewrite": {"by": "off"}},
-    }
-    service = Service(Settings.model_validate(settings), inline=True)
+    service = serve_module(
+        inline=True,
+        generator=generators["openai"],
+        generators=generators,
+        arms={vendor: {"class": "model", "generator": vendor} for vendor in VENDORS},
+        conversation={"rewrite": {"by": "off"}},
+    )
     yield service.http
     service.close()
     for server in servers.values():

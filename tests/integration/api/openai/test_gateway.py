@@ -7,10 +7,8 @@ import openai
 import pytest
 
 from ragbandit import Client
-from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import needs
-from tests.support.servers.http_service import Service
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -38,23 +36,21 @@ TWO = list(enumerate(["Paris", "Oslo"]))
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory):
+def gateway(serve_module):
     """A service with two models and an arm that reads only questions, its client, and the models' server."""
     with ScriptedServer(model) as server:
         generator = {"name": "openai", "context_tokens": 4000, "openai": {"base_url": server.url}}
         large = generator | {"model": "large", "supports": ["tools", "json", "images", "logprobs"]}
-        settings = {
-            "data_dir": str(tmp_path_factory.mktemp("gateway")),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generator": generator | {"model": "small"},
-            "generators": {"large": large},
-            "arms": {
+        service = serve_module(
+            inline=True,
+            generator=generator | {"model": "small"},
+            generators={"large": large},
+            arms={
                 "small": {"class": "model"},
                 "large": {"class": "model", "generator": "large"},
                 "recall": {"class": "no_retrieval"},
             },
-        }
-        service = Service(Settings.model_validate(settings), inline=True)
+        )
         url = f"{service.url}/v1"
         with (
             openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=30) as client,

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.additions import needs
-from tests.support.servers.http_service import Service
 
 AUDIO = {"id": "audio_1", "data": "UklG", "transcript": "It is Paris.", "expires_at": 1}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}}
@@ -23,19 +21,17 @@ REPLIES = {
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(serve_module):
     """A service with a model whose replies are REPLIES, and a judge that nobody runs."""
     with ScriptedServer({f"{name}?": reply for name, reply in REPLIES.items()}) as server:
         generator = {"name": "openai", "model": "small", "supports": ["audio"], "openai": {"base_url": server.url}}
-        settings = {
-            "data_dir": str(tmp_path_factory.mktemp("spoken")),
-            "encoder": {"model": "hashing", "dimension": 8},
-            "generator": generator,
-            "arms": {name: {"class": "model"} for name in ("a", "b")},
-            "judge": {"generator": generator, "first": 1000},
-            "conversation": {"rewrite": {"by": "off"}},
-        }
-        service = Service(Settings.model_validate(settings), inline=True)
+        service = serve_module(
+            inline=True,
+            generator=generator,
+            arms={name: {"class": "model"} for name in ("a", "b")},
+            judge={"generator": generator, "first": 1000},
+            conversation={"rewrite": {"by": "off"}},
+        )
         yield service
         service.close()
 

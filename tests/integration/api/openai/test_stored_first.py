@@ -4,21 +4,18 @@ import threading
 
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import StoreError
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from tests.support.servers.http_service import Service
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, 200), (StoreError("the disk is full"), 503)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_model_is_asked_after_the_commit(tmp_path, stream, error, status):
+def test_model_is_asked_after_the_commit(serve, stream, error, status):
     """No model is asked while the commit lasts, or after it failed, and a failed commit leaves nothing behind."""
     began, released = threading.Event(), threading.Event()
     with ScriptedServer({"": Reply(text="Paris")}) as server:
         generator = {"name": "openai", "model": "m", "openai": {"base_url": server.url}}
-        settings = {"data_dir": str(tmp_path), "encoder": {"model": "hashing", "dimension": 8}, "generator": generator}
-        service = Service(Settings.model_validate(settings | {"arms": {"a": {"class": "model"}}}), inline=True)
+        service = serve(inline=True, generator=generator, arms={"a": {"class": "model"}})
         commit = service.router.service.store.add_decisions
 
         def held(group, **options):

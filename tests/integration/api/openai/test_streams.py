@@ -8,9 +8,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.shared.types import StatusNote, TextPiece
-from tests.support.servers.http_service import QUESTION, Service
+from tests.support.servers.http_service import QUESTION
 from tests.support.waiting import until
 
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -20,12 +19,9 @@ PIECES = ("Br", "am Sto", "ker wrote ", "it: ", "🧛", "‍♂️ é", "\n\n")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(serve_module):
     """One service for all of these tests."""
-    place = str(tmp_path_factory.mktemp("streams"))
-    running = Service(Settings.model_validate({"data_dir": place, "encoder": {"model": "hashing", "dimension": 8}}))
-    yield running
-    running.close()
+    return serve_module()
 
 
 def events_of(http, headers=None, **more) -> tuple[httpx.Response, list[str]]:

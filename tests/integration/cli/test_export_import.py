@@ -11,7 +11,6 @@ from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
@@ -79,15 +78,12 @@ def new_ledger(new_url):
 
 
 @pytest.fixture(scope="module")
-def filled(sqlite_template, tmp_path_factory):
+def filled(module_settings):
     """The folder of a filled store on SQLite, to be copied, and the clock at its end."""
-    folder = tmp_path_factory.mktemp("filled")
-    shutil.copyfile(sqlite_template, folder / "ragbandit.db")
-    given = {"data_dir": str(folder), "encoder": {"model": "hashing", "dimension": 8}}
-    world = World(Settings.model_validate(given | {"learning": LEARNING | {"snapshot_interval_s": 0.0}}))
+    world = World(module_settings(learning=LEARNING))
     fill(world)
     world.close()
-    return folder, world.now
+    return world.settings.data_dir, world.now
 
 
 @pytest.fixture

@@ -56,15 +56,11 @@ def refused(done, *said):
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory, sqlite_template):
+def filled(module_settings):
     """A store with 120 decisions of a live router, ten per hour, each with an outcome and a rating; learned twice.
-    Returns its folder, its settings without the folder, and the rewards of its ledger.
+    Returns its settings and the rewards of its ledger.
     """
-    folder = tmp_path_factory.mktemp("filled")
-    shutil.copyfile(sqlite_template, folder / "ragbandit.db")
-    given = {"policy": {"name": "linucb", "floor": 0.1}, "reward": {"weight": 0.05}}
-    given |= {"encoder": {"model": "hashing", "dimension": 8}, "learning": {"snapshot_interval_s": 0.0}}
-    world = World(Settings.model_validate(given | {"data_dir": str(folder)}))
+    world = World(module_settings(policy={"name": "linucb", "floor": 0.1}, reward={"weight": 0.05}))
     chance = random.Random(0)
     for hour in range(12):
         asked = [Query(text=f"question {n} of {hour}", id=DecisionId(f"stored-{hour:02}-{n}")) for n in range(10)]
@@ -82,14 +78,14 @@ def filled(tmp_path_factory, sqlite_template):
             world.learn()
     rewards = [row.reward.value for row in ledger_rows(world.ledger)]
     world.close()
-    return SimpleNamespace(folder=folder, given=given, rewards=rewards)
+    return SimpleNamespace(settings=world.settings, rewards=rewards)
 
 
 @pytest.fixture
 def store(filled, tmp_path, run):
     """The settings of a copy of that store, which is the configured one."""
-    shutil.copytree(filled.folder, tmp_path / "data")
-    given = filled.given | {"data_dir": str(tmp_path / "data")}
+    shutil.copytree(filled.settings.data_dir, tmp_path / "data")
+    given = filled.settings.model_dump(mode="json", exclude_unset=True) | {"data_dir": str(tmp_path / "data")}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
     return Settings.model_validate(given)
 

@@ -15,21 +15,20 @@ from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from ragbandit.shared.errors import PolicyFault
-from tests.conftest import EPOCH, World, made_settings
+from tests.conftest import EPOCH, World
 from tests.support.audits import assert_compared, verified
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory, sqlite_template):
+def learned(module_settings):
     """The folder of a world: twelve decisions by the fresh policy, learned; twelve by that which learned them, too."""
-    folder = tmp_path_factory.mktemp("learned") / "data"
-    with closing(World(made_settings({"data_dir": str(folder)}, template=sqlite_template))) as new_world:
+    with closing(World(module_settings())) as new_world:
         for _ in range(2):
             new_world.judged(12)
             new_world.now += 1
             assert new_world.learn() == 12
         new_world.route()
-    return folder
+    return new_world.settings.data_dir
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from ragbandit.router.storage.paired_answers import keep_answer
-from tests.conftest import World, made_settings
+from tests.conftest import World
 from tests.support.examples import made_paired_answer
 
 #: sums of dollars are kept for 400 days
@@ -16,17 +16,16 @@ NOW = time.time()
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory, sqlite_template):
+def learned(module_settings):
     """The folder of a world with six learned decisions: labels and ratings, each with an outcome."""
-    folder = tmp_path_factory.mktemp("rows") / "data"
-    with closing(World(made_settings({"data_dir": str(folder)}, template=sqlite_template), now=NOW)) as world:
+    with closing(World(module_settings(), now=NOW)) as world:
         for number in range(6):
             decision = world.route()
             world.outcome(decision, cost={"dollars": 0.5, "llm_calls": 1})
             world.feedback(decision, **({"label": ["Paris"]} if number % 2 else {"rating": 0.75}))
             assert keep_answer(world.database, made_paired_answer(decision, arm=decision.arm, is_stored=True))
         assert world.learn() == 6
-    return folder
+    return world.settings.data_dir
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, settings as hypothesis_settings, strategies 
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from sqlalchemy import select
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.sql.tables import feedback, waiting
 from ragbandit.shared.errors import Conflict
-from tests.conftest import World
+from tests.conftest import World, made_settings
 
 
 class Loop(RuleBasedStateMachine):
@@ -29,16 +28,11 @@ class Loop(RuleBasedStateMachine):
     )
     def begin(self, wait_s, default, how, batch):
         self.folder = tempfile.TemporaryDirectory(dir=self.template.parent)
-        data = Path(self.folder.name)
-        (data / "ragbandit.db").write_bytes(self.template.read_bytes())
         learning = {"wait_s": wait_s, "default_reward": default, "aggregate": how if wait_s else "first"}
         learning["batch"] = batch
-        learning |= {"expire_s": 100.0, "lease_s": 10.0, "snapshot_interval_s": 0.0}
-        self.world = World(
-            Settings.model_validate(
-                {"data_dir": str(data), "encoder": {"model": "hashing", "dimension": 8}, "learning": learning}
-            )
-        )
+        learning |= {"expire_s": 100.0, "lease_s": 10.0}
+        given = {"data_dir": self.folder.name, "learning": learning}
+        self.world = World(made_settings(given, template=self.template))
         self.learner = self.world.learner()
         self.made, self.sent = [], {}
         self.keys = itertools.count(1)

@@ -6,23 +6,20 @@ import numpy as np
 
 from ragbandit import Query, Router
 from ragbandit.client.exchange import post
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 
 NA = type("NAType", (), {})()
 
 
-def test_values_of_a_data_frame(tmp_path):
+def test_values_of_a_data_frame(settings):
     """Ratings, costs, steps and contexts of numpy's types are stored; a missing value of pandas is no value."""
-    settings = {
-        "data_dir": str(tmp_path),
-        "encoder": {"model": "hashing", "dimension": 8},
-        "arms": {"a": {"run_by": "caller"}, "b": {"run_by": "caller"}},
-        "context": {"seats": {"type": "number"}, "paid": {"type": "boolean"}},
-    }
+    given = settings(
+        arms={"a": {"run_by": "caller"}, "b": {"run_by": "caller"}},
+        context={"seats": {"type": "number"}, "paid": {"type": "boolean"}},
+    )
     context = {"seats": np.int64(3), "paid": np.bool_(True), "plan": NA, "share": np.float32(0.5)}
     ratings = [np.bool_(True), np.int64(0), np.float32(0.5)]
-    with Router.open(Settings.model_validate(settings), jobs=MemoryJobs()) as router:
+    with Router.open(given, jobs=MemoryJobs()) as router:
         decisions = [router.route(Query(text=f"Question {n}?", context=context)) for n in range(4)]
         for decision, rating in zip(decisions, ratings, strict=False):
             tokens = {"prompt_tokens": np.int32(7), "seconds_total": np.float64(0.25)}

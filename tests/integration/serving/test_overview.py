@@ -10,16 +10,15 @@ from sqlalchemy import event, text
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.errors import InvalidInput
-from tests.conftest import World, made_settings
+from tests.conftest import World
 from tests.integration.storage.test_totals import lived
 from tests.support.examples import made_decision
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, sqlite_template):
+def world(module_settings):
     """A world with ten decisions in two hours, all of them counted; nothing below changes it."""
-    folder = str(tmp_path_factory.mktemp("overview"))
-    new_world = World(made_settings({"data_dir": folder}, template=sqlite_template))
+    new_world = World(module_settings())
     lived(new_world)
     Extender(new_world.database, holder="one", weight=0.05, clock=lambda: new_world.now + 60.0).extend()
     yield new_world

@@ -3,20 +3,15 @@
 import pytest
 
 from ragbandit import Router
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Budget, Message, Query
 
 
 @pytest.fixture(scope="module")
-def router(tmp_path_factory):
-    settings = {
-        "data_dir": str(tmp_path_factory.mktemp("fields")),
-        "encoder": {"model": "hashing", "dimension": 8},
-        "context": {"plan": {"type": "category", "values": ["free", "pro"]}},
-    }
-    with Router.open(Settings.model_validate(settings), jobs=MemoryJobs()) as opened:
+def router(module_settings):
+    context = {"plan": {"type": "category", "values": ["free", "pro"]}}
+    with Router.open(module_settings(context=context), jobs=MemoryJobs()) as opened:
         yield opened
 
 

@@ -3,17 +3,15 @@
 import pytest
 
 from ragbandit import Router
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.shared.errors import InvalidInput
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory):
+def opened(module_settings):
     """One shared router: no test here may change its state."""
-    settings = {"data_dir": str(tmp_path_factory.mktemp("types")), "encoder": {"model": "hashing", "dimension": 8}}
-    with Router.open(Settings.model_validate(settings), jobs=MemoryJobs()) as router:
+    with Router.open(module_settings(), jobs=MemoryJobs()) as router:
         yield router
 
 

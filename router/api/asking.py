@@ -115,8 +115,8 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 
 
 async def decide_each(request: Request, queries: Sequence[Query]) -> tuple[list[Decision | BaseException], float]:
-    """Decide, commit and count questions for the caller's own pipeline, as `decide`. Returns (decision or error of
-    each, seconds that they took together).
+    """Decide, commit and count questions for the caller's own pipeline, as `decide`. Returns (decision or error of each
+    question, seconds for all of them).
     """
     tracing, metrics = tracing_of(request), request.app.state.metrics
     spans = [tracing.begin(names.DECIDE, attributes=_query_attributes(query)) for query in queries]

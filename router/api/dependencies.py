@@ -183,7 +183,8 @@ class Waiter:
 
 
 async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
-    """Wait for all Futures. Returns False if one is not done after `limit_s` seconds. Read the request's body first.
+    """Wait for all Futures. Returns False if a Future is not done after `limit_s` seconds. Read the request's body
+    first.
 
     Raises CallerGone if the caller closes the connection. Futures that have not begun are then cancelled, and the
     metric `ragbandit_replies_unseen` counts the others that succeed.

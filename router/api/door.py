@@ -17,7 +17,7 @@ from ragbandit.router.serving.router import Router
 
 
 class Opened(Protocol):
-    """What a door keeps open on an event loop, as a pool of connections."""
+    """A resource that a door keeps open on an event loop, such as a pool of connections."""
 
     async def close(self) -> None:
         """Called once, on the same loop, before the service ends."""
@@ -72,5 +72,5 @@ class Door:
 
 
 def opened_of(request: Request, door: str) -> Any:
-    """What a door keeps open on this event loop (`Door.open`); None if it keeps nothing open."""
+    """The resource that a door keeps open on this event loop (`Door.open`); None if it keeps none open."""
     return request.scope["app"].state.opened.get(door)

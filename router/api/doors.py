@@ -86,7 +86,7 @@ _PATHS: Final = re.compile(
 
 
 def instead_of(path: str) -> str | None:
-    """What to use instead of an endpoint of a vendor that is not served; None for all other paths."""
+    """What to use instead of a vendor's endpoint that RagBandit lacks; None for all other paths."""
     match = _PATHS.fullmatch(path)
     if match is None:
         return None

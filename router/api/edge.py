@@ -104,8 +104,8 @@ class Edge:
                 _end(span, exchange)
 
     def _read_headers(self, exchange: "_Exchange") -> None:
-        """Read the headers of the questions that a request brings. Raises InvalidInput, and Malformed for a preview of
-        what has none.
+        """Read the headers of the questions that a request brings. Raises InvalidInput, and Malformed if a preview is
+        asked of an endpoint without previews.
         """
         if exchange.rule.asks:
             router, gate = self.state.router, self.state.gate
@@ -204,7 +204,7 @@ def _base_url(scheme: str, server: tuple[str, int | None] | None, host: str | No
 
 
 class _Exchange(Request):
-    """A request and its reply. Unpacks the body, refuses one that is too large for its path, and counts the reply."""
+    """A request and its reply. Unpacks the body, refuses a body too large for its path, and counts the reply."""
 
     headers: Headers = Headers()  # a property of Request
 

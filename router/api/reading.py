@@ -20,7 +20,7 @@ _Owner = TypeVar("_Owner")
 def reads_body(
     read: Callable[Concatenate[_Owner, Request, _Given], _Value],
 ) -> Callable[Concatenate[_Owner, Request, _Given], Coroutine[Any, Any, _Value]]:
-    """Decorator of a method that reads the body of a request, or a value made of it. It is awaited then."""
+    """Decorator of a method that reads a request's body, or a value made of the body. Callers await the result."""
 
     @wraps(read)
     async def awaited(owner: _Owner, request: Request, /, *given: _Given.args, **more: _Given.kwargs) -> _Value:

@@ -105,7 +105,7 @@ def failing_well() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """On Ctrl-C, print `message` and exit with `INTERRUPTED`. message: what was done, and how to continue."""
+    """On Ctrl-C, print `message` and exit with `INTERRUPTED`. message: says what was done, and how to continue."""
     try:
         yield
     except KeyboardInterrupt:

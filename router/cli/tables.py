@@ -28,7 +28,7 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) -> None:
-    """Print rows that all have the same keys, as a table or JSON. none: text that is printed if there are no rows."""
+    """Print rows that all have the same keys, as a table or JSON. none: text that is printed for an empty list."""
     if as_json:
         print_json(rows)
     elif rows:

@@ -34,7 +34,7 @@ _LARGEST_VARIANCE: Final = 0.25
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """What the store shows about the service."""
+    """Facts from the store about the service's questions."""
 
     rated: float | None = None  #: share of the answers that are rated; None if it is not known
     learned: int = 0  #: learned answers of the arm, with those of a warm start

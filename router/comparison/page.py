@@ -62,7 +62,7 @@ def assessment_page(assessment: Assessment) -> str:
 
 
 def check_page(path: str | Path, *, field: str = "report") -> None:
-    """Raise InvalidInput if no page can be written to the path, and ConfigError without Jinja."""
+    """Raise InvalidInput if a page cannot be written to the path, and ConfigError if Jinja is missing."""
     file = Path(path)
     if file.suffix.lower() != ".html" or file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
         remedy = "name a .html in a folder that exists and is yours"

@@ -33,8 +33,8 @@ def sentence(comparison: Comparison) -> str:
 
 
 def assumption_words(judged: float) -> str | None:
-    """What a verdict assumes if this share of its questions was judged by raters who chose what to judge, and what
-    would check it; None if nearly all were judged.
+    """The assumption of a verdict if raters chose to judge only this share of its questions, and a way to check it.
+    None if nearly all questions were judged.
     """
     if judged >= _NEARLY_ALL:
         return None
@@ -43,7 +43,7 @@ def assumption_words(judged: float) -> str | None:
 
 
 def against(comparisons: Sequence[Comparison]) -> list[str]:
-    """Names of the comparisons, without the first way if all have the same."""
+    """Names of the comparisons, without the name of the first way if all comparisons have the same first way."""
     is_shared = len({comparison.first for comparison in comparisons}) == 1
     return [f"against {c.second}" if is_shared else f"{c.first} against {c.second}" for c in comparisons]
 
@@ -79,7 +79,7 @@ def cost_words(comparison: Comparison) -> str:
 
 
 def cost_change(cost: Difference) -> float | None:
-    """Change of the cost as a share of the second cost: 0 if it is the same, None if it is not known."""
+    """Change of the cost as a share of the second cost: 0 if both are equal, None if it is not known."""
     if cost.low is None or cost.high is None or cost.estimate is None or not cost.second:
         return None
     margin = SAME_COST * cost.second

@@ -109,7 +109,7 @@ def check_columns(schema: ContextSchema) -> ContextSchema:
 
 
 def plain_schema(schema: ContextSchema) -> dict[str, Any]:
-    """What a policy learns from: without the headers, which may change."""
+    """The schema that a policy learns from: without the names of headers, which may change."""
     others = {"header", "map", "proxy"}
     return {key: schema[key].model_dump(exclude=others, exclude_none=True) for key in sorted(schema)}
 

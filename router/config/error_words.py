@@ -115,7 +115,7 @@ def _unit(fault: Any) -> str:
 
 
 def _keys_at(path: Sequence[str | int]) -> set[str]:
-    """The keys of the section at this path, also of one that is null by default, or stands in a map or a list."""
+    """The keys of the section at this path. The section may be null by default, or stand in a map or a list."""
     classes: tuple[type[Any], ...] = (Settings,)
     for part in path:
         hints = [get_type_hints(one).get(str(part)) for one in classes]
@@ -147,7 +147,7 @@ def _default_of(key: str) -> str | None:
 
 
 def _defaults_of(section: BaseModel) -> dict[str, Any]:
-    """The defaults of a section, with those of the sections that are null by default."""
+    """The defaults of a section. A section in it that is null by default has its own defaults."""
     defaults = section.model_dump()
     for name, hint in get_type_hints(type(section)).items():
         value = getattr(section, name, None)

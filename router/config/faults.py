@@ -65,7 +65,7 @@ def _leave_out(tree: dict[str, Any], field: str) -> bool:
 
 
 def _empty(tree: dict[str, Any], field: str) -> bool:
-    """Empty a section, so that settings that name it cause no further fault, or remove an empty one. Returns as
+    """Empty a section, so that settings with its name cause no further fault, or remove an empty section. Returns as
     `_leave_out`.
     """
     path = _path_in(tree, field)

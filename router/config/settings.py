@@ -99,7 +99,7 @@ class HoldbackSettings(Section):
 
 
 class JudgeSettings(Section):
-    """The judge: a language model that scores answers that have no other judgement. See docs/judge.md."""
+    """The judge: a language model that scores answers without another judgement. See docs/judge.md."""
 
     #: model of the judge: a section like `generator`, or a name in `generators`. None turns the judge off
     generator: GeneratorSettings | None = None

@@ -19,7 +19,7 @@ _DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 
 
 def check_urls(settings: Settings) -> None:
-    """Raise ConfigError if a URL is not one, or is that of another kind of server."""
+    """Raise ConfigError if a URL is malformed, or names a server of another kind."""
     for key, (schemes, remedy) in _URLS.items():
         text = getattr(settings, key)
         if text:

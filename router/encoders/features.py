@@ -69,7 +69,7 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
 
 
 def _raw_counts(text: str) -> tuple[int, ...]:
-    """The lexical counts before those of CUES, not yet divided by the number of words or put on a log scale."""
+    """The lexical counts, without the counts of CUES, before the division by the number of words and the log scale."""
     tokens = text.split()
     capitalised = sum([token[0].isupper() for token in tokens[1:]])  # sentences begin with a capital anyway
     return (

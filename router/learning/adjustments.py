@@ -58,10 +58,10 @@ class Adjustment(ABC):
     """One step of the list: it changes a decision, rejects it, or lets it wait. A subclass has `adjust`."""
 
     def refresh(self) -> None:  # noqa: B027 - most steps read nothing
-        """Read what the step needs for all decisions, in `Learner.drain` and `Learner.catch_up`. Raises StoreError."""
+        """Read the step's data for all decisions, in `Learner.drain` and `Learner.catch_up`. Raises StoreError."""
 
     def look_up(self, page: Sequence[JoinedDecision]) -> None:  # noqa: B027 - as `refresh`
-        """Read what the step needs for these decisions, before they are adjusted. Raises StoreError."""
+        """Read the step's data for these decisions, before they are adjusted. Raises StoreError."""
 
     @abstractmethod
     def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow | ClosedDecision | None:

@@ -94,7 +94,7 @@ class Learner:
         self.publish(force=True)
 
     def catch_up(self, chosen: Policy | None = None) -> None:
-        """Restore the policy from a snapshot and the ledger. chosen: by default that of the registered routers."""
+        """Restore the policy from a snapshot and the ledger. chosen: by default the registered routers' policy."""
         untrained = self._check_routers() if chosen is None else chosen
         self._policy, self.last_seq = untrained, 0
         end = self.ledger.last_seq()

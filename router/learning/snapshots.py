@@ -69,8 +69,8 @@ class SnapshotFiles:
     """The folder of the snapshots: a local folder or a URL that fsspec supports (s3://, gs://, memory://)."""
 
     def __init__(self, root: str, *, hands_over: bool = False) -> None:
-        """hands_over: for a process that learns and serves: `load` returns a copy of the policy that was written last,
-        instead of reading it again.
+        """hands_over: for a process that learns and serves: `load` copies the last written policy, instead of reading
+        its file.
         """
         self.root = root
         self._folder = Folder(root, field="snapshots")

@@ -159,8 +159,9 @@ def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str,
     """Factor on the weight of a feedback, >= 0. Feedback with factor 0 is stored, but not learned.
 
     The most specific kind of matching name counts (key, then role, tenant), then the longest name. Without a match it
-    is 1. The name of a rater is what the caller wrote, so it can only lower this. In imported files it counts alone,
-    since an operator has imported them. Imported scores of a model, which nobody has checked, have 0 without a name.
+    is 1. Callers choose the names of raters, so a rater's name can only lower the factor. In imported files only the
+    rater's name counts, since an operator has imported them. Imported scores of a model, which nobody has checked, have
+    the factor 0 if no name matches.
     """
     by_kind: dict[bool, list[str]] = {True: [], False: []}
     for name in configured:
@@ -205,7 +206,7 @@ def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements in force, in the order received. A rater's later judgement of a kind replaces the earlier one.
 
     A retraction removes the earlier judgement. Raters of the same name are different raters if their API keys differ.
-    Feedback with a key and no rater belongs to the key. Feedback with neither replaces no other.
+    Feedback with a key and without a rater belongs to the key. Feedback without both replaces nothing.
     """
     last = {_rater_and_kind(item): item.id for item in feedback}
     return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))

@@ -53,7 +53,7 @@ class Played:
 def table_rows(
     table: LabelledTable, *, features: FeatureRows | None, encoder_hash: str, reward: RewardSettings, label: str
 ) -> list[Logged]:
-    """A row for each question and arm. Their ids are the table's, so that draws depend on nothing else."""
+    """A row for each question and arm. Rows of a question keep its id in the table, so that draws can be repeated."""
     common: dict[str, Any] = {"arms": table.arms, "encoder_hash": encoder_hash, "reward": reward, "label": label}
     rows: list[Logged] = []
     for place, row in enumerate(table.rows):
@@ -152,7 +152,7 @@ class Learning:
 def greedy_shares(
     policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: tuple[ArmName, ...]
 ) -> tuple[Matrix, str | None]:
-    """What a policy chooses when it does not explore: (share of each arm for each question, fault).
+    """The choices of a policy without exploration: (share of each arm for each question, fault).
 
     The shares, shape (n, arms), are 1 for the arm with the best score, divided evenly between ties; the pmf of a policy
     without scores. The fault is the first reason why the fallback decided; None if it never did.

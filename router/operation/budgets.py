@@ -256,9 +256,8 @@ def stopped_until(
 
 
 def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
-    """Raise BudgetSpent if a budget of the key that stops questions is spent.
-
-    sums: what the key has spent. key: None if there is none.
+    """Raise BudgetSpent if a budget of the key that stops questions is spent. sums: the key's spending. key: None if
+    there is none.
     """
     now, scopes = time.time(), {} if key is None else KeyStore(database).scopes(key)
     stopping = [one for one in budgets_of("", key=key, scopes=scopes, tenants={}) if one.stop]
@@ -296,7 +295,8 @@ def budget_refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
 def _limits_of(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> list[SpendLimit]:
     """The limits of a question's task and session; [] if the question is a repeated request.
 
-    Raises LimitReached if one is reached, and the question is refused or its caller has named the arm; and StoreError.
+    Raises StoreError. Raises LimitReached if a limit is reached, and the limit refuses questions or the caller named
+    the arm.
     """
     first = _open_task(query, settings=settings, database=database, now=now)
     with database.read() as connection:

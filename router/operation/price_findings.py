@@ -24,7 +24,8 @@ LEAST_PRICED: Final = 10
 
 
 def of_prices(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
-    """Generators whose calls have no price though dollars are charged or limited, and a reward that no arm changes.
+    """Generators without prices although dollars are charged or limited; also a charged cost that is equal for all
+    arms.
 
     database: the store, whose newest answers show which servers report a price; None if that is not known
     """

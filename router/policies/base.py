@@ -142,8 +142,7 @@ class TableTrained(Policy, Protocol):
 
 def is_lean(policy: Policy) -> bool:
     """Whether `learn` works without the texts, pmfs, offered arms, scores and ids of updates (attribute `lean`).
-
-    Reading a ledger without them is much faster. A policy with a context schema still gets what the schema needs.
+    Reading a ledger without them is much faster. A policy with a context schema still gets the context.
     """
     return bool(getattr(policy, "lean", False))
 
@@ -173,7 +172,7 @@ def held_out_rows(policy: TableTrained) -> Sequence[TableRow]:
 
 
 def own_weight(query: Query) -> float | None:
-    """The question's own cost weight; None if it has none, or only the name of a weight that is not resolved yet."""
+    """The question's own cost weight as a number; None without one, or if it is still an unresolved name."""
     return float(query.cost_weight) if isinstance(query.cost_weight, int | float) else None
 
 

@@ -154,7 +154,8 @@ def turn_of(seed: int) -> float:
 def dealt(pmf: Sequence[float], *, least: float, turn: float, kept: int) -> tuple[float, ...]:
     """Probabilities that are 0 or at least `least`, and that equal `pmf` on average over all turns in [0, 1).
 
-    An arm with a probability p below `least` gets `least` in a share p / least of all turns, and 0 in the others. As
+    An arm with a probability p below `least` gets `least` in a share p / least of all turns, and 0 in all other turns.
+    As
     many arms get it in one turn as their sum of p allows (systematic sampling; Madow 1949). The likeliest arm has the
     rest. The arm at `kept` gets `least` in every turn.
     """

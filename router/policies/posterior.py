@@ -425,8 +425,9 @@ def inverse_of(matrix: Matrix) -> Matrix:
     """The inverse, symmetric to the bit, of a symmetric positive definite matrix.
 
     A large one is inverted by halves, through the Schur complement of its first half, which is positive definite, too.
-    Most of this work is products, so that it takes half of the time of `numpy.linalg.inv`. The first half's inverse is
-    no factor of the complement: only solutions of linear systems keep its rounding small in ill-conditioned matrices.
+    Most of this work is products, so that it takes half of the time of `numpy.linalg.inv`. The complement is computed
+    by solving linear systems, and not from the first half's inverse, because this keeps its rounding small in
+    ill-conditioned matrices.
     """
     size = len(matrix)
     if size <= _LEAST_HALVED:

@@ -80,7 +80,8 @@ def _check_arm(arm: str | None, *, field: str, arms: Sequence[str]) -> None:
 
 
 def check_arms(policy: Policy, *, arms: Sequence[str], where: str) -> None:
-    """Raise ConfigError if the policy names an arm that is not in `arms`, or is not trained for all of them.
+    """Raise ConfigError if the policy names an arm that is not in `arms`, or if it is not trained for all arms in
+    `arms`.
 
     where: the path of the params, for messages.
     """

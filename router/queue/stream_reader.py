@@ -133,8 +133,8 @@ class ReadStream:
         return events
 
     def finish(self, outcome: Outcome) -> list[StreamEvent | Outcome]:
-        """The events that were not read yet, with the outcome last. If an arm that has not failed gave no answer, the
-        text that was read is its answer. Raises AnswerChanged.
+        """The unread events, with the outcome last. If an arm ended without failure and without an answer, the streamed
+        text is its answer. Raises AnswerChanged.
         """
         events: list[StreamEvent | Outcome] = []
         if outcome.answer is None and outcome.status != "failed" and self._text.size:

@@ -33,7 +33,7 @@ def wanted_key(decision_id: str) -> str:
 
 
 def attempt_key(decision_id: str) -> str:
-    """Redis key that counts the runs that have written to the answer's stream."""
+    """Redis key of the number of runs that have written to the answer's stream."""
     return f"ragbandit:stream-attempt:{decision_id}"
 
 

@@ -28,7 +28,7 @@ def filled(kind: type[_Reply], value: object, **fields: object) -> _Reply:
 
 @cache
 def _converters(kind: Any) -> dict[str, Callable[[Any], Any] | None]:
-    """Field of a reply -> function that converts the attribute of that name; None for a plain value."""
+    """Field of a reply -> function that converts the attribute with the field's name; None for a plain value."""
     return {name: _converter(hint) for name, hint in get_type_hints(kind).items()}
 
 

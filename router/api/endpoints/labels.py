@@ -66,8 +66,8 @@ async def label_queue(
     responses={200: reply_description("The label is stored.", LabelReply)},
 )
 async def label_answer(body: LabelBody, request: Request) -> Response:
-    """Say whether an answer of the label queue is right. The first label stays: the same one again is a duplicate,
-    another one is refused with 409. No policy learns the label of an answer of a verdict.
+    """Say whether an answer of the label queue is right. The first label stays: the same label again is a duplicate,
+    and a different label is refused with 409. No policy learns the label of an answer of a verdict.
     """
     reply: LabelReply = {"duplicate": await store_label(request, body)}
     return JsonReply(reply)

@@ -144,8 +144,8 @@ async def read_overview(
 ) -> Response:
     """Read reward, quality, cost and traffic, over time and by arm.
 
-    The period is extended to whole hours. The reply is computed from hourly totals, and from the rows that they do not
-    have yet, unless there are 10,000 of them. Its speed does not depend on the size of the store.
+    The period is extended to whole hours. The reply is computed from hourly totals and from rows not counted yet;
+    10,000 or more such rows are left out. Its speed does not depend on the size of the store.
     """
     router = router_of(request)
     end = time.time() if until is None else until

@@ -133,7 +133,7 @@ class AwaitedAnswer:
         router_of(self.request).process.answers.remove(self.decision.id, self.waiting)
 
     def _abandon(self) -> None:
-        """Cancel the answer, since its client does not wait any longer, unless it has come."""
+        """Cancel the answer if it is not complete yet, since its client has stopped waiting."""
         if self.waiting.done():
             return
         request, decision, router = self.request, self.decision, router_of(self.request)

@@ -200,7 +200,7 @@ class ChatExchange:
         return await reads_of(self.request).run(find)
 
     def _arms_for_results(self) -> list[ArmName]:
-        """The arms that may get the results of tools that they have called."""
+        """The arms that may get the results of their own tool calls."""
         query, service = self.question.query, router_of(self.request).service
         passing, book = service.passing, service.step(Rules).book
         permitted = [arm for arm in passing if book.permits(query, arm=arm)]

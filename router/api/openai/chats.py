@@ -92,7 +92,7 @@ def read_chat(
     """Read the messages and parameters of a chat completion, known or not. Raises InvalidInput with the place.
 
     at: name of the parameter that has the messages, for errors.
-    skip: number of messages that come before those of the parameter.
+    skip: number of messages that come before the parameter's messages.
     passed: whether an arm of this service passes chats on to a model. If so, long texts of `turns` are shortened, and a
         chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. Otherwise a
         chat that only a model can read is refused.

@@ -219,7 +219,7 @@ class ChatBody(OpenAIBody):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Names of what the body had in the form of another interface, and a chat completion lacks."""
+        """Names of fields that the body had in another interface's form, and that a chat completion cannot have."""
         return self._ignored
 
     # Not in the JSON Schema: of the messages by users and assistants, the last must be a user's.
@@ -348,7 +348,7 @@ def _price(body: OpenAIBody, *, model: ModelChoice) -> float | str | None:
 
 
 def _user(body: OpenAIBody, *, named: str | None) -> str | None:
-    """The id of the user who asks: the one that the door has read, else that of the body. Raises InvalidInput."""
+    """The id of the user who asks, from the door or else from the body. Raises InvalidInput."""
     user = body.safety_identifier or body.user
     if user:
         field = "safety_identifier" if body.safety_identifier else "user"

@@ -113,7 +113,7 @@ def asks_preview(headers: Headers) -> bool:
 
 
 def _first(headers: Headers, names: Iterable[str], *, check: Callable[..., str]) -> str | None:
-    """The first value of these headers that names something. check: raises InvalidInput for what is no such id."""
+    """The first value of these headers that names something. check: raises InvalidInput for a malformed id."""
     for name in names:
         for value in headers.getlist(name):
             value = _decoded(value)
@@ -164,7 +164,7 @@ def _context(headers: Headers, *, schema: ContextSchema, ruled: Collection[str],
 
 
 def _value(sent: Sequence[str], *, declared: ContextKey) -> Json:
-    """The value of a header that no rule reads; None if it was not sent, or sent several times."""
+    """The value of a header that no rule reads; None unless it was sent exactly once."""
     text = "" if len(sent) != 1 else sent[0][:LONGEST_HEADER]
     text = declared.map.get(text, text) if len(sent) < 2 else ""
     return header_value(text, declared=declared, field=str(declared.header)) if text else None

@@ -120,7 +120,7 @@ class Gate:
         return any(address in network for network in self._proxies)
 
     def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
-        """The person whom a trusted proxy has signed in; None if there is no person, or the proxy is not trusted."""
+        """The person whom a trusted proxy has signed in; None without a person or a trusted proxy."""
         server = self._server
         if server.trusted_header is None or not self.is_proxy(peer):
             return None

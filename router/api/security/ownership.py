@@ -35,8 +35,8 @@ def permitted_arms(
     router: Router,
     run_by: RunBy,
 ) -> tuple[ArmName, ...] | None:
-    """The arms that may be drawn for a question; None for all. Raises Forbidden. unit: what the request wants to be
-    decided by one draw; None for the key's unit, or the settings of this door.
+    """The arms that may be drawn for a question; None for all. Raises Forbidden. unit: the unit that the request asks
+    for, "turn" or "task"; None for the unit of the key or of this door's settings.
     """
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
     if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):

@@ -250,7 +250,7 @@ def _first_of(decision: Decision) -> DecisionId | None:
 
 def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: AuditResult) -> None:
     """Count a mismatch for each turn with another arm than its decision, if that is still stored. After a turn that was
-    moved to another arm, or that another arm answered in place of a failed one, the turns may have any arm of these.
+    moved to another arm, or that another arm answered in place of a failed one, later turns may have any of these arms.
     """
     if not turns:
         return

@@ -110,7 +110,7 @@ class Log:
 
 
 def possible(pmf: Matrix, *, action: Choices) -> Matrix:
-    """The pmf (n, K) with 0 for probabilities below REMAINDER, except those of drawn arms."""
+    """The pmf (n, K) with 0 for probabilities below REMAINDER; drawn arms keep their probability."""
     tiny = (pmf > 0.0) & (pmf < REMAINDER)
     if not tiny.any():
         return pmf

@@ -45,7 +45,7 @@ class BadRow:
 
     @property
     def task(self) -> int:
-        """Line of the first row of its task, in a table with a row for each answer; else its line."""
+        """Line of the first row of its task, in a table with a row for each answer; in other files its own line."""
         return self.line
 
 
@@ -151,7 +151,7 @@ def check_bad(bad: Sequence[BadRow], *, good: int, path: Path, skip: bool, skipp
 
 
 def named_faults(bad: Sequence[BadRow]) -> str:
-    """The faults by kind: the first row of each kind with reason and remedy, and the lines of the others."""
+    """The faults by kind: the first row of each kind with reason and remedy, and the lines of the kind's other rows."""
     kinds: dict[tuple[str, str], list[BadRow]] = {}
     for row in bad:
         kinds.setdefault((row.field, row.remedy), []).append(row)

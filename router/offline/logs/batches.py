@@ -70,7 +70,7 @@ class BatchSpec:
 
 
 class LogSource(Protocol):
-    """A log or one of its files. The rows have the same order each time they are read."""
+    """A log, or a file of it. The rows have the same order each time they are read."""
 
     @property
     def place(self) -> str:
@@ -356,7 +356,7 @@ class _DecodedBatch:
             raise self._fault(int(np.argmax(bad)))
 
     def _fault(self, row: int) -> InvalidInput:
-        """What the reader of rows says about this row, which it refuses."""
+        """The reason why the reader of rows refuses this row."""
         record = self.batch.slice(row, 1).to_pylist()[0]
         try:
             logged_row(record, line=1, defaults=RewardSettings(), seen=tuple)

@@ -50,7 +50,7 @@ class LedgerSource:
             size = BATCH // 8  # smaller than BATCH, since the cells of a page take more memory than its arrays
 
     def _page(self, columns: Sequence[str], *, after: int, size: int) -> Sequence[Any]:
-        """The next rows: the columns _UPDATE, then those of `columns` that are stored with the decision."""
+        """The next rows: the columns _UPDATE, then the names in `columns` that are stored with the decision."""
         stored = [decisions.c[name] for name in _of_decision(columns)]
         query = select(*updates.c[_UPDATE], *stored)
         query = query.join_from(updates, decisions, decisions.c.id == updates.c.decision_id)

@@ -95,7 +95,7 @@ def _dpr_record(raw: bytes) -> dict[str, Any]:
 
 
 def answers_of(entry: Mapping[str, Any], *, published: bool) -> Any:
-    """The right answers of a record as a list, or as they are if they have no known form; None if there are none.
+    """The right answers of a record as a list, or unchanged if their form is unknown; None without answers.
 
     published: whether the file is of a published data set, so that one text under `answer` is right. Raises
     InvalidInput.

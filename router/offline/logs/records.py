@@ -54,7 +54,8 @@ def records(path: Path, *, keys: Sequence[str], columns: Sequence[str] = ()) -> 
     """Yield (number, parser) of every record. A parser raises InvalidInput if its record cannot be used.
 
     The number is the record's line; in a JSON document and in Parquet it is the record's position, from 1.
-    keys: a record has one of them; an object around a list of records, and a line of data instead of names, has none.
+    keys: a record has one of them; an object around a list of records has none of them, and neither has a line of data
+    instead of names.
     columns: further names, of which the first line of delimited text may have one instead.
     Raises InvalidInput for a file that cannot be read or has another form, ConfigError if pyarrow is missing.
     """

@@ -177,7 +177,7 @@ _KINDS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str], schema: ContextSchema) -> TableForm:
-    """The form of a file with these first records. Raises InvalidInput, which names all columns that are missing.
+    """The form of a file with these first records. Raises InvalidInput with the names of all missing columns.
 
     named: our key -> column, as the user names them. schema: columns with the name of a declared key become context.
     """

@@ -117,7 +117,7 @@ def _rows_of(
     limit: int | None = None,
     kind: str = "row",
 ) -> list[tuple[int, Row]]:
-    """(line, what `make` returns) of every usable record. bad: receives the faults of the others."""
+    """(line, result of `make`) of every usable record. bad: receives the faults of unusable records."""
     rows: list[tuple[int, Row]] = []
     line_of: dict[str, int] = {}
     for number, parse in records:
@@ -138,7 +138,7 @@ def _rows_of(
 
 
 def _refuse(bad: Sequence[BadRow], *, good: int, path: Path, skippable: bool = False) -> None:
-    """Raise InvalidInput if there are unusable rows. A single one is named in the field."""
+    """Raise InvalidInput if there are unusable rows. The error's field names a single unusable row."""
     if len(bad) == 1:
         [row] = bad
         raise InvalidInput(row.reason, field=f"{path}:{row.line} {row.field}".rstrip(), remedy=row.remedy or None)
@@ -147,7 +147,7 @@ def _refuse(bad: Sequence[BadRow], *, good: int, path: Path, skippable: bool = F
 
 @contextmanager
 def _leaving_out(bad: list[BadRow], *, line: int, is_long: bool = False) -> Iterator[None]:
-    """A block whose faults go to `bad`: an InvalidInput, or a group of them."""
+    """A block whose faults go to `bad`: an InvalidInput, or an exception group of several."""
     task = line if is_long else None
     try:
         yield
@@ -309,7 +309,7 @@ def _renamed(parse: Parse, form: TableForm) -> Parse:
 def _of_equal_shape(
     numbered: Sequence[tuple[int, TableRow]], *, bad: list[BadRow], file: Path, is_long: bool
 ) -> LabelledTable:
-    """The table of the rows that have the arms and the costs of most rows. bad: receives the others."""
+    """The table of the rows that have the arms and the costs of most rows. bad: receives the other rows."""
     shapes = Counter(_shape(row) for _, row in numbered)
     if not shapes:
         return LabelledTable(rows=(), arms=())

@@ -184,7 +184,7 @@ class ResultAssembler:
         )
 
     def _blocked(self, evidence: LogMoments, *sides: int | None, reward: Difference) -> str | None:
-        """Why there is no verdict, unless more rows like these give one."""
+        """What must change before there can be a verdict; None if more rows of this kind suffice."""
         if self.faults:
             return "a log that does not contradict its own probabilities"
         missing = self._tried(evidence, *sides).missing

@@ -91,7 +91,7 @@ def learn_columns(
 
 
 def _check_picks(updates: Sequence[Update], *, name: str) -> None:
-    """Raise InvalidInput if a row has no pick of a model, since replay asks no model."""
+    """Raise InvalidInput if a row lacks a model's pick, because replay does not ask models."""
     missing = sum(not update.query.sent.pick for update in updates)
     if missing:
         message = f"{missing} of {len(updates)} rows have no pick of a model, and replay asks no model"

@@ -192,7 +192,7 @@ class OpenLog:
         return InvalidInput(f"the ledger {self.ledger!r} has no rows{later}", field="log", remedy=remedy)
 
     def notes(self) -> list[str]:
-        """Notes on what the store has of these decisions, and no row."""
+        """A note on the dollars that came too late for the rewards of these decisions, by arm; [] without any."""
         if not self.in_store:
             return []
         with self._ledger() as ledger:
@@ -202,10 +202,8 @@ class OpenLog:
         return [f"{what}: {shares}"] if late else []
 
     def judged(self) -> float:
-        """Share of the store's decisions that were judged, so that they are rows of this log. Decisions that no verdict
-        compares do not count.
-
-        It is 1 for other logs, and if nobody but the judge judged.
+        """Share of the store's decisions that were judged, and so are rows of this log. Decisions that verdicts leave
+        out do not count. The share is 1 for logs outside the store, and if only the judge judged.
         """
         if not self.in_store:
             return 1.0

@@ -40,14 +40,14 @@ def usable_draws(batch: Any, *, since: float | None, left_out: LeftOut) -> Flags
 
 
 class Part(Protocol):
-    """A log, or one of its files, as columns. An executor may send a part to another process."""
+    """A log, or a file of it, as columns. An executor may send a part to another process."""
 
     @property
     def place(self) -> str:
         """Prefix of a row's name in messages."""
 
     def batches(self, left_out: LeftOut) -> Iterator[Log]:
-        """Yield the judged rows, in the same order each time. left_out: counts the others. Raises InvalidInput."""
+        """Yield the judged rows, in the same order each time. left_out: counts the other rows. Raises InvalidInput."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from ragbandit.shared.json_lines import new_file, new_lines
 
 
 def check_file(path: str | Path, *, learners: bool) -> None:
-    """Raise InvalidInput if the name has no known form, or no candidate learns."""
+    """Raise InvalidInput if the file's ending is unknown, or if none of the candidates learns."""
     named_form(path)
     if not learners:
         message = "no candidate learns: the log has the probabilities of the others"
@@ -27,7 +27,7 @@ def check_file(path: str | Path, *, learners: bool) -> None:
 def write_pmfs(path: str | Path, log: MemoryLog, *, names: Sequence[str]) -> None:
     """Write the column of each candidate in `names`, with the id, arms, drawn arm and logged pmf of each row.
 
-    The form is that of the file's name: JSON Lines or Parquet. Probabilities are aligned with the row's `arms`. An
+    The file's ending chooses the form: JSON Lines or Parquet. Probabilities are aligned with the row's `arms`. An
     error leaves the file at `path` unchanged. Raises InvalidInput.
     """
     rows = _rows(log, names=names)

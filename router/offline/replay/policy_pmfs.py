@@ -175,7 +175,7 @@ def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Prog
 
 
 def served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Policy:
-    """Make the untrained policy that a service would use whose policy has this definition. Raises ConfigError."""
+    """Make the untrained policy of a service with this definition. Raises ConfigError."""
     changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
     if spec.what == CONSERVATIVE:  # its params name the incumbent
         changes["incumbent"] = None

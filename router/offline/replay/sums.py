@@ -241,7 +241,7 @@ class ScoredRows(Tally):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """What the second pass needs to know of the judged rows."""
+    """Facts about the judged rows that the second pass needs."""
 
     model: RewardModel
     candidates: Sequence[CandidateSpec]

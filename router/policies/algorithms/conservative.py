@@ -195,7 +195,7 @@ class Shortfall:
 
     @property
     def reserve(self) -> float:
-        """Slack that is not spent, since decisions that are not learned yet may lose it."""
+        """Slack that is kept back for losses of decisions that are not learned yet."""
         return _RESERVE * self._ratio
 
     def mean(self, arm: ArmName) -> float:

@@ -95,7 +95,8 @@ def _values(given: object) -> list[object]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Permission: """The arms and auxiliary models that the rules allow for a question."""
+class Permission:
+    """The arms and auxiliary models that the rules allow for a question."""
 
     #: names of the rules that apply
     names: tuple[str, ...]

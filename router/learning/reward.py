@@ -49,7 +49,7 @@ def squad_words(text: str) -> list[str]:
 
 
 def exact_match(prediction: str, *, gold: Sequence[str], words: Words = answer_words) -> float:
-    """1.0 if the words of the prediction equal the words of a gold answer, else 0.0."""
+    """1.0 if the prediction and a gold answer have the same words, else 0.0."""
     return float(words(prediction) in map(words, gold))
 
 

@@ -303,7 +303,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
 
 
 def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
-    """A finding if a large or uneven share of the answers is not judged, since such arms learn less than others."""
+    """A finding if many answers, or unequal shares by arm, are not judged: less is learned about these arms."""
     shares = {arm: one.share for arm, one in arms.items() if one.answers >= FEW_ANSWERS}
     if not shares:
         return

@@ -38,7 +38,7 @@ class NeedSource(Protocol):
     async def of_question(
         self, question: str, *, arms: Sequence[ArmName], descriptions: Mapping[str, str], ask: Ask
     ) -> dict[str, Json]:
-        """What is stored with the question's request. descriptions: arm -> what it does. Raises what `ask` raises."""
+        """Values to store with the question's request. descriptions: arm -> its task. Raises the errors of `ask`."""
 
 
 def need_source(need: PolicyNeed) -> NeedSource:

@@ -122,7 +122,7 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
 
 
 def _held(deciders: Sequence[Decider]) -> float:
-    """Share of the draws of other arms, as the policy would make them, that something else decides."""
+    """Share of the policy's draws of other arms that something else decides."""
     return math.fsum(one.others * one.share for one in deciders) / max(math.fsum(one.others for one in deciders), 1e-9)
 
 

@@ -35,7 +35,7 @@ SHOWN_FROM: Final = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UndrawnQuestions:
-    """Questions of the period that something else than a draw of the policy decided: no comparison includes them."""
+    """Questions of the period without a draw of the policy: something else decided, so no comparison includes them."""
 
     by: str
     """What decided them, such as "a limit of the session or task"."""
@@ -94,7 +94,7 @@ def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: Sequence[
 
 
 def asker_of(row: RowMapping) -> str:
-    """Who asked, in words: the key, else the tenant."""
+    """Who asked, in words: the key, or else the tenant."""
     return f"the tenant {row['tenant']}" if row["api_key"] is None else f"the key {row['api_key']}"
 
 

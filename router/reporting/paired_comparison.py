@@ -139,9 +139,8 @@ def paired_sample(
     is_reward: bool = True,
     whole: bool = False,
 ) -> DifferenceSample:
-    """The differences of reward, or of quality.
-
-    whole: False for the questions up to the first one without both answers. True for all up to the last one with both;
+    """The differences of reward, or of quality. whole: False for the questions before the first one that lacks an
+    answer. True for all up to the last one with both;
         a question between them that was not asked then lies between bounds
     """
     askable, against = questions.askable, questions.against
@@ -194,7 +193,7 @@ def paired_comparison(
     setting: RewardSettings,
     is_steady: bool = True,
 ) -> PairedComparison:
-    """Compare by the answers that are there. answers: to these questions, also others than those of the pairing.
+    """Compare by the stored answers. answers: to these questions; may include answers of other pairings.
 
     is_steady: whether the policy decides most questions. If not, two ways that hardly differ are not "as good"
     """

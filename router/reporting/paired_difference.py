@@ -68,7 +68,7 @@ class DifferenceSample:
 
 
 def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Difference:
-    """The mean difference of a question with its interval. Without an asked question, what is possible."""
+    """The mean difference of a question with its interval. Before any answer: the possible range."""
     low, high = sample.drawn.T
     floor, ceiling = sample.least, sample.most
     bounds = [

@@ -70,7 +70,7 @@ class ComparedQuestion:
 
 
 class AnswerCost(NamedTuple):
-    """What an answer of the period has cost, to expect what others will cost."""
+    """The cost of an answer of the period, from which costs of later answers are estimated."""
 
     #: characters of its question
     length: int
@@ -147,7 +147,7 @@ def read_paired_questions(
 def _routed(
     connection: Connection, scope: ReportScope, *, against: ArmName
 ) -> Iterator[tuple[RowMapping, QueriedFacts, Sequence[str]]]:
-    """Yields (row, its facts, arms on offer) of the questions of the period, or of a sample of them."""
+    """Yields (row, its facts, arms on offer) of the period's questions, or of a sample of its questions."""
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
@@ -194,8 +194,8 @@ def _question(row: RowMapping, *, scope: ReportScope, obstacle: str | None) -> C
 
 
 def _came_later(row: RowMapping, *, arm: str) -> bool:
-    """Whether an arm that was not on offer could be asked: neither the caller nor a rule kept it away, nor did it lack
-    an ability, so it was not configured yet or not in service. The rules of now have their own say (`_forbidden`).
+    """Whether an arm that was not on offer could be asked now: it was not configured yet or not in service. An arm that
+    the caller or a rule excluded, or that lacked an ability, cannot. `_forbidden` applies today's rules.
     """
     if row["allowed"] is not None and arm not in json.loads(row["allowed"]):
         return False

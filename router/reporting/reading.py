@@ -201,7 +201,7 @@ NOT_ASKED: Final = "the version was not asked"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportScope:
-    """Decisions that a report reads: those with since <= made_at < until, without turns of earlier decisions."""
+    """Decisions that a report reads: since <= made_at < until, without turns of earlier decisions."""
 
     label: str  #: label of the policy whose ledger contains the rewards
     since: float
@@ -303,7 +303,7 @@ class ReportRows:
 
     @property
     def read(self) -> int:
-        """Number of questions read, with those in `left_out`."""
+        """Number of questions read, including the questions in `left_out`."""
         return len(self.arm) + sum(self.left_out.values())
 
     def rated_as(self, quality: Vector, *, counts: Vector | None) -> "ReportRows":
@@ -633,7 +633,7 @@ class _Rows:
             self.undrawn.setdefault(by, UndrawnSums()).add(costs, quality=quality)
 
     def _costs(self, row: RowMapping) -> Amounts:
-        """What the decision used, with all its turns, in the order of UNITS; NaN without an outcome."""
+        """Costs of the decision and all its turns, in the order of UNITS; NaN without an outcome."""
         if row["cost"] is None:
             return np.nan, np.nan, np.nan
         costs, late = spent_of(row["cost"], steps=row["steps"])

@@ -153,7 +153,7 @@ def report_of(
 
 
 def _without_questions(arm: ArmName) -> Comparison:
-    """The comparison with an arm that no question was offered: live traffic shows nothing of it."""
+    """The comparison with an arm that was never offered: live traffic shows nothing about it."""
     nothing: dict[str, Any] = {"design": "live traffic", "questions": 0, "rated": 0, "reward": Difference()}
     missing = "answers of both to the same questions"
     return replace(compare(ROUTING, f"always {arm}", second_arm=arm, **nothing), missing=missing)
@@ -369,8 +369,8 @@ def _measured(log: ReportRows, *, first: Matrix | None, second: Matrix) -> list[
 
 
 def _disagreement(log: ReportRows, *, first: Matrix | None, second: Matrix) -> str | None:
-    """What is missing if the intervals by ratings and by the judge's drawn sample do not overlap; None if they overlap,
-    or if one of them has too few answers of a way.
+    """The obstacle to a verdict if the intervals by ratings and by the judge's drawn sample do not overlap. None if
+    they overlap, or if either source has too few answers of a way.
     """
     if log.score is None or log.by_judge is None:
         return None
@@ -393,7 +393,7 @@ def _disagreement(log: ReportRows, *, first: Matrix | None, second: Matrix) -> s
 
 
 def _with_retracted(total: Comparison, *, log: ReportRows, groups: _Groups, arm: int) -> Comparison:
-    """The comparison, whose assumption names retractions that turned its verdict."""
+    """The comparison. Its assumption names retractions if they turned the verdict."""
     if log.retracted is None or total.verdict == NOT_KNOWN:
         return total
     is_unrated = np.isnan(log.quality)
@@ -429,7 +429,7 @@ def _could_draw(log: ReportRows, second: Matrix) -> Flags:
 
 
 def _valued(log: ReportRows) -> Iterator[tuple[Vector, Possible | None]]:
-    """Qualities and rewards, each with what is possible."""
+    """Qualities and rewards, each with the possible values of unrated answers."""
     quality = None if log.limits is None else Possible(best=1.0, worst=0.0, least=0.0, most=1.0)
     yield log.quality, quality
     if log.reward is None or log.limits is None:

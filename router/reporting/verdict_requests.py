@@ -101,7 +101,7 @@ def note_wait(database: Database, *, label: str) -> None:
 
 
 def make_request(database: Database, request: VerdictRequest, *, label: str) -> VerdictRequest:
-    """Let a worker carry out a request. The same request again is the one that is open. Raises Conflict, StoreError."""
+    """Let a worker carry out a request. A repeated request returns the open one. Raises Conflict, StoreError."""
     now = time.time()
     with database.write() as connection:
         lock_position(connection, _reader(label), now=now)

@@ -13,7 +13,7 @@ from ragbandit.shared.texts.formats import counted, duration, moment, money, num
 
 
 def report_sentence(report: Report, *, now: float) -> str:
-    """State, period, money, what was not drawn, verdict: all of a report in one sentence."""
+    """A report in one sentence: state, period, money, undrawn questions, verdict."""
     total = report.total
     start = f"{report.state}. " if report.state else ""
     parts = [_sums(report), *undrawn_words(report), _compared(report)]
@@ -22,7 +22,7 @@ def report_sentence(report: Report, *, now: float) -> str:
 
 
 def undrawn_words(report: Report) -> list[str]:
-    """What else than a draw decided questions, if it decided a share of them or of their costs that counts."""
+    """Who decided questions without a draw, if the share of such questions or of their costs is large."""
     lines = []
     for one in report.undrawn:
         if max(one.questions / report.questions, one.spent / report.spent if report.spent else 0.0) < SHOWN_FROM:
@@ -59,7 +59,7 @@ def _sums(report: Report) -> str:
 
 
 def _spent(report: Report) -> str:
-    """Costs of the whole period, and what the arm would have cost if all questions are compared."""
+    """Costs of the whole period, and the arm's estimated costs if all questions are compared."""
     total, spent = report.total, _money(report.spent, report)
     if total is None or _priced(total) != report.questions or comparison_words.cost_change(total.cost) is None:
         return spent
@@ -67,7 +67,7 @@ def _spent(report: Report) -> str:
 
 
 def _compared(report: Report) -> str:
-    """Costs of the compared questions and what the arm would have cost, unless all questions are compared."""
+    """Costs of the compared questions and the arm's estimated costs, unless all questions are compared."""
     total = report.total
     if total is None or _priced(total) == report.questions or comparison_words.cost_change(total.cost) is None:
         return ""
@@ -113,7 +113,7 @@ def report_assessment(
     arms: Sequence[str] = (),
     steps: Sequence[str | None] = (),
 ) -> Assessment:
-    """What a report shows. kinds: kinds of questions, from a map of the policy. arms: see `Assessment.arms`.
+    """A report for people. kinds: kinds of questions, from a map of the policy. arms: see `Assessment.arms`.
 
     steps: next steps to a verdict that is not known yet (`next_steps`)
     """
@@ -181,7 +181,7 @@ def _actions(report: Report, lead: Comparison | None, *, steps: Sequence[str | N
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:
-    """Whether the first comparison has a verdict, and the second one has none or a wider interval."""
+    """Whether the first comparison has a verdict, and the second comparison has no verdict or a wider interval."""
     if first.verdict == NOT_KNOWN or second.verdict == NOT_KNOWN:
         return first.verdict != NOT_KNOWN
     return _width(first) < _width(second)
@@ -213,7 +213,7 @@ def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bo
 
 
 def _frontier(comparisons: Sequence[Comparison]) -> list[FrontierPoint]:
-    """The arms whose quality is known against what was served, and what was served."""
+    """Points of the served answers, and of the arms whose quality relative to these is known."""
     known = [one for one in comparisons if one.quality_verdict != NOT_KNOWN]
     ways = [(one.second, one.quality.second, one.cost.second, "arm") for one in known]
     ways += [("what was served", one.quality.first, one.cost.first, "served") for one in comparisons[:1] if known]

@@ -21,7 +21,7 @@ _LEAST_FAULTS: Final = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What the log says about a version since it entered shadow."""
+    """The log's evidence about a version since it entered shadow."""
 
     comparison: Comparison
     """The version compared with the champion."""

@@ -192,7 +192,7 @@ class _Move:
         return self._change(self.seen, act, state="champion", facts=facts)
 
     def _proof(self) -> dict[str, Json]:
-        """What the audit log stores about the evidence. Raises Conflict if the version is not better."""
+        """The evidence as the audit log stores it. Raises Conflict if the version is not better."""
         if self.act.force:
             return {"forced": True}
         evidence = self.evidence

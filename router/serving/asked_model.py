@@ -49,8 +49,9 @@ class _WholeReply(ModelReply, ReplyReader[None]):
 class AskedModel:
     """Asks one chat model, with a time limit; use it from one event loop.
 
-    seconds: time limit of a call, retries included. purpose: what the calls are for, in the log. database: has the
-    budgets that pay. most_waiting: calls that may wait for others, within their time limit; further ones fail at once
+    seconds: time limit of a call, retries included. purpose: purpose of the calls, for the log. database: has the
+    budgets that pay. most_waiting: number of calls that may wait for earlier calls, within their time limit; further
+    calls fail at once
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class AskedModel:
         return charged_dollars(reply.dollars, listed=listed, prefers=self._prefers, model=self.model)
 
     async def _attempt(self, fields: Mapping[str, Any], *, replies: list[ModelReply]) -> None:
-        """Complete a chat in at most two attempts. Raises the error of the last one.
+        """Complete a chat in at most two attempts. Raises the error of the last attempt.
 
         fields: the request. replies: gets the reply of each attempt, whole or not, unless the server refused the
         request or cannot be reached

@@ -189,7 +189,7 @@ class MicroBatcher(Generic[Item, Result]):
             return self._add(item, tenant=tenant)
 
     def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
-        """Submit all items if the first one is admitted, otherwise none. Raises as `submit`."""
+        """Submit all items if the first item is admitted, otherwise no item. Raises as `submit`."""
         with self._lock:
             if not admitted:
                 self.admit(tenant)

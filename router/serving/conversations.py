@@ -172,7 +172,7 @@ class Rewriter:
         return replace(query, text=text or query.text, sent=replace(query.sent, rewrite=facts))
 
     async def _rewritten_before(self, query: Query) -> str | None:
-        """The question of the stored decision with this id; None if there is none, and in stores without texts."""
+        """The question of the stored decision with this id; None without such a decision or without stored texts."""
         if query.id is None or self._store.text != "full":
             return None
         with suppress(Exception):  # if the store cannot be read, deciding reports the error

@@ -47,11 +47,11 @@ def other_arms(
     rules: RuleBook,
     expected: ExpectedDollars,
 ) -> list[ArmName]:
-    """The arms that may answer if the decision's arm fails, the policy's favourite first. Arms of which it was not
-    asked, because a limit or a task chose the arm, come last, the cheapest first.
+    """The arms that may answer if the decision's arm fails, the policy's favourite first. Arms about which the policy
+    was not asked, because a limit or a task chose the arm, come last, the cheapest first.
 
-    conversation: what the client sent. passing: arms that pass it on, see `passing_arms`. attempts: setting
-        server.failover. rules: those of now
+    conversation: as the client sent it. passing: arms that pass it on, see `passing_arms`. attempts: setting
+    server.failover. rules: today's rules
     """
     query, failed = decision.query, decision.query.continues.failed
     by_rules = rules.permitted(query, arms=worker_arms)
@@ -152,8 +152,8 @@ def _able_arms(
     passing: Mapping[ArmName, Ability],
     worker_arms: Mapping[str, Mapping[str, Json]],
 ) -> list[ArmName]:
-    """The arms that may do what the failed arm was unable to do: not those with its generator. If the prompt was too
-    long, not those whose context is as short, and arms with a known context come first.
+    """The arms that may succeed where the failed arm did not: arms with another generator. If the prompt was too long,
+    arms with a longer or unknown context, and arms with a known context come first.
     """
 
     def generator_of(arm: ArmName) -> object:

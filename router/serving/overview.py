@@ -176,8 +176,8 @@ def totals_of(sums: ArmTotals) -> Totals:
 def overview(
     database: Database, *, policy: PolicyLabel, since: float, until: float, weight: float, step: int = HOUR_S
 ) -> Overview:
-    """The overview from `since` to `until`, in whole hours. Rows that the totals do not have yet are read, unless there
-    are MOST_UNCOUNTED of them.
+    """The overview from `since` to `until`, in whole hours. Rows that the totals do not count yet are read if there are
+    fewer than MOST_UNCOUNTED.
 
     weight: the setting reward.weight. step: a multiple of 3600, seconds. Raises InvalidInput.
     """

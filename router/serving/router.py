@@ -150,8 +150,8 @@ class Router(AbstractContextManager["Router"]):
     def preview(
         self, query: Query | str, *, run_by: RunBy = "caller", **more: Unpack[QueryFields]
     ) -> "Future[Decision]":
-        """What `submit` would decide, with the probabilities; its arm is the likeliest one. Nothing is drawn or stored,
-        and the id is no id of a decision. Raises as `submit`.
+        """The decision that `submit` would make, with the probabilities; its arm is the likeliest arm. Nothing is drawn
+        or stored, and no stored decision gets this id. Raises as `submit`.
         """
         question = self.service.question(replace(query_of(query, more), id=None), run_by=run_by)
         question.is_preview = True
@@ -410,7 +410,7 @@ class Router(AbstractContextManager["Router"]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """The turns of one task, see `Router.task`. `route` and `answer` are those of the router."""
+    """The turns of one task, see `Router.task`. `route` and `answer` work as the router's methods."""
 
     router: Router
     session: str

@@ -57,8 +57,8 @@ class BegunPair:
 
 
 def keep_begun(connection: Connection, *, pair: BegunPair) -> None:
-    """Store a question: with an estimate it is being asked, and the death of its process counts; else it waits, or has
-    ended. Nothing of an erased question is stored.
+    """Store a question. A question with an estimate is being asked, so the death of its process counts; without one it
+    waits or has ended. An erased question is not stored.
     """
     if pair.sources and is_erased(connection, pair.decision_id) is not False:
         pair = replace(pair, sources={})
@@ -93,7 +93,7 @@ def _facts(pair: BegunPair) -> dict[str, Any]:
 
 
 def begun_pairs(database: Database, *, ids: Collection[DecisionId]) -> dict[DecisionId, BegunPair]:
-    """The begun ones of these questions. Raises StoreError."""
+    """The questions in `ids` that have begun. Raises StoreError."""
     known = sorted(ids)
     begun: dict[DecisionId, BegunPair] = {}
     with database.read() as connection:

@@ -79,7 +79,7 @@ class Erased:
 
 
 def erasable(database: Database, selection: Selection) -> Erased:
-    """What `erase` would return now. Nothing is changed."""
+    """The counts that `erase` would return now. Nothing is changed."""
     return _counts(database, selection.rows(database))
 
 

@@ -96,7 +96,7 @@ class ScoreQueue:
     def claim(self, *, now: float, expiring: float | None = None) -> ScoreJob | Refused | None:
         """Claim the decision that is due longest. Returns Refused if it must not be judged, None if none is due.
 
-        expiring: time from which the waits are counted that are too long; by default now
+        expiring: time at which waits are compared with their limit; by default now
         """
         is_due = jobs.c.turn == 0, jobs.c.due_at <= now  # a range of the index `jobs_next`
         if not self.claims.wait(*is_due):
@@ -222,7 +222,7 @@ class _NotWaitingError(Exception):
 
 
 def _began(spent: ScoreCost) -> int:
-    """Correction of the day's number of judgements: -1 if the try had no cost, since such a try does not count."""
+    """Correction of the day's number of judgements: -1 if the try was free, because free tries do not count."""
     return 0 if any(asdict(spent).values()) else -1
 
 

@@ -52,7 +52,7 @@ _KEY: Final = (pairs.c.decision_id, pairs.c.arm, pairs.c.version)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelItem:
-    """An answer to label, without the arm's name; one of a verdict is without passages, which could show the arm."""
+    """An answer to label, without the arm's name. For a verdict, passages are left out too: they could show the arm."""
 
     #: the decision's id, or that of an answer of a verdict, which has a point
     id: str

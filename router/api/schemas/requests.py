@@ -41,7 +41,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
-    """The request is not valid HTTP/1.1, its body is not what its head says, or it needs what the service refuses."""
+    """The request is not valid HTTP/1.1, its body contradicts its head, or it needs a refused feature."""
 
 
 def wanted(accepted: str) -> GetPydanticSchema:

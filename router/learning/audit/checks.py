@@ -334,7 +334,7 @@ class DeepCheck:
             self.verdict.fail("deep_mismatches", text if distance is None else f"{text}: it differs by {distance:.2g}")
 
     def _pmf_fault(self, decision: Decision, *, policy: Policy) -> str | None:
-        """Error text if this policy does not reproduce the logged pmf; None also if nothing can be compared."""
+        """Error text if this policy does not reproduce the logged pmf; None if it does, or if it cannot be checked."""
         if decision.fault is not None or is_erased_for(policy, decision):
             return None  # after a fault the pmf is the fallback arm's, which `draw_fault` checks
         redrawn = _made_again(decision, policy=policy)

@@ -250,7 +250,7 @@ def _between(value: float, bounds: Sequence[float]) -> bool:
 
 
 def _possible_qualities(row: RowMapping, *, items: Sequence[Feedback], outcome: Outcome) -> Iterator[float]:
-    """The quality of each feedback, and their sum: every rule of aggregation gives one of these or a value between."""
+    """The qualities of the feedback, and their sum: rules of aggregation give a value within their range."""
     has_label = any(item.kind == "label" for item in items)
     measures = [row["preset"]] if row["preset"] in MEASURES else MEASURES if has_label else MEASURES[:1]
     for measure in measures:

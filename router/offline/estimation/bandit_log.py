@@ -123,7 +123,7 @@ def unsupported(pmf: Matrix, *, candidate: Matrix) -> Flags:
 
 
 def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
-    """Indices of rows whose pmf, shape (n, K), is no distribution or gives probability to an arm not offered."""
+    """Indices of rows whose pmf (n, K) is not a distribution, or is above 0 for an arm that was not offered."""
     with np.errstate(invalid="ignore"):
         sums = np.einsum("nk->n", pmf)
         # NaN fails both comparisons. The whole matrix is checked first, which is fast and mostly succeeds.

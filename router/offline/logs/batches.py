@@ -119,7 +119,7 @@ def _is_for_its_value(request: Json) -> bool:
 def _with_fact(
     batch: Any, keys: Sequence[str], *, holds: Callable[[Json], bool] = lambda _fact: True, narrowed: str = ""
 ) -> Flags:
-    """Flags of rows: True if one of these facts holds. narrowed: pattern of what follows the key in such rows."""
+    """Flags of rows: True if one of these facts holds. narrowed: pattern of the text after the key."""
     if "facts" not in batch.schema.names:
         return np.zeros(batch.num_rows, dtype=np.bool_)
     # Narrows what is parsed, since most rows have none of the facts. A text proves nothing, so the rest is parsed.

@@ -148,7 +148,7 @@ def imported(log: Log) -> Flags:
 
 
 def by_origin(log: Log) -> Iterator[tuple[bool, Log]]:
-    """Yields (whether they were imported, rows): what the service decided, and what it only learned, are kept apart."""
+    """Yields (whether the rows were imported, rows), to keep imported rows apart from the service's decisions."""
     flags = imported(log)
     for kind in (False, True):
         if flags.any() if kind else not flags.all():

@@ -51,7 +51,7 @@ def _unsupported(candidate: CandidateResult) -> str:
 
 
 def replay_assessment(replayed: ReplayResult) -> Assessment:
-    """What a replay shows. If the log has faults, these are the sentence, and nothing has a verdict."""
+    """A replay's result for people. Faults of the log replace the sentence and all verdicts."""
     compared = comparisons(replayed)
     first = compared[0] if compared else None
     sentence = "; ".join(headline(replayed)[:1])

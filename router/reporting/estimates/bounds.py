@@ -23,7 +23,7 @@ ERROR_OF_WORST: Final = 0.1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Possible:
-    """What each answer could have been worth, if its quality is unknown and its cost is known."""
+    """Possible values of each answer, if its quality is unknown and its cost is known."""
 
     best: Vector | float  #: shape (n,), NaN without an outcome; a number if it is the same for every answer of any arm
     worst: Vector | float

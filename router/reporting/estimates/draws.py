@@ -164,7 +164,7 @@ class Draws:
 
 
 def _numbered(cluster: Choices, *, is_seen: Flags) -> Choices | None:
-    """The clusters by numbers from 0, each unseen row in one of its own; None if no cluster has two rows."""
+    """The clusters by numbers from 0; each unseen row is a cluster. None if no cluster has two rows."""
     own = np.where(is_seen, cluster, cluster.max(initial=0) + 1 + np.arange(len(cluster)))
     numbers, places = np.unique(own, return_inverse=True)
     return None if len(numbers) == len(cluster) else places

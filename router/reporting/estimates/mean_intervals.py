@@ -30,7 +30,7 @@ TINY: Final = 1e-300
 
 @dataclass(frozen=True, kw_only=True)
 class MeanInterval:
-    """An interval of a mean difference, and what it was computed from."""
+    """An interval of a mean difference, and the figures from which it was computed."""
 
     rows: Vector  #: differences d, the newest first; one for each cluster, shape (clusters,)
     middle: float

@@ -53,7 +53,7 @@ class Served:
         return np.where(self.is_other, self.values, 0.0)
 
     def effective_controls(self, draws: Draws) -> float:
-        """Effective number of controls; 0 if the arm's value was never seen, or could not be."""
+        """Effective number of controls; 0 if the arm's value was not seen, or cannot be seen."""
         if not (draws.is_tried[self.place] and self.away.any()):
             return 0.0
         effective = draws.effective(self._at_place(self.away))
@@ -121,7 +121,7 @@ class Served:
         return heavy * below, heavy * above
 
     def _room(self, values: Vector) -> Interval:
-        """How far a value may lie below and above the mean of these, each at least LEAST_ROOM of the range."""
+        """How far a value may lie below and above the mean of `values`; each at least LEAST_ROOM of the range."""
         mean = float(values[self.is_other].mean())
         return max(mean - self.least, self._least_room), max(self.most - mean, self._least_room)
 

@@ -99,7 +99,7 @@ def made_feedback(
 
 
 def check_given_id(feedback_id: str | None) -> None:
-    """Raises InvalidInput for an id that begins as the ids of feedback that the service makes."""
+    """Raises InvalidInput for an id that begins like the service's own ids of feedback."""
     own = next((one for one in OWN_BEGINNINGS if isinstance(feedback_id, str) and feedback_id.startswith(one)), None)
     if own is not None:
         message = f"ids that begin with {own!r} are those of feedback that the service makes"
@@ -111,7 +111,7 @@ def _rater(name: object) -> str:
 
 
 def _kind_of(parts: Mapping[str, object]) -> str:
-    """The kind that is judged or retracted. Raises InvalidInput unless exactly one of `parts` is given."""
+    """The kind of the judgement or retraction. Raises InvalidInput unless exactly one of `parts` is given."""
     names = [name for name, value in parts.items() if value is not None]
     if len(names) != 1:
         message = f"{' and '.join(names)} were given" if names else "no label, rating, reward or event was given"
@@ -159,7 +159,7 @@ def _rating(rating: float, worst: float, best: float) -> float:
 def unrun_outcome(
     decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
 ) -> Outcome:
-    """Make the outcome of a decision whose arm no worker ran: failed, without cost."""
+    """Make the failed outcome, without cost, of a decision whose arm no worker has run."""
     outcome = made_outcome(decision_id=decision_id, now=now, status="failed", stop_reason=stop_reason)
     return replace(outcome, error=error, run_by="worker", made_by=made_by or {})  # any error can be stored
 

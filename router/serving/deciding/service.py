@@ -257,7 +257,7 @@ class RouteService:
         return committed
 
     def _previews(self, questions: Sequence[Question]) -> list[Decision]:
-        """What would be decided, with the probabilities before the draw; the arm is the likeliest one."""
+        """Decisions as they would be made, with the probabilities before the draw; the arm is the likeliest arm."""
         made, settings = self._decide(questions, live=self.versions.glance()), self.serving.settings.policy
         previews = []
         for question, decision in zip(questions, made, strict=True):

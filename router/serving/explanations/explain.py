@@ -144,7 +144,7 @@ def preview_of(decision: Decision) -> tuple[list[str], tuple[ArmChance, ...]]:
 
 
 def _sentences(decision: Decision) -> list[str]:
-    """What the draw's shares and the steps did to a decision, the last step first."""
+    """Sentences about the effects of the draw's shares and of the steps on a decision, the last step first."""
     return [*share_sentences(decision), *(line for step in reversed(all_steps()) for line in step.explain(decision))]
 
 
@@ -199,8 +199,8 @@ def turn_words(decision: Decision) -> str:
 
 
 def amounts_in_words(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Amounts of a `Cost` that are not 0, by name in words. A limit counts all turns, and a cost those after the first,
-    so these have a name of their own.
+    """Amounts of a `Cost` that are not 0, by name in words. A limit counts all turns, but a cost only turns after the
+    first, so the two amounts have different names.
     """
     named = {"turns": "later turns"}
     return {named.get(name, name.replace("_", " ")): amount for name, amount in amounts.items() if amount}

@@ -17,7 +17,7 @@ _RECENT_S: Final = 3600.0
 
 def agree(signs: Collection[Sign], *, database: Database, now: float) -> bool:
     """Whether two tenants received a sign: two keys if no other tenant asked in the last hour, or two questions if no
-    other key did. signs: at least one. Raises StoreError.
+    other key asked in that hour. signs: at least one. Raises StoreError.
     """
     with database.read() as connection:
         for column, values in zip((decisions.c.tenant, decisions.c.api_key), zip(*signs, strict=True), strict=False):

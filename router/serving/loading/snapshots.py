@@ -120,9 +120,8 @@ class SnapshotLoader:
         return ServedPolicy(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)
 
     def refresh(self) -> bool:
-        """Load a snapshot that is newer than `served`. Returns whether there was one.
-
-        If the ledger ends before `served`, because a failover or a restored backup lost rows, an older one is loaded.
+        """Load a snapshot that is newer than `served`. Returns whether one was loaded. If the ledger ends before
+        `served`, because a failover or a restored backup lost rows, an older snapshot is loaded.
         """
         served = self.served
         for info in self.newest(limit=REFRESH_TRIES):

@@ -29,7 +29,7 @@ def prices_of_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -
 
 
 def unpriced_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> dict[str, list[str]]:
-    """Section of a generator whose calls have no listed price -> the arms that our workers run with it.
+    """Section of a generator without listed prices -> the arms that our workers run with it.
 
     A model in our process costs no dollars, and arms of the classes in _OWN_COSTS report their own cost.
     """
@@ -59,7 +59,7 @@ def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms, around: S
 
 
 def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) -> ExpectedDollars:
-    """What answers of the arms that workers run are expected to cost."""
+    """Expected dollars of answers, for the arms that workers run."""
     prices = prices_of_arms(arms, generators=generators)
     models = {arm: generators[arms[arm].get("generator", DEFAULT)].model for arm in prices}
     unpriced = chain.from_iterable(unpriced_arms(arms, generators=generators).values())

@@ -26,7 +26,7 @@ from ragbandit.shared.texts.formats import printable
 
 
 def has_store(settings: Settings) -> bool:
-    """Whether there may be a store. If not, no database engine has to be loaded."""
+    """Whether a store may exist. If it does not, no database engine is loaded."""
     file = sqlite_file(settings)
     return file is None or _has_bytes(file)
 

@@ -79,7 +79,7 @@ class Correction:
 
 
 def generators_of(made_by: Mapping[str, Any]) -> set[str]:
-    """Names of the generator of an outcome: of the model, and in the settings."""
+    """Names of an outcome's generator: the model's name, and the name in the settings."""
     params = made_by.get("params")
     names = made_by.get("generator"), params.get("generator") if isinstance(params, dict) else None
     return {name for name in names if isinstance(name, str)}
@@ -128,7 +128,7 @@ def corrections_of(connection: Connection) -> Corrections:
 
 @dataclass(kw_only=True, slots=True)
 class Changes:
-    """What a correction changes. dollars_before, dollars_after: sums over `outcomes`, the changed outcomes."""
+    """The effects of a correction. dollars_before, dollars_after: sums over `outcomes`, the changed outcomes."""
 
     moves: Moves
     outcomes: int = 0
@@ -143,7 +143,7 @@ class Changes:
 
 
 def changes_of(database: Database, new: Correction, *, label: str, now: float) -> tuple[Changes, Corrections]:
-    """Returns (what a correction would change, the stored corrections). label: label of the ledger."""
+    """Returns (the effects of a correction, the stored corrections). label: label of the ledger."""
     with database.read() as connection:
         earlier = corrections_of(connection)
     changes = Changes(moves=Moves())

@@ -89,8 +89,8 @@ class ExpectedDollars:
         return Tokens(read=read, written=written).dollars(price)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:
-        """A key that sorts arms, the cheapest first, and of equal ones that of fewer steps. Arms of an unknown price
-        come after these, and arms that fail come last.
+        """A key that sorts arms, the cheapest first; of arms that cost the same, the arm with fewer steps first. Arms
+        without a known price follow, and arms that fail come last.
         """
         dollars, mean = self.of(arm, tenant=tenant), self._mean(arm, tenant=tenant)
         is_failing = not self._failing.isdisjoint({(arm, None), (arm, tenant)})

@@ -110,7 +110,7 @@ def settle(
 
 
 class _Sums:
-    """What spenders have used, and what a group of decisions adds to it."""
+    """Amounts that spenders have used, and amounts that a group of decisions adds."""
 
     def __init__(self, connection: Connection, spenders: Collection[Spender], *, now: float) -> None:
         of_days = sorted((spender for spender in spenders if spender.kind not in TURN_KINDS), key=repr)

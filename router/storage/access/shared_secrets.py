@@ -34,8 +34,8 @@ def shared_secret(database: Database, *, name: str, now: float) -> bytes:
 
 
 def drawn_for(purpose: str, decision_id: str, *, secret: bytes) -> float:
-    """A pseudorandom number in [0, 1) that decides something else about a decision than its arm, such as whether it is
-    judged. Callers cannot predict it.
+    """A pseudorandom number in [0, 1) for choices about a decision besides its arm, such as whether it is judged.
+    Callers cannot predict it.
     """
     # The space makes the number independent of the arm's draw, which hashes a text without a space.
     text = f"ragbandit {purpose}:{decision_id}".encode("utf-8", "surrogatepass")

@@ -82,7 +82,7 @@ class Spent:
     other: float = 0.0
 
     def of(self, period: Period) -> float:
-        """Dollars of the period, with those of answers that run or wait."""
+        """Dollars of the period, including estimated dollars of answers that run or wait."""
         return (self.day if period == "day" else self.month) + self.reserved
 
 

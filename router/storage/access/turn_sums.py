@@ -83,7 +83,7 @@ def refusal_of(limit: SpendLimit, *, limits: Sequence[SpendLimit], field: str = 
 
 
 class TurnSum(NamedTuple):
-    """What a session or task has used; answers that wait or run count by their estimates."""
+    """Amounts that a session or task has used; answers that wait or run count by their estimates."""
 
     turns: int = 0
     #: billionths of a dollar
@@ -134,13 +134,13 @@ def is_turn(*, status: str | None, cost: Cost, stop_reason: str | None, is_repla
 
 
 def read_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
-    """The sums of these spenders; a missing one is counted, and not stored."""
+    """The sums of these spenders. A missing sum is computed, and not stored."""
     stored = stored_sums(connection, spenders)
     return {spender: stored.get(spender) or _counted(connection, spender) for spender in spenders}
 
 
 def kept_sums(connection: Connection, spenders: Collection[Spender]) -> dict[Spender, TurnSum]:
-    """The sums of these spenders; a missing one is counted and stored. In a write transaction that has locked them."""
+    """The sums of these spenders. A missing sum is computed and stored. In a write transaction that has locked them."""
     sums = stored_sums(connection, spenders)
     missing = [spender for spender in spenders if spender not in sums]
     if not missing:
@@ -240,7 +240,7 @@ def turn_labels(connection: Connection) -> set[str]:
 
 
 def reached_labels(connection: Connection, *, dollars: float | None, turns: int | None) -> set[str]:
-    """Labels of sums that have reached one of these limits."""
+    """Labels of sums that have reached either limit."""
     most = _NEVER if turns is None else turns, _NEVER if dollars is None else math.ceil(round(dollars / UNIT, 3))
     return {row["label"] for row in run_statement(connection, _REACHED, PREFIX, _END, *most, MOST_AT_ONCE)}
 

@@ -61,7 +61,7 @@ ANSWER: Final = "messages"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Key:
-    """A key that names what a request continues, or for a rating the answer. Functions are below `ragbandit.router`."""
+    """A key of the answer that a request continues or rates. Its functions are below `ragbandit.router`."""
 
     #: function that makes it
     made_by: str
@@ -266,8 +266,8 @@ def _continued(decision: Decision) -> tuple[str, str] | None:
 
 
 def take_answers(connection: Connection, new: Iterable[Decision]) -> dict[DecisionId, RagBanditError]:
-    """Mark the calls whose results new turns bring, and the answers that they continue. Deletes decisions that another
-    one has preceded; returns decision -> error.
+    """Mark the calls whose results new turns bring, and the answers that the turns continue. Deletes decisions if
+    another decision came first; returns decision -> error.
     """
     ordered = list[tuple[str, DecisionId, str]]()
     for decision in new:

@@ -76,7 +76,7 @@ class DecisionWrites:
         expected: ExpectedDollars,
         turn_kinds: Collection[SpenderKind],
     ) -> None:
-        """The parameters are those of DecisionStore."""
+        """Takes the parameters of DecisionStore."""
         self.database, self.text, self.context = database, text, context
         self.expected, self.turn_kinds = expected, turn_kinds
 
@@ -135,7 +135,7 @@ class DecisionWrites:
         self._count_turns([successor], estimates=reserved, moves=moves)
 
     def _estimates(self, connection: Connection, group: Sequence[Decision]) -> dict[DecisionId, float]:
-        """Estimated dollars of answers; of those under a limit at least what the arm is expected to cost."""
+        """Estimated dollars of answers; for an answer under a limit, at least the expected cost of the arm."""
         limited = [decision for decision in group if decision.query.limits and decision.run_by == "worker"]
         if limited or any(decision.arm in self.expected.unpriced for decision in group):
             self.expected.refresh(connection)

@@ -60,7 +60,7 @@ _NO_TEXTS: Final[dict[str, Any]] = dict.fromkeys(("answer", "trace", "error", "s
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scoring:
-    """What new outcomes wait for. judge: None if judging is off. check: whether they wait for `reward.check`."""
+    """Scores that new outcomes wait for. judge: None if judging is off. check: whether they wait for `reward.check`."""
 
     judge: JudgeSample | None
     check: bool
@@ -68,7 +68,7 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Locked:
-    """What the locked rows have."""
+    """Values of the locked rows."""
 
     #: decision id -> its columns, with the facts `parsed`
     decided: Mapping[str, Row]

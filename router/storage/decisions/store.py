@@ -55,8 +55,8 @@ from ragbandit.shared.types import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:
-    """A decision or a turn. The ledger knows only decisions: feedback, state, reward and reason of a turn are those of
-    the decision that it belongs to.
+    """A decision or a turn. The ledger knows only decisions: a turn has the feedback, state, reward and reason of its
+    decision.
     """
 
     decision: Decision
@@ -243,7 +243,7 @@ class DecisionStore:
         """The decision for which feedback on this session counts, see `tasks.newest_decision`; None if there is none.
 
         Returns (decision, when this feedback was received if it is stored). feedback_id: id of the feedback. If it is
-        stored, the request is repeated, and the decision is that of the stored feedback.
+        stored, the request is repeated, and the stored feedback's decision is returned.
         """
         with self.database.read() as connection:
             if feedback_id is not None:

@@ -57,7 +57,7 @@ _CHANGED: Final = (*_STATE, "trace", "cost", "steps")
 
 
 def continued_by(request: str | None) -> Continues:
-    """What a stored decision continues; nothing if it is unreadable. request: the column `decisions.request`"""
+    """The `Continues` of a stored decision; empty if it is unreadable. request: the column `decisions.request`"""
     return continues_of(client_records_of(request))
 
 
@@ -114,7 +114,7 @@ def earlier_turns(
 ) -> list[tuple[Outcome, Row, DecisionId]]:
     """Turns of these decisions whose outcomes were stored before the decision had one: for `add_turns`.
 
-    without: turns whose outcomes are stored together with those of their decisions
+    without: turns whose outcomes are stored together with their decisions' outcomes
     """
     if not firsts:
         return []
@@ -128,10 +128,11 @@ def earlier_turns(
 def add_turns(
     connection: Connection, turns: Sequence[tuple[Outcome, Row, DecisionId]], *, waits: Collection[str]
 ) -> list[Outcome]:
-    """Add the outcome of each turn to that of its decision, given by id. Returns outcomes of loops that ended.
+    """Add the outcome of each turn to its decision's outcome. Decisions are given by id. Returns outcomes of loops that
+    ended.
 
     turns: (outcome, its row with `decisions.request`, decision). waits: decisions for which a ledger waits. A turn of
-        another one comes too late: its cost is stored apart.
+    any other decision comes too late: its cost is stored apart.
     """
     finished = []
     for outcome, turn_row, first in sorted(turns, key=lambda turn: turn[2]):  # in the order of `take_answers`

@@ -58,9 +58,7 @@ _TURNS: Final = {
 def read_turns(
     connection: Connection, decisions: Iterable[Decision], *, claims: Collection[str] = ()
 ) -> Mapping[str, Rows]:
-    """Ask, as by `send`, for the time, and at which turns those decisions that no process claims may be inserted by
-    `enqueue`.
-    """
+    """Ask, as by `send`, for the time, and for the turns at which `enqueue` may insert unclaimed decisions."""
     waiting = {decision.query.tenant for decision in decisions if decision.id not in claims}
     turns, now = dict[str, Rows](), f"SELECT {CLOCK[connection.dialect.name]} AS now"
     for tenant in {decision.query.tenant: None for decision in decisions}:
@@ -214,7 +212,7 @@ class AnswerQueue(Claims):
         return ClaimedDecision(decision_id=key, tries=row["tries"] - 1, arm=row["arm"], conversation=sent)
 
     def waits_again(self, *, within: Collection[ArmName] | None = None, since: float | None = None) -> bool:
-        """Whether a decision waits that has run in a process that ended. since: it was made before this time."""
+        """Whether a decision waits again because its process ended. since: the decision was made before this time."""
         where = [_HAS_RUN]
         if within is not None:
             where.append(jobs.c.arm.in_(sorted(within)))

@@ -81,7 +81,7 @@ def _ask(candidate: Candidate, questions: Sequence[Question], *, features: Featu
 
 
 def _is_open(question: Question) -> bool:
-    """Whether the caller names no arms, no rule applies, and all arms can do what the request needs."""
+    """Whether all arms are candidates: no arms are named, no rule applies, and no arm lacks an ability."""
     return question.query.arms is None and not {LackingArms, AppliedRules} & question.facts.keys()
 
 

@@ -99,7 +99,7 @@ class Question(Offer):
         return replace(decision, facts={**decision.facts, **facts}, arm_by=arm_by)
 
     def begin_again(self) -> None:
-        """Forget what the steps after `check` have chosen."""
+        """Forget the choices of the steps after `check`."""
         self.certain_arm = self.kept_arm = self.turn_of = self.decision = None
         self.facts, self.arm_by = dict(self.checked_facts), self.checked_arm_by
 
@@ -176,11 +176,11 @@ class Step:
         """Read the store about once a second. arms: all arms that may be offered. Raises StoreError."""
 
     def counters(self) -> Iterator[tuple[str, str, Mapping[str, int]]]:
-        """(metric, what it counts, result -> number since the start) for /metrics."""
+        """(metric, its description, result -> number since the start) for /metrics."""
         return iter(())
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:
-        """Sentences about what the step did to this decision, also to one whose facts are missing or damaged."""
+        """Sentences about the step's effect on this decision. Facts of the decision may be missing or damaged."""
         del decision
         return iter(())

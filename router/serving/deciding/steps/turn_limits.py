@@ -84,7 +84,7 @@ def _healthy(question: Question) -> tuple[ArmName, ...]:
 
 
 def limits_of(query: Query, *, first: str | None, settings: ConversationSettings) -> list[SpendLimit]:
-    """The limits of a question's task and session, without what they have used.
+    """The limits of a question's task and session, without the amounts used.
 
     first: the decision of its task, the question's own id if it begins one; None if neither is known
     """
@@ -106,7 +106,7 @@ def limits_of(query: Query, *, first: str | None, settings: ConversationSettings
 def with_used(
     connection: Connection, limits: Sequence[Sequence[SpendLimit]], *, begun: Collection[str | None] = ()
 ) -> list[list[SpendLimit]]:
-    """The limits of each question with what was used. begun: tasks of which nothing is. Raises StoreError."""
+    """The limits of each question with the amounts used. begun: new tasks, without any. Raises StoreError."""
     spenders = {Spender(limit.kind, limit.name) for each in limits for limit in each if limit.name not in begun}
     sums = read_sums(connection, spenders)
     return [

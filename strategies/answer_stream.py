@@ -26,7 +26,7 @@ class AnswerReader(Protocol):
         """Receive the next fields of a chat's message except its text, for example tool calls."""
 
     def note(self, text: str) -> None:
-        """Receive a short note for the user on what the arm is doing."""
+        """Receive a short note for the user on the arm's progress."""
 
 
 class AnswerStream:
@@ -43,7 +43,7 @@ class AnswerStream:
         return self._reader if self._reader is not None and self._reader.reading else None
 
     def note(self, text: str) -> None:
-        """Send the reader a note on what the arm is doing, unless it repeats the last note."""
+        """Send the reader a note on the arm's progress, unless it repeats the last note."""
         reader = self._active_reader
         if reader is None:
             return
@@ -64,7 +64,7 @@ class AnswerStream:
 
 
 class TextSink:
-    """Passes the growing text of one call on to a reader, as the answer that `settle` makes of it.
+    """Passes the growing text of one call on to a reader, as the answer into which `settle` turns the text.
 
     The end of the text is held back if it may be the beginning of a stop string, or is half a character (U+FFFD, half
     of a surrogate pair). An answer that does not continue the text that was sent is not passed on.

@@ -65,7 +65,7 @@ class Sampling:
 
 @dataclass(kw_only=True, slots=True)
 class Account:
-    """What was spent so far: by the attempts of a call that gave no completion, or by a run."""
+    """The cost so far: of a call's attempts without a completion, or of a run."""
 
     cost: Cost = field(default_factory=Cost)
 

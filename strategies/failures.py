@@ -26,7 +26,7 @@ class OutOfBudget(Exception):
 
 
 class PromptTooLong(ArmFailed):
-    """The prompt does not fit the model, not even without passages."""
+    """The prompt does not fit the model, even without passages."""
 
 
 class QuestionTooLong(PromptTooLong):

@@ -23,7 +23,7 @@ class FunctionCalls:
         self._hung = 0
 
     async def call(self, argument: object) -> Any:
-        """Call the function. Raises what it raises, and ArmFailed if MOST_HUNG earlier calls hang."""
+        """Call the function. Raises its errors, and ArmFailed if MOST_HUNG earlier calls hang."""
         if self._hung >= MOST_HUNG:
             message = f"{self._hung} calls of the function of the arm {self._arm} have not returned"
             raise ArmFailed(message, remedy="give what it waits for a timeout, and start the worker again")

@@ -89,7 +89,7 @@ _OURS: Final[Mapping[str, Verbs]] = {
 
 
 def _with_additions(panels: Mapping[str, Verbs]) -> Mapping[str, Verbs]:
-    """The verbs with those of additions: "index counts" joins the group `index`, "Run: mcp" the heading "Run"."""
+    """The verbs, including verbs of additions: "index counts" joins the group `index`, "Run: mcp" the heading "Run"."""
     whole = {heading: dict(verbs) for heading, verbs in panels.items()}
     ours = {verb: known for verbs in panels.values() for verb, known in verbs.items()}
     groups = {name: known.verbs for name, known in ours.items() if isinstance(known, VerbGroup)}

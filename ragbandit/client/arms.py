@@ -149,7 +149,7 @@ def is_degraded(decision_id: str) -> bool:
 
 
 class Fallback:
-    """Makes decisions with `default_arm` while the service cannot be reached; None if errors should be raised.
+    """Makes decisions with `default_arm` while the service cannot be reached. `default_arm` None: errors are raised.
 
     probe_s: seconds between two questions that are sent to a service that does not reply
     """

@@ -33,7 +33,7 @@ _Value = TypeVar("_Value")
 
 
 class AsyncTask:
-    """The turns of one task, see `AsyncClient.task`. `route` and `answer` are those of the client."""
+    """The turns of one task, see `AsyncClient.task`. `route` and `answer` work as the client's methods."""
 
     def __init__(self, client: "AsyncClient", *, session_id: str, tenant: str | None) -> None:
         self.session_id = session_id
@@ -224,7 +224,7 @@ class AsyncClient:
     async def end_session(
         self, session_id: str, *, tenant: str | None = None, **judgement: Unpack[exchange.Judgement]
     ) -> replies.SessionEndReply:
-        """POST /v1/sessions/{session_id}/end: the task of the conversation has ended, with this judgement of it."""
+        """POST /v1/sessions/{session_id}/end: end the task of the conversation, with this judgement."""
         given = {name: value for name, value in judgement.items() if value is not None}
         if given:
             given.setdefault("feedback_id", exchange.new_id())

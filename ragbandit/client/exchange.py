@@ -281,7 +281,7 @@ class ReportedOutcome(ReportFields, total=False):
 
 
 class DecideFields(TypedDict, total=False):
-    """What a paired comparison compares; see POST /v1/report/decide."""
+    """Fields of a paired comparison; see POST /v1/report/decide."""
 
     #: period, seconds since 1970
     since: float

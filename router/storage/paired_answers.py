@@ -85,7 +85,7 @@ def keep_answer(database: Database, answer: PairedAnswer) -> bool:
 
 def is_erased(connection: Connection, key: DecisionId) -> bool | None:
     """Whether the texts of a decision were erased; None if it has left the store. A concurrent erasure waits, and then
-    finds what this transaction writes.
+    finds the rows that this transaction writes.
     """
     facts = select(decisions.c.facts).where(decisions.c.id == key).with_for_update(read=True)
     found = connection.execute(facts).scalar()

@@ -81,7 +81,7 @@ class Retention:
         self._lease.release(holder=self.holder)
 
     def look(self, connection: Connection) -> None:
-        """Update the bounds of what may be deleted."""
+        """Update the bounds of the rows that may be deleted."""
         position = position_of(connection, TRAFFIC)
         for row in connection.execute(select(*policies.c["label", "retired_at"])).all():
             ledger = Ledger(self.database, label=row.label)

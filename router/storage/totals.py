@@ -206,8 +206,8 @@ def minutes_of(connection: Connection, *, policy: str, since: int, weight: float
 
 
 def uncounted_hours(connection: Connection, *, policy: str, weight: float, limit: int) -> list[ArmHour] | None:
-    """The amounts, by hour and arm, of the rows that the totals do not have yet: usually the last minute, or more if
-    no learner counts. Returns None if a table has `limit` or more of them.
+    """The amounts, by hour and arm, of rows that the totals do not count yet: usually the last minute, or more if no
+    learner counts. Returns None if a table has `limit` or more such rows.
     """
     deltas, seen = Deltas(), position_of(connection, TRAFFIC)
     for table in _COUNTED:

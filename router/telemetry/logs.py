@@ -118,7 +118,7 @@ def set_up_log(level: str = "WARNING") -> None:
 
 
 def set_service_log(form: Literal["text", "json"]) -> None:
-    """Log what a service does, from INFO on, in the format of the setting `log.format`."""
+    """Log a service's messages, from INFO on, in the format of the setting `log.format`."""
     logging.getLogger("ragbandit").setLevel("INFO")
     # No line names its file, thread or process, so logging need not find them (its documentation, "Optimization").
     logging._srcfile = None  # noqa: SLF001 - as documented
@@ -137,7 +137,7 @@ class Throttle:
         self._last: dict[Hashable, float] = {}
 
     def lets_pass(self, kind: Hashable = None) -> bool:
-        """Whether an event may pass. kind: one of a small fixed set, since all kinds are kept in memory."""
+        """Whether an event may pass. kind: a name from a small fixed set, since all kinds are kept in memory."""
         with self._lock:
             now, last = time.monotonic(), self._last.get(kind)
             if last is not None and now < last + self.every_s:

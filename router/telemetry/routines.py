@@ -34,7 +34,7 @@ class StoreOutage:
         return self._since is not None
 
     def note_failure(self, error: BaseException) -> None:
-        """Record a failed attempt. The first one is logged, and then one every QUIET_S."""
+        """Record a failed attempt. The first failure is logged, and then one failure every QUIET_S."""
         with self._lock:
             now = time.monotonic()
             self._times += 1

@@ -58,7 +58,7 @@ def create_key(
 
 
 def _announce_first(*, opens_pages: bool, asks: bool) -> None:
-    """Print what the first key changes, and ask whether to make it. Exits with code 1 if the answer is no."""
+    """Print the effects of the first key, and ask whether to make it. Exits with code 1 if the answer is no."""
     errors.say(
         "This is the first key. From now on the service refuses every client without a key (401), also on this "
         "machine, and stays closed if the key is revoked. Give each client a key: OpenAI's and Anthropic's as their "

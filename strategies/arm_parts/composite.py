@@ -39,7 +39,7 @@ class Grader(Protocol):
 
 
 class ArmPart(NamedTuple):
-    """An arm that a composite arm asks, with what it runs on: `part.strategy.answer(question, run=run)` asks it."""
+    """An arm that a composite arm asks, with its resources: `part.strategy.answer(question, run=run)` asks it."""
 
     strategy: Strategy
     generator: Generator

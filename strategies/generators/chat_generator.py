@@ -49,8 +49,8 @@ class ChatGenerator(OpenAiGenerator):
     def chat_fields(
         self, request: Request, *, sent: Conversation, streams: bool
     ) -> tuple[dict[str, Any], list[str], Fitted]:
-        """Returns (fields of the request to the server for a conversation, fields of the conversation that it lacks,
-        what was changed to fit the server).
+        """Returns (fields of the request to the server for a conversation, fields of the conversation that the request
+        lacks, changes made to fit the server).
         """
         options, fitted = self._options, Fitted()
         body = chat_body(sent, options=options, is_limit_named=request.is_limit_named, effort=request.effort)
@@ -66,7 +66,7 @@ class ChatGenerator(OpenAiGenerator):
 
 
 class ChatCall(PromptCall):
-    """One conversation that is passed on: what was changed and left out, and the answer in the client's form."""
+    """A conversation that is passed on: its changed and omitted fields, and the answer in the client's form."""
 
     _generator: ChatGenerator
 
@@ -82,7 +82,7 @@ class ChatCall(PromptCall):
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the server is asked for a stream. By default it is not if nobody reads it, no other arm can answer,
+        """Whether the server is asked for a stream. By default it is, unless nobody reads it, no other arm can answer,
         and the deadline comes before the wait for a part of the reply ends.
         """
         request, stream = self.request, self._options.stream
@@ -105,7 +105,7 @@ class ChatCall(PromptCall):
         return self.conversation.encoding.body(fields)
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
-        """The request without what this error refuses, for another attempt; None if the error is final."""
+        """The request without the refused fields, for another attempt; None if the error is final."""
         fewer = super().without_refused(fields, error=error)
         if fewer is not None or self._is_bare:
             return fewer
@@ -124,7 +124,7 @@ class ChatCall(PromptCall):
         return self._fitted.delta(delta)
 
     def details(self) -> dict[str, Any]:
-        """`Completion.details`: the reply in the form of chat completions, with what the server did not get."""
+        """`Completion.details`: the reply in the form of chat completions, and the fields left out."""
         reply = self.reply
         ignored = [
             *self._ignored,
@@ -161,7 +161,7 @@ class ChatCall(PromptCall):
         return ChatReply(self.request, max_media=self._options.media_chars, uses_functions=uses_functions)
 
     def note_answer(self) -> None:
-        """Remember what this request had to leave out."""
+        """Remember the fields that this request had to leave out."""
         for fewer in self.repeats:
             REFUSED.note(self._caller, fewer.lasting, now=time.monotonic())
 

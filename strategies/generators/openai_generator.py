@@ -129,7 +129,7 @@ class OpenAiGenerator(Generator):
         return reply_pieces(self._connected(), fields, reply=call.reply, joins=True, write=call.written)
 
     def log_refusal(self, name: str, *, action: str) -> None:
-        """Log what the server has refused, as a warning at its first refusal. action: what is done about it."""
+        """Log the refused fields, as a warning at their first refusal. action: the reaction, in words."""
         level = logging.DEBUG if name in self._left_out else logging.WARNING
         log.log(level, "%s %s", self.name, action)
         self._left_out.add(name)
@@ -240,7 +240,7 @@ class OpenAiGenerator(Generator):
         return retry_pause(call.attempts, base_s=_PAUSE_S, longest_s=_LONGEST_PAUSE_S, asked_s=retry_s, left_s=left_s)
 
     def _usage(self, call: "PromptCall") -> Tokens:
-        """Tokens of the call; estimated if the server did not report them, 0 if no request was sent."""
+        """Tokens of the call: as the server reported them, else estimated; 0 before a request is sent."""
         if not call.was_sent:
             return Tokens(read=0, written=0)
         return used_tokens(call.reply.usage, estimates=partial(_estimates, call.reply))
@@ -284,7 +284,7 @@ class OpenAiGenerator(Generator):
 
     def _note_loss(self, error: BaseException, *, call: "PromptCall") -> None:
         """Add the cost of an attempt that failed or was cancelled: the reported usage, else an estimate of the prompt
-        and of what came. It cost nothing if no request was sent, or if the server replied with an error.
+        and of the text received. It cost nothing if no request was sent, or if the server replied with an error.
         """
         reply = call.reply
         is_free = isinstance(error, Exception) and costs_nothing(error) and not (reply.size or reply.usage)
@@ -322,7 +322,7 @@ def _earlier(at: float, ends: float | None) -> float:
 
 
 class PromptCall:
-    """One prompt that a server is asked to complete: what is sent, how often, and the reply so far."""
+    """A prompt that a server is asked to complete: the request, the number of attempts, and the reply so far."""
 
     def __init__(self, request: Request, *, generator: OpenAiGenerator, options: OpenAiOptions) -> None:
         self.request, self._generator, self._options = request, generator, options
@@ -350,7 +350,7 @@ class PromptCall:
         return json_bytes(fields)
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
-        """The request without what this error refuses, for another attempt; None if the error is final."""
+        """The request without the refused fields, for another attempt; None if the error is final."""
         if len(self.repeats) >= MOST_REPEATS:
             return None
         fewer = fewer_fields(fields, error=error, headers=self.headers, repairs=self._generator.repairs)

@@ -17,8 +17,8 @@ Caller = tuple[int, str | None]
 
 
 class RefusedFields:
-    """The refusals that a process remembers. One counts only for who received it, because a server's words may repeat
-    what a caller wrote. Times are those of time.monotonic(). Thread-safe.
+    """The refusals that a process remembers. A refusal counts only for its receiver, because a server's words may
+    repeat a caller's text. Times are values of time.monotonic(). Thread-safe.
     """
 
     def __init__(self) -> None:

@@ -304,7 +304,7 @@ def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
 def parsed_label(text: str, *, labels: Sequence[str]) -> str | None:
     """The first label in the text, spelled as in `labels`; None if the text has no label.
 
-    Labels must be whole words; case is ignored. The longer one of overlapping labels is taken ("partly supported", not
+    Labels must be whole words; case is ignored. The longest of overlapping labels is taken ("partly supported", not
     "supported"). Negated labels ("isn't very useful") and options ("useful or useless", "useful/useless") are ignored.
     """
     mentions = _mentions(text, labels=labels)

@@ -64,7 +64,7 @@ def load_templates(
 ) -> Mapping[str, Template]:
     """Load the templates of these names, or their replacements from `overrides`.
 
-    package: its folder `templates` is searched besides the one that every arm may use.
+    package: its folder `templates` is searched besides the folder that every arm may use.
     overrides: name -> text of a template (a string of at least two lines), or path (a Path, or a string of one line).
     A replacement must have the same fields: without {question} the model would not see the question.
     Raises ConfigError with the field `<field>.<name>`, also for an override that is not in `names`.

@@ -408,7 +408,7 @@ def _without_comments(text: str) -> str:
 
 
 def _without_inline_comments(text: str) -> str:
-    """The text without comments that end; those in inline code stay. Its time is linear, also without any end."""
+    """The text without closed comments; comments in inline code stay. Takes linear time, even without closing marks."""
     marks = [*_COMMENT_OR_CODE.finditer(text)]
     ends, nearest = dict[int, int | None](), dict[str, int]()
     for mark in reversed(marks):
@@ -451,7 +451,7 @@ class _Page:
     """The text of an HTML page, and its first title.
 
     Time is linear, unlike that of Python's own parser, and no tree is made: it takes the memory of a hundred pages.
-    An end tag ends all elements in the one that it names.
+    An end tag ends its element and all elements inside.
     """
 
     def __init__(self, page: str) -> None:
@@ -542,7 +542,7 @@ def _typed_on(page: Any) -> Iterator[str]:
 
 
 def _form_values(fields: Mapping[str, Any]) -> Iterator[str]:
-    """A line `name: value` for each field of a form that was filled in; the name is that for people, if it has one."""
+    """A line `name: value` for each filled field of a form. The name is the field's label for people, if it has one."""
     for name, field in fields.items():
         value = field.get("/V")
         is_secret = field.get("/FT") == "/Tx" and int(field.get("/Ff") or 0) & _PASSWORD_FIELD

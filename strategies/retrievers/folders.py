@@ -70,7 +70,7 @@ class FolderRetriever(Retriever):
 
     @abstractmethod
     def _scores(self, query: str) -> npt.NDArray[np.float32]:
-        """Scores of all passages; -inf for one that is not found."""
+        """Scores of all passages; -inf for a passage that is not found."""
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         if k < 1:

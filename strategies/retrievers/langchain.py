@@ -18,8 +18,8 @@ _SEARCHES: Final = 10  #: maximum number of concurrent searches of a retriever
 class LangChainRetriever(Retriever):
     """Searches by a retriever of LangChain, for example `store.as_retriever()`. Imports nothing of LangChain.
 
-    A vector store receives `k`; the hits of any retriever are its first k documents with text, each id once. The id of
-    a document without one is a hash of its text. Title and url are `title` and `url` of its metadata. LangChain's
+    A vector store receives `k`; the hits of any retriever are its first k documents with text, each id once. A document
+    without an id gets a hash of its text as the id. Title and url are `title` and `url` of its metadata. LangChain's
     retrievers return no scores: a hit scores 1 / its rank.
     name: identifies the corpus in every outcome. id_key: key of the metadata with the passage's id, for stores that
     accept only ids of their own form (Qdrant).

@@ -12,9 +12,9 @@ from ragbandit.workers.asking.stop import Stop
 class Admission:
     """Admits the questions of a run.
 
-    Prices may have risen since the estimate. So the first question of a run with a budget is asked by itself. Later
-    ones are expected to cost as much as the most expensive one so far, and they are asked at the same time only while
-    twice that is left for all of them.
+    Prices may have risen since the estimate. So the first question of a run with a budget is asked by itself. Each
+    later question is expected to cost as much as the most expensive question so far. Questions are asked at the same
+    time only while twice the sum of these costs is left.
     """
 
     def __init__(self, stop: Stop, *, paid_before: float = 0.0) -> None:
@@ -29,7 +29,7 @@ class Admission:
         self._freed = asyncio.Condition()
 
     def pay(self, bill: Account, *, account: Account) -> None:
-        """Add what an answer or a score has cost to the bill of its question."""
+        """Add the cost of an answer or a score to the bill of its question."""
         bill.cost += account.cost
         self.spent += account.cost.dollars
 

@@ -69,7 +69,7 @@ class QuestionRun:
 
     @property
     def ended(self) -> str | None:
-        """Why the run ended early; None if it has not, or not yet."""
+        """Why the run ended early; None if it runs, or ended at its last question."""
         return self._stop.reason
 
     def end(self, reason: str) -> None:
@@ -196,7 +196,7 @@ class QuestionRun:
             self.end(f"{arm} failed {self.most_failures} times in a row: {outcome.error}")
 
     def _check_costs(self, cost: float) -> None:
-        """Warn once, after LEAST new questions, if arms report no dollars, or nothing that `reward.cost` charges."""
+        """Warn once, after LEAST new questions, if arms report no dollars, or none of the terms in `reward.cost`."""
         self._new_costs.append(cost)
         if len(self._new_costs) != LEAST:
             return

@@ -12,7 +12,7 @@ from ragbandit.workers.asking.scoring import Score
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What one arm is asked about a question."""
+    """The request to one arm for a question."""
 
     arm: ArmName
     query: Query
@@ -45,10 +45,10 @@ class AskedQuestion(ABC):
     def keep(
         self, work: Work, outcome: Outcome, *, dollars: float, score: Score | None = None, score_dollars: float = 0.0
     ) -> bool:
-        """Keep an answer: when it is there, and again with its score, since the process may die between.
+        """Keep an answer: once when it arrives, and again with its score, since the process may die in between.
 
-        dollars, score_dollars: what this run paid for the answer and its score. Returns whether the run ends, so that a
-        later one scores the answer again
+        dollars, score_dollars: cost to this run of the answer and its score. Returns whether the run ends, so that a
+        later run scores the answer again
         """
 
     def booked(self, *, expected: float, bill: Account) -> AbstractContextManager[None]:  # noqa: ARG002 - for others

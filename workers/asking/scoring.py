@@ -45,7 +45,7 @@ class Scorer(Protocol):
         """Score an answer that is not blank. bill: gets the cost, however the call ends."""
 
     def tokens(self, question: str, outcome: Outcome) -> Tokens | None:
-        """About the tokens of a score; None if the answer gets none, or none are paid."""
+        """Estimated tokens of a score; None if the answer gets no score, or scores are free."""
 
     async def close(self) -> None: ...
 

@@ -68,7 +68,7 @@ class VersionLearning(Chore):
 
 
 def _is_retired(context: Context, version: PolicyVersion) -> bool:
-    """Close all decisions that wait for this version's ledger. Returns whether no such decision is left."""
+    """Close all decisions that wait for this version's ledger. Returns whether all are closed."""
     ledger = Ledger(context.store.database, label=version.label)
     if ledger.registered() is None:
         return True

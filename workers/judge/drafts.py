@@ -56,7 +56,7 @@ _OTHER_SCALE: Final = re.compile(
 
 
 def after_thoughts(reply: str) -> str:
-    """The reply after its thoughts. Thoughts without an end are all of it: what is in them is a draft."""
+    """The reply after its thoughts. If thoughts do not end, the whole reply is thoughts: its scores are drafts."""
     while match := _THOUGHTS.match(reply):
         reply = reply[match.end() :]
     return reply

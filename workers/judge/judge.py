@@ -71,7 +71,7 @@ class Judge:
     ) -> Verdict:
         """Score an answer that is not blank. Raises NoVerdict, JudgeFailed or AddressesJudge, all of them ArmFailed.
 
-        sources: the judge is shown the first of them, see `judge.passages`.
+        sources: the judge is shown the first few, see `judge.passages`.
         bill: gets the cost, however the call ends, also if it is cancelled.
         again: whether the judge's last reply about this answer was unusable.
         generator: asks the judge's model in another way, for example within the budget of an arm.

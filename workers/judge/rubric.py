@@ -241,7 +241,8 @@ def parsed_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Ma
     """The scores in a reply: one object in JSON or like it, perhaps with words around it and after <think>...</think>.
 
     Raises UnreadableScores if a criterion has no score or different ones, or if an object with a score is broken.
-    prompt: what the judge was shown. An object that stands in it is quoted, for example the form, and gives no score.
+    prompt: the judge's prompt. An object that occurs in the prompt is a quotation, for example the form, and not a
+    score.
     """
     if len(text) > _LONGEST_REPLY:
         raise UnreadableScores(f"the reply has more than {_LONGEST_REPLY} characters")

@@ -93,9 +93,8 @@ class BoughtAnswers:
 
     @contextlib.contextmanager
     def booked(self, question: ComparedQuestion, *, expected: float, call: float, bill: Account) -> Iterator[None]:
-        """A block in which a question is asked; what it cost is in `bill` at its end. Raises TooManyRequests.
-
-        call: the most that one of its calls is expected to cost
+        """A block in which a question is asked. At its end `bill` has the cost. Raises TooManyRequests. call: the
+        highest expected cost of a single call
         """
         key, spenders = question.id, [Spender("key", self._payer)]
 
@@ -129,9 +128,8 @@ class BoughtAnswers:
         unjudged: str | None = None,
         is_stored: bool = False,
     ) -> None:
-        """Store an answer, and count it.
-
-        dollars: what it cost this run. is_stored: whether it is the decision's own outcome
+        """Store an answer, and count it. dollars: its cost to this run. is_stored: whether it is the decision's own
+        outcome
         """
         key = outcome.decision_id
         if not (is_stored or self.pairing.by_people):

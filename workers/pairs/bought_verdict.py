@@ -136,7 +136,7 @@ class BoughtVerdict:
         return payable if room is None else min(payable, room)
 
     def plan(self, *, budget: float | None) -> Sequence[str]:
-        """What a run would do, in sentences. Nothing is asked. budget: dollars; None if there is no budget"""
+        """The plan of a run, in sentences. Nothing is asked. budget: dollars; None if there is no budget"""
         return [*_period_words(self.compared), *self._plan(budget=budget)]
 
     def _plan(self, *, budget: float | None) -> Iterator[str]:
@@ -172,8 +172,8 @@ class BoughtVerdict:
         on_paid: Callable[[float], None] = lambda _dollars: None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> VerdictRequest:
-        """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends it. Returns the request with what
-        it has asked and paid, also before, and why this run ended.
+        """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends it. Returns the request with its
+        questions and dollars, earlier runs included, and why this run ended.
 
         on_paid: called after each answer with the dollars of this run. is_stopping: whether this process ends
         """
@@ -229,7 +229,7 @@ class BoughtVerdict:
             record(connection, actor=self.wanted.actor, action="report.decide", target="paired_answers", facts=facts)
 
     def _to_label(self, open_ones: "Sequence[StoredQuestion]", *, room: int) -> "list[StoredQuestion]":
-        """`room` of these questions, and those of which one answer waits for a label already: they need no room."""
+        """`room` new questions, and all questions with an answer that waits for a label already."""
         pairing = self.answers.pairing
         withdraw_items(self.ledger.database, versions=pairing.versions)
         waiting = {one.decision_id for one in self.answers.all() if pairing.waits(one)}
@@ -351,7 +351,7 @@ class StoredQuestion(AskedQuestion):
         return is_scored_again
 
     def _note_dollars(self, work: Work, *, dollars: float, score_dollars: float | None) -> None:
-        """Let later prices follow what this run paid. score_dollars: None before the score, when the answer is new"""
+        """Adjust later prices to this run's payments. score_dollars: None before the score, when the answer is new"""
         if score_dollars is not None:
             self._verdict.prices.add_score(score_dollars)
         elif work.outcome is None:

@@ -86,7 +86,7 @@ class AnswerPrices:
         return self._followed(_SCORE, expected=self.score)
 
     def add(self, arm: ArmName, dollars: float, *, question: ComparedQuestion) -> None:
-        """Note what an answer of the present arm has cost."""
+        """Note the cost of an answer of the present arm."""
         self._add(arm, dollars, expected=self._before(arm, question=question))
 
     def add_score(self, dollars: float) -> None:
@@ -122,9 +122,9 @@ def expected_prices(
     scorer: Scorer | None,
     ledger: Ledger,
 ) -> AnswerPrices:
-    """Prices from the answers of the period, or from those of the models, which follow what earlier runs have paid.
+    """Prices from the answers of the period, or from the models' prices, adjusted to the payments of earlier runs.
 
-    answers: stored ones to these questions
+    answers: stored answers to these questions
     """
     generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
     new = [one for one in answers if one.version == pairing.versions.get(one.arm) and not one.is_stored]
@@ -149,7 +149,7 @@ def expected_prices(
 
 
 def _judged_tokens(questions: ComparedQuestions, *, scorer: Scorer, store: DecisionStore) -> list[Tokens]:
-    """Tokens of the scores of stored answers, of the first _SAMPLE questions that can be asked."""
+    """Tokens of the scores of stored answers. Reads the first _SAMPLE questions that can be asked."""
     tokens = list[Tokens | None]()
     for question in questions.askable[:_SAMPLE]:
         with contextlib.suppress(NotFound):  # erased meanwhile

@@ -120,7 +120,7 @@ class AnswerJob:
         return self._failed_outcome(DIED, error=error)
 
     def outcome_of_abandoned(self) -> Outcome:
-        """The outcome of a run whose arm still runs after its time, since it ignores its cancellation. Such a run does
+        """The outcome of a run whose arm ignores its cancellation and still runs after its time. Such a run does
         not end its process, so the question does not run again.
         """
         extra = {**self.log_extra, "after_s": self.longest_s}
@@ -172,7 +172,7 @@ class AnswerJob:
         return await work
 
     def give_back(self) -> None:
-        """Queue the decision again without counting this run, and charge what the run has cost."""
+        """Queue the decision again without counting this run, and charge the run's cost."""
         self.context.queue.give_back(self.decision.id)
         self.context.notifier.request_answers([self.decision.id])
         log.info("not answered, since this process ends; another one takes it", extra=self.log_extra)

@@ -46,7 +46,7 @@ Reply = TypeVar("Reply")
 
 
 class ActiveScorer(Protocol):
-    """What scores answers, by claims of a queue of its own."""
+    """Scores answers, by claims of a queue of its own."""
 
     queue: ScoreQueue
     active: ActiveRuns

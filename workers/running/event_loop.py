@@ -34,7 +34,7 @@ class LoopWatch:
         self.held_s = held_s
 
     def answers(self) -> bool:
-        """Whether the loop runs a callback in time: not if it has ended. A stop of this process is a tenth of it."""
+        """Whether the loop runs a callback in time; False if it has ended. A pause of the process uses up a tenth."""
         answered = threading.Event()
         try:
             self._loop.call_soon_threadsafe(answered.set)
@@ -64,7 +64,7 @@ class EventLoop:
 
     @property
     def lives(self) -> bool:
-        """Whether the loop runs coroutines: not after `close`, and not after a task of an arm has ended it."""
+        """Whether the loop runs coroutines; False after `close`, or after an arm's task has ended the loop."""
         return self._thread.is_alive() and not self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, Reply], *, timeout_s: float | None = None) -> Reply:

@@ -64,7 +64,8 @@ async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, left: 
 
 
 class Callers(Protocol[Writer]):
-    """Those who wait for answers: `LocalCallers` (inline.py) and `RemoteCallers` (queued.py). The methods are called on
+    """Callers that wait for answers: `LocalCallers` (inline.py) and `RemoteCallers` (queued.py). The methods are called
+    on
     the event loop of the runner.
     """
 

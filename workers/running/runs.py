@@ -11,7 +11,7 @@ from ragbandit.shared.types import ArmName, DecisionId
 
 
 class ActiveRuns:
-    """Decisions that this process has claimed: some have not begun, the others run or are scored.
+    """Decisions that this process has claimed: waiting to begin, running, or being scored.
 
     Safe to use from several threads. forget_s: seconds after which a claimed decision that has not begun is forgotten,
     since its caller no longer waits.

@@ -24,7 +24,7 @@ LONGEST_RATER: Final = 64
 
 
 class QueueScorer:
-    """What scores the answers of a queue."""
+    """Scores the answers of a queue."""
 
     def __init__(
         self, queue: ScoreQueue, *, source: FeedbackSource, rater: str, rule: str, facts: Mapping[str, Json]
@@ -46,7 +46,7 @@ class QueueScorer:
         return False
 
     async def close(self) -> None:
-        """Close what has connections."""
+        """Close all connections."""
 
 
 class Checking(QueueScorer):

@@ -38,7 +38,7 @@ class GeneratorKind(ABC):
     @property
     @abstractmethod
     def capabilities(self) -> frozenset[Need]:
-        """What it offers to arms."""
+        """The capabilities that the generator offers to arms."""
 
     @property
     def model(self) -> str:

@@ -131,7 +131,7 @@ class ArmLoader:
         )
 
     def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
-        """A generator for arms that call no model, so that no model is loaded."""
+        """A generator for arms without model calls. Making it loads no model."""
         generator = ScriptedGenerator(_refuse, name=generator_kind(chosen).model, context_tokens=chosen.known_context)
         most_runs = generators.concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
         return self._generators.setdefault(f"unloaded: {_key(chosen)}", (generator, most_runs))

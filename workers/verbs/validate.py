@@ -134,7 +134,7 @@ def _of_settings(settings: Settings) -> list[Finding]:
 
 
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
-    """Check the settings and try folder, port and servers. Returns (findings, names of what was tried)."""
+    """Check the settings and try folder, port and servers. Returns (findings, names of the things tried)."""
     start = "`ragbandit up` and `ragbandit serve` do not start"
     attempts: dict[str, tuple[Callable[[], None], str]] = {
         "data_dir": (partial(requirements.check_data_dir, settings), start),

@@ -65,12 +65,12 @@ def apply_advice(
 def set_incumbent(
     advice: Advice, *, file: Path | None, settings: Settings, ledger: Ledger, encoder: Encoder
 ) -> tuple[str, ...]:
-    """Write the best arm into the file as policy.incumbent and policy.holdback.arm. Returns what was done, or the line
-    to add, in sentences.
+    """Write the best arm into the file as policy.incumbent and policy.holdback.arm. Returns the changes, or the line to
+    add, in sentences.
 
     A configured share of a holdback stays; else it is computed.
 
-    settings: the present ones. file: their file; None if there is none. Raises StoreError and SnapshotError.
+    settings: the present settings. file: their file; None without a file. Raises StoreError and SnapshotError.
     """
     arm, configured = advice.best, settings.policy.holdback
     routed = 1.0 - advice.shares.get(ArmName(arm), 0.0)
@@ -116,7 +116,7 @@ def _traffic(ledger: Ledger, *, arm: str) -> Traffic:
 
 
 def with_policy(text: str, policy: Mapping[str, Json]) -> str | None:
-    """The YAML text with these values in `policy`; all else stays as it is. None if no such change is found."""
+    """The YAML text with these values in `policy`, and nothing else changed; None if this cannot be done."""
     try:
         tree = parsed_yaml(text) or {}
         wanted = {"policy": {**(tree.get("policy") or {}), **policy}}

@@ -27,9 +27,8 @@ def advice_assessment(
     log: Path | None = None,
     is_live: bool = True,
 ) -> Assessment:
-    """What `advise` shows.
-
-    details: facts about the run and about what was applied. arms: in the settings' order. log: the file that was read
+    """The result of `advise` for people. details: facts about the run and about applied changes. arms: in the settings'
+    order. log: the file that was read
     instead of the store. is_live: whether there is a store
     """
     common: dict[str, Any] = {
@@ -77,7 +76,7 @@ def arm_notes(material: WarmRows, *, incumbent: str | None, configured: Collecti
 def _actions(
     advice: Advice, details: Mapping[str, Any], *, incumbent: str | None, log: Path | None, is_live: bool
 ) -> Iterator[str]:
-    """What to do next, in lines that fit a terminal. The command that was run is never proposed unchanged."""
+    """Next steps, in lines that fit a terminal. The command that was run is never proposed unchanged."""
     if "incumbent" in details:
         done, *why = details["incumbent"]
         yield from (f"policy.incumbent: {done}", *why)

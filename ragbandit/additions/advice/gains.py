@@ -124,7 +124,7 @@ def on_draws(
     folds: int,
     progress: Progress,
 ) -> Gains | Sequence[str]:
-    """Gains as replay estimates them from these rows, the last ones of the log, or the faults of a wrong log."""
+    """Gains as replay estimates them from these rows, the last rows of the log; or the faults of a wrong log."""
     drawn = log_of(rows, source=log.opened.described)
     columns = [log.log.arms.index(arm) for arm in drawn.log.arms]
     routed = {ROUTING: pmf[-len(rows) :][:, columns]}

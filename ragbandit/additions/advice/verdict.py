@@ -164,7 +164,7 @@ def with_verdict(advice: Advice) -> Advice:
 
 
 def _missing(advice: Advice) -> tuple[str, float]:
-    """Returns (what the verdict route or fix needs, share of it that is there).
+    """Returns (evidence that the verdict route or fix needs, share of it that exists).
 
     Assumes that the gain stays, and that its interval narrows like 1 / sqrt(questions).
     """

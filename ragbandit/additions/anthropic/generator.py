@@ -81,7 +81,7 @@ class AnthropicGenerator(ChatGenerator):
         return messages_of(fields, max_tokens=self._options.max_tokens), fitted
 
     def _whole(self, body: Mapping[str, Any], *, streams: bool, fitted: Fitted) -> dict[str, Any]:
-        """The request with what the options add and remove."""
+        """The request with the changes that the options make."""
         own = self._options.fields
         whole = fit_messages(body, model=self.name, takes=self.takes, fitted=fitted)
         whole |= {"model": self.name, "stream": streams, **own}

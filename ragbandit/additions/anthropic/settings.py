@@ -31,6 +31,6 @@ class AnthropicOptions(OpenAiOptions):
 
 
 class AnthropicSection(Section):
-    """What the generator "anthropic" adds to the section `generator`."""
+    """Settings that the generator "anthropic" adds to the section `generator`."""
 
     anthropic: AnthropicOptions = AnthropicOptions()

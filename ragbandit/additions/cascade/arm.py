@@ -293,7 +293,7 @@ def _sub_run(run: Run, *, generator: Generator, retriever: Retriever, stream: An
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two answers agree: the words of one occur in the other, in order and without words in between."""
+    """Whether two answers agree: the words of the shorter answer are a sequence of words in the longer answer."""
     shorter, longer = sorted((" ".join(answer_words(text)) for text in (first, second)), key=len)
     return shorter == longer or (bool(shorter) and f" {shorter} " in f" {longer} ")
 

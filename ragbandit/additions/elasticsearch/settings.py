@@ -8,7 +8,7 @@ from ragbandit.router.config.section import Seconds, Section
 
 
 class ElasticsearchSection(Section):
-    """What the retriever "elasticsearch" adds to the section `retriever`."""
+    """Settings that the retriever "elasticsearch" adds to the section `retriever`."""
 
     #: "elasticsearch": address of the server
     url: str = "http://127.0.0.1:9200"

@@ -5,7 +5,7 @@ from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 
 
 class EmbeddingsSection(Section):
-    """What embeddings add to the top level of the settings."""
+    """Settings that embeddings add to the top level."""
 
     #: server that replies to /v1/embeddings, with options like `generator.openai`; None: there is none. If token_prices
     #: are set, models without a price are refused (404)

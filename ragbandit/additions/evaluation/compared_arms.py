@@ -31,7 +31,7 @@ def compared_arms(
 
 
 def check_configured(names: Sequence[str], *, configured: Collection[str], source: str) -> None:
-    """Raise InvalidInput if none of these arms is configured, because nothing could use the learned policy."""
+    """Raise InvalidInput if none of these arms is configured, because the learned policy would have no use."""
     if not {*configured} & {*names}:
         arms = ", ".join(f"{name}: {{run_by: caller}}" for name in names)
         message = f"has the arms {', '.join(names)}, the configuration {', '.join(configured)}"

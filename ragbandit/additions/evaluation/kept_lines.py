@@ -34,7 +34,7 @@ def is_amount(value: object, *, most: float) -> bool:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Where and what the first fault is."""
+    """Place and description of the first fault."""
     fault = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
 
@@ -96,7 +96,7 @@ class KeptLines:
         self._stream.close()
 
     def foreign(self, number: int, *, what: str, why: str) -> InvalidInput:
-        """The error for a line of another kind of file, or with wrong values. why: what is wrong with it."""
+        """The error for a line of another kind of file, or with wrong values. why: the fault of the line."""
         message, where = f"this line is not {what}: {why:.300}", f"{self.file}:{number}"
         return InvalidInput(message, field=where, remedy=f"take the line out, or {OTHER_FILE}")
 

@@ -65,7 +65,7 @@ def line_of_arm(
 
 
 def add_judge(lines: Sequence[Line], *, facts: Mapping[str, Json], unjudged: Sequence[tuple[str, str, str]]) -> None:
-    """Add the cost of a judge, which is that of all arms together, and the answers that it did not judge.
+    """Add the judge's cost for all arms together, and the answers without a judgement.
 
     unjudged: (arm, id of the question, error).
     """

@@ -109,7 +109,7 @@ def _quizzed(
     qualities: results.Qualities,
     concurrency: int,
 ) -> results.Qualities:
-    """The measures with those of the judge's quizzes before them."""
+    """The measures, after the measures of the judge's quizzes."""
     stopped = interruptible("stopped; the judge's replies so far are kept: continue with --resume")
     with quizzes, bars(errors) as progress, stopped:
         run = quizzes.run(rows, answered=answered, concurrency=concurrency, progress=progress)
@@ -121,7 +121,7 @@ def _quizzed(
 
 
 def _check_usable(lines: Sequence[results.Line]) -> None:
-    """End with exit code 1 if all answers of a strategy failed, or none was judged: nothing should learn from zeros."""
+    """End with exit code 1 if all answers of a strategy failed or are unjudged: zeros must not be learned."""
     failed = [line["strategy"] for line in lines if line["failed"] == line["questions"]]
     unjudged = [line["strategy"] for line in lines if len(line.get("unjudged", ())) == line["questions"]]
     for names, fault in (

@@ -105,7 +105,7 @@ def log_material(
     needs_features: bool,
     progress: Progress = no_progress,
 ) -> WarmRows:
-    """Read the rows of a log at the configured cost weight; encode those without features of this encoder.
+    """Read the rows of a log at the configured cost weight; encode rows without features of this encoder.
 
     The order is that of the log, or by the hash of the question if every arm of every question has an outcome. Raises
     InvalidInput if the policy needs features and a row without usable features has no question.

@@ -38,7 +38,7 @@ _KEPT_RUNS: Final = 30
 
 
 def ask_golden(settings: Settings, *, ledger: Ledger, holder: str, clock: Callable[[], float]) -> None:
-    """Ask the golden questions if that is due and no other process does.
+    """Ask the golden questions if they are due and no other process asks them.
 
     clock: time that decides which period it is, see `DeadlineClock`. Raises StoreError, InvalidInput, ConfigError and
     NotReady.

@@ -10,7 +10,7 @@ from ragbandit.router.config.section import Section
 
 
 class GoldenSection(Section):
-    """What golden questions add to `learning`."""
+    """Settings that golden questions add to `learning`."""
 
     #: JSONL file of questions with answers, as `evaluate` reads, that all arms are asked every `golden_s` seconds; the
     #: policy learns the outcomes (docs/drift.md). None turns it off

@@ -12,7 +12,7 @@ HalfName = Annotated[str, one_of(_HALVES, or_path=True), Field(json_schema_extra
 
 
 class HybridSection(Section):
-    """What the retriever "hybrid" adds to the section `retriever`."""
+    """Settings that the retriever "hybrid" adds to the section `retriever`."""
 
     #: "hybrid": the first backend, or your own function
     first: HalfName = "bm25"

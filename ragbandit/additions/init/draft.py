@@ -115,7 +115,7 @@ def look_around(
 
 
 def _local_kind() -> type[GeneratorKind] | None:
-    """The kind of the generator that runs in workers if the configuration names none; None in a tree without it."""
+    """The kind of the default generator, which runs in workers; None in a tree without it."""
     kind = kinds().get(Settings().generator.name)
     return kind if kind is not None and kind.is_local else None
 

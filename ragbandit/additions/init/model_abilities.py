@@ -89,7 +89,7 @@ def abilities_by_model(names: Sequence[str], *, url: str, key: str | None) -> di
 
 
 def _abilities(tree: object, *, name: str) -> tuple[str, ...] | None:
-    """The abilities of a model in a description of it, or of all models."""
+    """The abilities of a model in its description, or in a description of all models."""
     if not isinstance(tree, Mapping):
         return None
     rows = tree.get("data")

@@ -8,7 +8,7 @@ from ragbandit.router.config.section import Count, Section
 
 
 class LocalSection(Section):
-    """What the generator "local" adds to the section `generator`."""
+    """Settings that the generator "local" adds to the section `generator`."""
 
     #: "local": number format; "auto": bfloat16 if the processor or GPU supports it in hardware, else float32
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -167,7 +167,7 @@ class SequenceState:
 
 
 class Batches:
-    """Runs the model in a thread, one batch after the other, in the order of the calls.
+    """Runs the model in a thread, batch after batch, in the order of the calls.
 
     is_finished: whether the last token of a text ends the text. start: called in the thread when the thread starts.
     """

@@ -57,7 +57,8 @@ async def pick_of(
 ) -> dict[str, Json]:
     """Ask a language model for the arm of a question. Returns the value to store under PICK, as `parsed_pick` does.
 
-    descriptions: arm -> what it does, as in `Settings.arm_descriptions`; an arm without one is listed by its name
+    descriptions: arm -> what it does, as in `Settings.arm_descriptions`; an arm without a description is listed by its
+    name
     ask: calls the model; its errors are raised
     """
     reply = await ask(INSTRUCTIONS, material_of(question, arms=arms, descriptions=descriptions))

@@ -44,7 +44,7 @@ class Llm(PerQuestionPolicy):
         self.fallback = settings.fallback
 
     def output(self, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
-        """With the fallback, the fact `no_pick` has the reason: `not_asked`, `not_offered`, or that of the pick."""
+        """With the fallback, the fact `no_pick` has the reason: `not_asked`, `not_offered`, or the pick's failure."""
         del features
         pick = ModelPick.read(query.sent.pick) if query.sent.pick else None
         pick = pick or ModelPick(failed="not_asked")

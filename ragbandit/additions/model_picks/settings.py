@@ -27,7 +27,7 @@ class PickSettings(Section):
 
 
 class PickSection(Section):
-    """What the policy `llm` adds to the section `policy`."""
+    """Settings that the policy `llm` adds to the section `policy`."""
 
     by_name = (("pick", "generator"),)
 

@@ -55,7 +55,7 @@ def _line(name: str, categories: _Points, values: _Points, *, package: Package) 
 
 
 def _parts(element: Element) -> list[Element]:
-    """Its children, the last one first, without extensions, which have series that are not shown."""
+    """The children of an element, in reverse order. Extensions are left out: their series are not shown."""
     return [child for child in reversed(element) if local(child) != "extLst"]
 
 
@@ -76,7 +76,7 @@ def _name(series: Element) -> str:
 
 
 def _text(element: Element) -> str:
-    """Text of its paragraphs, else of stored cells."""
+    """Text of the element's paragraphs, or else of its stored cells."""
     runs = "".join(" " if local(each) == "p" else each.text or "" for each in _named(element, "p", "t"))
     return " ".join((runs or " ".join(each.text or "" for each in _named(element, "v"))).split())
 

@@ -156,7 +156,7 @@ def _table(table: Element, *, package: Package) -> Iterator[str]:
 
 
 def _within(element: Element, name: str) -> Iterator[Element]:
-    """The rows of a table or the cells of a row, also those in content controls."""
+    """The rows of a table or the cells of a row, including rows or cells in content controls."""
     for child in element:
         if local(child) == name:
             yield child
@@ -190,7 +190,7 @@ def _row(row: Element) -> list[_Cell]:
 
 
 def _property(element: Element, *path: str) -> str | None:
-    """The value of a property; "" if it has none, and None without the property."""
+    """The value of a property: "" for a property without a value, None for a missing property."""
     for child in element:
         if local(child) == path[0]:
             if len(path) > 1:

@@ -13,7 +13,7 @@ _MAX_MOVED: Final = 4_000_000
 
 
 class UnstoredFormula:
-    """What stands in a cell in place of a value."""
+    """A formula that stands in a cell instead of a value."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -23,7 +23,7 @@ class UnstoredFormula:
 
 
 class Formulas:
-    """The formulas of one sheet. Cells may share the formula of one of them, whose references move with the cell."""
+    """The formulas of one sheet. Several cells may share a formula, whose references then move with the cell."""
 
     def __init__(self) -> None:
         #: number of a shared formula -> (its text, the first cell with it), then what moves it

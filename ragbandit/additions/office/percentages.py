@@ -34,7 +34,7 @@ class _Section:
 
 
 def as_percentage(value: float, *, code: str) -> str | None:
-    """The number as this format shows it; None if the format is not one of percentages."""
+    """The number as this format shows it; None if the format does not show percentages."""
     sections = _sections(code)
     if not sections:
         return None
@@ -49,7 +49,7 @@ def as_percentage(value: float, *, code: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _sections(code: str) -> Sequence[_Section]:
-    """The sections for numbers; none if no section has a percent sign, or one is about something else."""
+    """The sections for numbers; () unless a section has a percent sign and all sections can be read."""
     if "%" not in code or len(code) > _MAX_FORMAT:
         return ()
     parts = _divided(code)[:3]
@@ -70,7 +70,7 @@ def _divided(code: str) -> list[str]:
 
 
 def _section(part: str) -> _Section | None:
-    """None if it is about something else."""
+    """None if the section shows something else than a number."""
     before = after = digits = ""
     percents = 0
     condition = None

@@ -31,8 +31,8 @@ class Area(NamedTuple):
 class Rows:
     """Makes a line of each row of a sheet, which come in order.
 
-    The header is the first row with two or more cells, if all of them are texts. A further row belongs to it if all
-    that begins there is below merged cells of the header that cover several columns. A merged cell is one cell, whose
+    The header is the first row with two or more cells, if all of them are texts. The next row belongs to the header if
+    all its cells are below merged header cells that cover several columns. A merged cell is one cell, whose
     text belongs to each row and column that it covers.
     """
 
@@ -74,7 +74,7 @@ class Rows:
         return self._package.joined(" | ", (_marks(at, hidden) + row[at].text for at in row))
 
     def _with_merged(self, number: int, cells: Mapping[int, Cell]) -> dict[int, Cell]:
-        """The cells of a row with a text, in order, with those of merged cells."""
+        """The cells of a row with a text, in order, including merged cells."""
         merged = {
             column: cell._replace(is_new=False) for column, cell in self._merged.items() if cell.last_row >= number
         }

@@ -69,7 +69,7 @@ def xlsx(path: Path) -> tuple[str, str]:
 
 
 class _CheckedArchive(zipfile.ZipFile):
-    """A document for openpyxl, which opens parts by their relationships: each one is checked before it is read."""
+    """A document for openpyxl, which opens parts by their relationships. Each part is checked before it is read."""
 
     def __init__(self, path: Path, *, package: Package) -> None:
         super().__init__(path)
@@ -179,7 +179,7 @@ class _Book:
                 self._warn("hidden columns", mark=HIDDEN_COLUMN, sheet=sheet)
 
     def _parser(self, source: Any) -> Any:
-        """A parser of openpyxl for a sheet, whose cells have a formula as their value if no other one is stored."""
+        """A parser of openpyxl for a sheet. A cell without a stored value has its formula as the value."""
         book = self._reader.wb
         parser = self._library.WorkSheetParser(
             source,

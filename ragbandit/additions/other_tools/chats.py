@@ -31,7 +31,7 @@ def chat_in(entry: Record) -> Iterator[Record] | None:
 
 
 def _flat(messages: Any) -> list[dict[str, Any]]:
-    """The messages of a list, also those in `children` of others. Empty if it has anything else."""
+    """The messages of a list, including messages in `children`; [] if the list has other items."""
     found, waiting = list[dict[str, Any]](), list(messages)[::-1] if isinstance(messages, list) else []
     while waiting:
         message = waiting.pop()

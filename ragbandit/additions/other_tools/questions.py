@@ -183,7 +183,7 @@ class QuestionLog:
 
 
 def _short(key: str) -> str:
-    """An id of at most 200 characters; longer ones that begin alike stay different."""
+    """An id of at most 200 characters. Different longer ids stay different."""
     return key if len(key) <= 200 else f"{key[:160]}{sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
@@ -195,7 +195,7 @@ def _has(mark: str, names: Record) -> bool:
 
 
 def _summed(inner: Record, *, root: Record) -> dict[str, Any]:
-    """The numbers of a trace: the root's, which repeats those of its calls, or else the sum of the calls."""
+    """The numbers of a trace: the root's numbers, which include its calls, or else the sum of the calls."""
     return {**inner, **{name: value for name, value in root.items() if value or name not in inner}}
 
 
@@ -222,7 +222,7 @@ def _expanded(entry: Record) -> Iterator[Record]:
 
 
 def _named(record: Record, *, before: str = "", levels: int = 5, names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Plain name of its path -> value or None, for each member of an object, also of one that is JSON in a text."""
+    """Plain name of a member's path -> value or None, for all members of an object; texts with JSON are parsed."""
     names = {} if names is None else names  # shared by all levels: copies would take quadratic time
     for key, value in record.items():
         part = cells.from_text(value) if isinstance(value, str) and value[:1] == "{" else value

@@ -66,7 +66,7 @@ def write_counts(counts: MentionCounts, path: Path) -> None:
 
 
 def _title_keys(title: str) -> set[str]:
-    """The key of a title; none if it has no words, or more than LONGEST."""
+    """The key of a title; empty for titles without words, or with more than LONGEST."""
     title = title.strip()
     if title.endswith(")"):  # as in "Warsaw (film)"
         title = title.rpartition("(")[0] or title

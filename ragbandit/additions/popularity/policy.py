@@ -105,7 +105,7 @@ class PopularityParams(PolicyParams):
 
 
 class Popularity(PerQuestionPolicy):
-    """All probability for the arm of the question's popularity; if it is not offered, for the other one.
+    """Gives all probability to the arm for the question's popularity; if it is not offered, to the other arm.
 
     Uniform if neither is offered, or if there is no threshold. The counts are a part of the policy: a snapshot that was
     made with other counts is refused.
@@ -173,7 +173,8 @@ class Popularity(PerQuestionPolicy):
     def fit(
         self, rows: Sequence[TableRow], *, progress: Callable[[int, int], None] = lambda _done, _total: None
     ) -> dict[str, Json]:
-        """Choose the threshold with the most right answers; of equal ones that with the fewest steps, then the lowest.
+        """Choose the threshold with the most right answers; if several have, the one with the fewest steps, then the
+        lowest.
 
         The threshold is a popularity of these questions, or above every entity's. Returns a report: the numbers of all
         and used rows, the threshold, the share of `popular` and the mean quality. Raises InvalidInput if no row has

@@ -119,7 +119,7 @@ class RerankServer(Reranker):
                 book_price(scored, price=self._price)
 
     def _read(self, reply: Any, *, texts: int) -> list[float]:
-        """The score of each text. Raises ServerFailed, which names the field that cannot be read."""
+        """The score of each text. Raises ServerFailed with the name of an unreadable field."""
         rows = _rows(reply)
         if rows is None:
             said = self._server.hidden(server_message(reply))[:200]

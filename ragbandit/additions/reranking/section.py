@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class RerankSection(Section):
-    """What rerankers add to the section `retriever`."""
+    """Settings that rerankers add to the section `retriever`."""
 
     #: reranker of the hits, as {model: BAAI/bge-reranker-base, depth: 50} or {url: "http://10.0.0.9:8000/v1/rerank"}.
     #: None: no reranking

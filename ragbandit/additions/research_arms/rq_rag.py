@@ -45,7 +45,7 @@ class PathAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Node:
-    """A node of the tree. Queries and passages are those of the whole path to the node."""
+    """A node of the tree. Queries and passages are collected along the path to the node."""
 
     queries: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
@@ -189,7 +189,7 @@ def _joined(queries: Sequence[str]) -> str:
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:
-    """The most confident or the most frequent answer, the last one of equal ones; "" if no path has an answer."""
+    """The most confident or the most frequent answer, the last of equal answers; "" if no path has an answer."""
     candidates = [path for path in reversed(answers) if path.answer]
     votes = Counter(tuple(answer_words(path.answer)) for path in candidates)
     if not candidates:

@@ -160,7 +160,7 @@ def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Ru
 
 
 def _share_where_written(tokens: Sequence[Token], *, trained: Trained, names: Sequence[str], run: Run) -> list[float]:
-    """The shares at the first written token that is one of `names`; zeros if no token of `names` was written."""
+    """The shares at the first written token among `names`; zeros if no token of `names` was written."""
     for token, logprobs in zip(tokens, trained, strict=True):
         if token.text.strip() in names:
             return _noted_share(logprobs, names=names, run=run)

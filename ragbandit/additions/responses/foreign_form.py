@@ -13,7 +13,8 @@ _STORED: Final = ("previous_response_id", "conversation", "prompt", "background"
 
 
 def completion_of_response(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """Returns (the body of a chat completion, names of what it lacks). Raises Unsupported, and InvalidInput for wrong
+    """Returns (the body of a chat completion, names of the fields that it lacks). Raises Unsupported, and InvalidInput
+    for wrong
     values of a response.
     """
     sent = body.get("input")

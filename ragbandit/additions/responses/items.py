@@ -144,7 +144,7 @@ def _place_of_result(messages: Sequence[Mapping[str, Any]], call_id: object) -> 
 
 
 def _output_of(item: Mapping[str, Any], *, kind: str) -> object:
-    """What the model gets as the result of a tool."""
+    """The result of a tool, as the model gets it."""
     output = item.get("output", {name: value for name, value in item.items() if name not in _HEAD})
     if kind == SEARCH_OUTPUT:
         names = ", ".join(offered_names(objects_in(item.get("tools"))))
@@ -155,8 +155,8 @@ def _output_of(item: Mapping[str, Any], *, kind: str) -> object:
 
 
 def add_items(messages: list[dict[str, Any]], items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Append the items of an input to the messages of a chat. Reasoning joins the answer or call that follows it, else
-    the one before it. Returns the types of the items that were left out.
+    """Append the items of an input to the messages of a chat. Reasoning joins the answer or call that follows it, or
+    else the answer or call before it. Returns the types of the items that were left out.
     """
     ignored, waiting = list[str](), list[dict[str, Any]]()
     for index, item in enumerate(items):

@@ -163,7 +163,7 @@ def offered_names(tools: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _members(tools: Sequence[Mapping[str, Any]], *, space: object = None) -> Iterator[tuple[Mapping[str, Any], object]]:
-    """Each tool, also those in namespaces, with its namespace."""
+    """Each tool with its namespace, including tools inside namespaces."""
     for tool in tools:
         if tool.get("type") == "namespace":
             yield from _members(objects_in(tool.get("tools")), space=tool.get("name") or space)
@@ -218,7 +218,7 @@ def tools_of(tools: Sequence[Mapping[str, Any]], *, choice: Any) -> tuple[dict[s
 
 
 def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
-    """Entries of `Sent.others`, by which `called_as` finds what a call is called."""
+    """Entries of `Sent.others`, by which `called_as` finds the client's name of a call."""
     members = list(_members(tools))
     spaces = list(dict.fromkeys(str(space) for _, space in members if space and space != _NO_SPACE))
     spaces = [space for space in spaces if SHORT_NAME.fullmatch(space)]
@@ -235,7 +235,7 @@ def call_facts(tools: Sequence[Mapping[str, Any]]) -> dict[str, Json]:
 
 
 def called_as(notes: Mapping[str, Any], name: str) -> tuple[str | None, dict[str, Any]]:
-    """What a tool that was called is called by the client. Returns (type of a client's tool or None for a function or
+    """The client's name of a called tool. Returns (type of a client's tool or None for a function or
     free text, name and namespace of the tool).
     """
     types, spaces = notes.get(CALL_TYPES), notes.get(NAMESPACES)

@@ -17,7 +17,7 @@ from ragbandit.shared.types import (
 
 
 class LimitReply(TypedDict):
-    """A limit of the question's session or task, with what was left of it before this turn."""
+    """A limit of the question's session or task, with the amount left before this turn."""
 
     of: Literal["session", "task"]
     """What is limited."""
@@ -205,7 +205,7 @@ class PreviewArm(TypedDict):
 
 
 class PreviewReply(TypedDict):
-    """What would be decided about a request. Nothing is drawn or stored, and no draw can be foreseen from it."""
+    """The decision that a request would get. Nothing is drawn or stored, and the reply does not predict a draw."""
 
     arms: list[PreviewArm]
     """The arms on offer."""

@@ -50,8 +50,8 @@ class ClosingRule:
         return waiting.c.decided_at <= now - self.wait_s - self.expire_s
 
     def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
-        """The feedback that can be learned now, in the order received; with wait_s = 0 only the first one of a turn,
-        and all of a task.
+        """The feedback that can be learned now, in the order received. With wait_s = 0, a turn counts only its first
+        feedback, and a task counts all.
         """
         usable = tuple(item for item in joined.feedback if item.value is not None)
         if joined.outcome is None:

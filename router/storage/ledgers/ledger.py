@@ -286,7 +286,7 @@ class Ledger:
         connection: Connection | None = None,
         kept: bool = False,
     ) -> list[SnapshotInfo]:
-        """Snapshots with these values (None for any), newest first. kept: only those for which `is_kept` is true."""
+        """Snapshots with these values (None for any), newest first. kept: only snapshots with `is_kept`."""
         params_sha256 = None if params is None else body_hash(dict(params))
         values = {"algorithm": algorithm, "params_sha256": params_sha256, "encoder_hash": encoder_hash}
         same = [snapshots.c[name] == value for name, value in values.items() if value is not None]
@@ -298,7 +298,7 @@ class Ledger:
             return [snapshot_value(row) for row in reading.execute(newest).mappings()]
 
     def snapshots_to_try(self, **filters: Any) -> list[SnapshotInfo]:
-        """The TRIES newest snapshots and the older ones that are kept longer. filters: see `latest_snapshots`."""
+        """The TRIES newest snapshots, and older snapshots that are kept longer. filters: see `latest_snapshots`."""
         newest = self.latest_snapshots(limit=TRIES, **filters)
         kept = self.latest_snapshots(limit=KEPT_MOST, kept=True, **filters)
         return newest + [info for info in kept if info not in newest]
@@ -361,7 +361,7 @@ def rows_of_ledger(
 def _read_together(
     row: RowMapping, outcome_row: RowMapping | None, feedback_rows: Sequence[RowMapping], **ends: Any
 ) -> JoinedDecision | ClosedDecision:
-    """Convert a decision's rows. If one is unreadable, returns a quarantined ClosedDecision that names the field.
+    """Convert a decision's rows. If a row is unreadable, returns a quarantined ClosedDecision that names the field.
 
     ends: the fields of JoinedDecision that say whether the decision is over
     """

@@ -201,7 +201,7 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_hashes(row: Row) -> set[str]:
-    """The hashes that the stored outcome can have had: numbers of steps may have come as whole numbers.
+    """The hashes that the stored outcome may have had: numbers of steps may have been received as whole numbers.
 
     row: with all texts, and a cost without later turns. Texts that could not be stored as they came have no hash here,
     so then the stored hash is returned.

@@ -39,7 +39,7 @@ def run_statement(connection: Connection, statement: str, *values: Any) -> list[
 def send(connection: Connection, statement: str, *values: Any) -> Rows:
     """Like `run_statement`, but returns a function that returns the rows.
 
-    PostgreSQL gets the statement when its rows or those of a later statement are read, or with the commit. All
+    PostgreSQL gets the statement when rows of it or of a later statement are read, or with the commit. All
     statements that wait are sent in one round trip. SQLite runs the statement now.
     """
     given = [*values]

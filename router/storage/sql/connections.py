@@ -127,7 +127,7 @@ class Connections:
             connection.close()
 
     def close(self) -> None:
-        """Close all connections; those in use are closed when they are given back."""
+        """Close all connections. Connections in use are closed when they are given back."""
         self._generation += 1
         self._close_idle()
 

@@ -220,7 +220,7 @@ def row_counts(connection: Connection, *, label: str) -> dict[str, int]:
 
 
 def not_by_policy(connection: Connection) -> int:
-    """Number of decisions that no policy has made (NOT_BY_POLICY), without those that are not counted yet."""
+    """Number of counted decisions without a policy (NOT_BY_POLICY). The newest decisions may not be counted yet."""
     of_policies, totals_of = tables.arm_hours.c.policy.in_(select(tables.policies.c.label)), tables.arm_hours.c.totals
     rows = connection.execute(select(totals_of).where(of_policies, tables.arm_hours.c.hour == tables.EVER))
     count = 0

@@ -144,11 +144,11 @@ class Database:
             self.file.check(every_s=every_s)
 
     def close(self) -> None:
-        """Close all connections; those in use are closed at the end of their block."""
+        """Close all connections. Connections in use are closed at the end of their block."""
         self.connections.close()
 
     def failure(self, error: Exception, *, writes: bool, is_known: bool = True) -> StoreError:
-        """The StoreError for one of `errors`. is_known: whether it is certain that nothing was written."""
+        """The StoreError for an error of `errors`. is_known: whether it is certain that nothing was written."""
         self.check_file(every_s=0.001)  # a missing file can be the cause of various errors
         driver = self.engine.dialect.loaded_dbapi
         cause = getattr(error, "orig", None) or error  # some calls raise the driver's errors directly
@@ -234,7 +234,7 @@ def overwrite_freed(connection: Connection) -> None:
 
 
 def _connect_postgres(_dialect: Dialect, _record: object, args: Sequence[Any], parameters: dict[str, Any]) -> Any:
-    """Connect with our parameters and those of DATABASE_URL, which take precedence."""
+    """Connect with our parameters and the parameters of DATABASE_URL, which take precedence."""
     from ragbandit.router.storage.sql.pipelined import PipelinedConnection  # psycopg is an extra
 
     defaults = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())

@@ -49,7 +49,7 @@ class DeadlineClock:
             return min(now, float(connection.execute(select(clock(self.database))).scalar_one()))
 
     def for_deletion(self) -> float:
-        """Time that decides what is too old. Raises StoreError.
+        """Time against which ages of rows are measured. Raises StoreError.
 
         With SQLite, the host's clock may have been wrong since the process began. So the store keeps the latest time
         that was returned, and for TRUST_S a process returns at most QUIET_S more, plus the time since it began.

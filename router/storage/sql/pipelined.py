@@ -71,7 +71,7 @@ class PipelinedConnection(psycopg.Connection[Any]):
         return self.send_all()
 
     def rollback(self) -> None:
-        """Forget the statements that wait, and roll back; the server does it if the connection is lost."""
+        """Forget the statements that wait, and roll back. If the connection is lost, the server rolls back."""
         self._waiting.clear()
         if self.closed:
             return

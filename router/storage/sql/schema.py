@@ -117,7 +117,7 @@ def check_schema(database: Database, *, make: bool = True) -> str:
 
 
 def check_tables(connection: Connection, *, revision: str) -> None:
-    """Raise StoreError if a table differs from what the revision declares: a column, its nullability, or a key.
+    """Raise StoreError if a table differs from the revision's declaration: in a column, its nullability, or a key.
 
     Types are not compared, further tables and indexes are allowed, and so are further columns of a newer schema.
     """

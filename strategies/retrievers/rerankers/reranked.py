@@ -17,7 +17,7 @@ from ragbandit.strategies.retrievers.corpus import model_text
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """What a reranker has scored, for its price."""
+    """Amounts that a reranker has scored, for its price."""
 
     documents: int
     tokens: int

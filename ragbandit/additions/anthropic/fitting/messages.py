@@ -21,9 +21,7 @@ _Moved: TypeAlias = set[tuple[int, str]]
 
 
 def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
-    """Returns (a chat completion with what must be right before it becomes a request for Messages, what was changed).
-    The given body stays as it is.
-    """
+    """Returns (a chat completion that can become a request for Messages, the changes). The given body is not changed."""
     whole, fitted = dict(body), Fitted()
     fit_free_text(whole, takes=takes, fitted=fitted)
     fit_order(whole, fitted=fitted)
@@ -165,7 +163,7 @@ def _ordered(messages: Sequence[Any]) -> list[Any]:
 
 
 def _end_of_answer(messages: Sequence[Any], *, at: int) -> int:
-    """Index of the first message behind these of the assistant."""
+    """Index of the first message after the assistant's messages from `at` on."""
     while at < len(messages) and messages[at].get("role") == "assistant":
         at += 1
     return at

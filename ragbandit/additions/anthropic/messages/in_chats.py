@@ -13,8 +13,8 @@ _BLOCKS: Final = ("tool_use", "tool_result", "image", "document", "thinking", "r
 
 
 def in_chat_form(chat: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """Returns (the chat without parts of Messages, names of what a chat completion lacks). Blocks that no chat
-    completion can express stay as they came.
+    """Returns (the chat without parts of Messages, names of the parts that a chat completion lacks). Blocks that a chat
+    completion cannot express stay unchanged.
     """
     if "messages" not in chat:
         return chat, []
@@ -49,7 +49,7 @@ def _has_blocks(message: Any) -> bool:
 
 
 def _messages(message: Mapping[str, Any]) -> list[Any]:
-    """The messages for one that may have blocks of Messages."""
+    """The messages of a chat for a message that may have blocks of Messages."""
     if not _has_blocks(message):
         return [message]
     parts: list[Any] = chat_of({"messages": [message]})[0]["messages"]

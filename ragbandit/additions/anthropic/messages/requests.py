@@ -96,7 +96,7 @@ def _system(system: Any) -> list[dict[str, Any]]:
 
 
 def _messages(message: Mapping[str, Any], *, foreign: set[str]) -> list[dict[str, Any]]:
-    """The messages for one that has blocks."""
+    """The messages of a chat for a message with blocks."""
     if message.get("role") == "assistant":
         return [_assistant_message(message["content"], foreign=foreign)]
     return _turn(message, joined=False, foreign=foreign)
@@ -260,7 +260,7 @@ def _block(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _marked(blocks: list[dict[str, Any]], *, mark: Any) -> list[dict[str, Any]]:
-    """The blocks of a message with its mark of a cache, if it has one, at the last one that takes a mark."""
+    """The blocks of a message. Its cache mark, if any, is at the last block that takes a mark."""
     at = next((at for at in range(len(blocks) - 1, -1, -1) if blocks[at].get("type") not in THINKING), None)
     if not mark or at is None:
         return blocks

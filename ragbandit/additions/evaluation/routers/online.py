@@ -62,7 +62,7 @@ class OnlineRow:
 def online_rows(
     plays: Mapping[str, Mapping[int, Sequence[PolicyPlay]]], *, outcomes: RoutingTable
 ) -> tuple[OnlineRow, ...]:
-    """A row for each policy that made passes over these questions, and for always each arm; none without passes.
+    """A row for each policy with passes over these questions, and one for each arm played always; () without passes.
 
     plays: policy -> seed -> play of each fold. outcomes: outcomes of the questions of the passes.
     """

@@ -35,7 +35,7 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setup:
-    """What all plays share. Every process receives it once."""
+    """The inputs that all plays share. Every process receives them once."""
 
     #: outcomes to learn from, and outcomes to predict; the same object if folds of one table are predicted
     train: RoutingTable
@@ -61,7 +61,7 @@ class PlayTask:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PolicyPlay:
-    """What a policy chose. Places are those of `Setup.test` for `test`, of `Setup.train` for `order`."""
+    """The choices of a policy. Places are indices in `Setup.test` for `test`, in `Setup.train` for `order`."""
 
     test: Places
     #: shape (tests, arms): what the policy chooses without exploration
@@ -84,7 +84,7 @@ _Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 
 
 class _Written(BaseModel, strict=True):
-    """What `Played.as_json` writes."""
+    """The form that `Played.as_json` writes."""
 
     test: list[_Place]
     shares: list[list[_Share]]
@@ -139,7 +139,7 @@ def check_policies(policies: Mapping[str, Mapping[str, Json]], *, arms: Sequence
 
 
 def is_fitted_here(policy: Policy) -> bool:
-    """Whether the policy is trained on the training questions; one that was trained before is judged as it is."""
+    """Whether the policy is trained on the training questions. A policy that was trained before is judged unchanged."""
     return isinstance(policy, TableTrained) and not policy.trained_arms
 
 

@@ -119,8 +119,8 @@ def check_priced(table: LabelledTable, *, reward: RewardSettings) -> None:
 
 
 def question_totals(table: LabelledTable, *, total: Mapping[str, float]) -> Mapping[str, float] | None:
-    """Number of questions by data set. total: the same, or {"": number of all questions}, divided evenly, as in the
-    papers, where each data set has 500 questions; {} for None. Raises InvalidInput.
+    """Number of questions by data set. total: numbers by data set, or {"": number of all questions}, divided evenly, as
+    in the papers, where each data set has 500 questions; {} for None. Raises InvalidInput.
     """
     if not total:
         return None

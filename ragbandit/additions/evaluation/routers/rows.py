@@ -88,7 +88,7 @@ class RouterRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Shares:
-    """What was chosen with one seed: questions (n,), shares of the arms (n, K), seconds of choosing for a question."""
+    """Choices with one seed: questions (n,), shares of the arms (n, K), seconds of choosing for a question."""
 
     places: Places
     shares: Matrix
@@ -147,7 +147,7 @@ def _fixed(name: str, shares: Matrix, *, outcomes: RoutingTable, kind: Kind = "b
 def row_of(
     name: str, seeds: Sequence[Shares], *, outcomes: RoutingTable, kind: Kind, fault: str | None = None
 ) -> RouterRow:
-    """The row of what was chosen with each seed."""
+    """The row of a router, from its choices with each seed."""
     overall = _estimates([_means(one, outcomes=outcomes) for one in seeds])
     by_dataset = {
         dataset: [_means(one, outcomes=outcomes, dataset=dataset) for one in seeds] for dataset in outcomes.datasets
@@ -182,7 +182,7 @@ def row_of(
 
 
 def _means(chosen: Shares, *, outcomes: RoutingTable, dataset: str | None = None) -> dict[str, float]:
-    """Means over all questions, or over those of a data set."""
+    """Means over all questions, or over the questions of a data set."""
     places, shares = chosen.places, chosen.shares
     if dataset is not None:
         inside = np.isin(places, outcomes.datasets[dataset])

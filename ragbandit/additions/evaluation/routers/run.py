@@ -94,7 +94,7 @@ class RouterOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluated:
-    """Rows of routers, with the outcomes that were predicted, what the passes earned, and notes."""
+    """Rows of routers, with the predicted outcomes, the rewards of the passes, and notes."""
 
     rows: Sequence[RouterRow]
     outcomes: RoutingTable
@@ -273,7 +273,7 @@ def _plays(
     options: RouterOptions,
     progress: Progress,
 ) -> dict[str, dict[int, list[PolicyPlay]]]:
-    """Policy -> seed -> play of each fold. Plays of the file are used, except those of policies that ask a model."""
+    """Policy -> seed -> play of each fold. Plays of the file are used, except plays of policies that ask a model."""
     here = {name for name, policy in instances.items() if "text" in policy.needs}  # a model uses all cores
     again = {name for name, policy in instances.items() if "pick" in policy.needs}
     facts = {name: policy.state()[1] for name, policy in instances.items()}

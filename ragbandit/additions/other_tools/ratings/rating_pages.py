@@ -30,7 +30,7 @@ _LONGEST_CURSOR: Final = 2048
 
 @dataclass(kw_only=True, slots=True)
 class PollBudget:
-    """What a poll may still read: ratings, bytes of replies, and seconds. The next poll continues the list."""
+    """Amounts that a poll may still read: ratings, bytes of replies, and seconds. The next poll continues the list."""
 
     rows: int = 50_000
     bytes: int = 256 << 20

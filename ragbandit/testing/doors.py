@@ -152,7 +152,7 @@ def _keyed(app: service.Service, *, client: TestClient) -> _Served:
 
     by_role = {role: headers(role) for role in ROLES}
     served = _Served(app=app, client=client, keys=by_role, slow=partial(headers, scopes={"rate": "1/hour"}))
-    app.state.gate.ring.known = None  # it looks at the keys again
+    app.state.gate.ring.known = None  # the service checks the keys again
     return served
 
 
@@ -224,7 +224,7 @@ class _Call:
         return self.served.client.request(method, path or self.path, content=content, headers=encoded)
 
     def refused(self, reply: Any, *statuses: int, case: str) -> None:
-        """The reply is an error with one of these statuses, in the form of the door."""
+        """The reply is an error with a status of `statuses`, in the form of the door."""
         assert reply.status_code in statuses, f"{self.name} {case}: {reply.status_code} {reply.text:.200}"
         self.check_error(reply, case=case)
 
@@ -244,7 +244,7 @@ class _Call:
         assert door_of({**scope, "app": self.served.app}) is self.door, f"`speaks` is False for {self.path}"
 
     def check_keys(self) -> None:
-        """Without a key and with one of another role, the request is refused; so is one too many."""
+        """The request is refused without a key, with a key of another role, and beyond the rate."""
         roles = self.endpoint.rule.roles
         if roles is None:
             return
@@ -261,7 +261,7 @@ class _Call:
             assert reply.headers.get("retry-after"), f"{self.name} has no Retry-After in a 429"
 
     def check_unknown(self) -> None:
-        """A path below that of the endpoint, and another method, are refused."""
+        """A path below the endpoint's path, and another method, are refused."""
         below, routes = f"{self.path}/no/such/path", self.served.app.state.routes
         if routes.find("GET", below)[0] is None:
             reply = self.send(method="GET", path=below)
@@ -307,7 +307,7 @@ class _Call:
         self.check_error(reply, case="with a body of another type")
 
     def check_body(self, given: Mapping[str, Json] | None) -> None:
-        """The body is taken, and each damaged one is taken or refused in the door's form."""
+        """The body is taken; each damaged body is taken, or refused in the door's form."""
         body = given or _example(self.endpoint)
         if body is None:
             return
@@ -332,7 +332,7 @@ def _example(endpoint: Endpoint) -> Mapping[str, Any] | None:
 
 
 def _form(reply: Any) -> tuple[str, Any]:
-    """(media type, names of the fields of an object, with those of inner objects)."""
+    """(media type, names of the fields of an object and of its inner objects)."""
     media = reply.headers.get("content-type", "").partition(";")[0]
     if not media.endswith("json"):
         return media, None

@@ -82,7 +82,7 @@ def _questions(form: type[LogForm], record: Record) -> list[Record]:
 
 
 def _read(form: type[LogForm], record: Record) -> list[Record] | Exception | None:
-    """What a form reads from a record, or the error; the same both times, as the reader calls it two times."""
+    """The questions that a form reads from a record, or its error. The form is called twice, with equal results."""
     given = deepcopy(record)
     first = _outcome(form, given)
     assert repr(given) == repr(record), f"`read` changed its record: {record!r:.300} became {given!r:.300}"

@@ -22,7 +22,7 @@ PASSAGES = (
 
 
 def search_all(retriever: Retriever, *queries: str, k: int = 3) -> list[tuple[Hit, ...]]:
-    """What each query finds; all are searched at once, and the retriever is closed after, twice."""
+    """The hits of each query. Queries run at once; then the retriever is closed twice."""
 
     async def ask() -> list[tuple[Hit, ...]]:
         try:
@@ -35,7 +35,7 @@ def search_all(retriever: Retriever, *queries: str, k: int = 3) -> list[tuple[Hi
 
 
 def check_protocol(make: MakeRetriever) -> None:
-    """It is a Retriever with a name, and another corpus has another name."""
+    """The retriever follows the protocol and has a name. A retriever of another corpus has another name."""
     one, other = make(PASSAGES), make(PASSAGES[:2])
     assert isinstance(one, Retriever)
     assert one.name != other.name
@@ -62,7 +62,7 @@ def check_whole_passages(make: MakeRetriever) -> None:
 
 
 def check_nothing_to_search_for(make: MakeRetriever) -> None:
-    """Empty queries and those without a letter or digit find nothing."""
+    """Empty queries, and queries without a letter or digit, find nothing."""
     queries = ["", "   ", "?!", "👍👍", "\x00"]
     assert search_all(make(PASSAGES), *queries) == [()] * len(queries)
 

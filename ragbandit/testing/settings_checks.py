@@ -116,7 +116,7 @@ def _check_finding(finding: object, *, keys: Mapping[str, Json]) -> None:
 
 
 def _check_key(key: str, *, keys: Mapping[str, Json], place: str) -> None:
-    """The key leads to a setting, also to one that is not set."""
+    """The key leads to a setting, which may be unset."""
     is_setting = _leads(_settings(keys).model_dump(), key)
     assert is_setting, f"the {place} is {key!r}, which is no dotted key of the settings"
 

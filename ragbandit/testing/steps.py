@@ -103,7 +103,7 @@ def _router(kind: type[Step], *, settings: Mapping[str, Json]) -> Iterator[Route
 
 @dataclass(kw_only=True)
 class _Watch:
-    """Calls the methods of a step for the router, and notes what they do wrong."""
+    """Calls the methods of a step for the router, and notes their faults."""
 
     kind: type[Step]
     step: Step
@@ -227,7 +227,7 @@ class _Watch:
 
 
 def _choice(question: Question) -> tuple[object, ...]:
-    """What steps choose before the draw."""
+    """The choices of steps before the draw."""
     return question.arms, question.certain_arm, question.kept_arm, question.turn_of
 
 
@@ -257,7 +257,7 @@ def _same(future: "Future[Decision]", _query: Query) -> "Future[Decision]":
 
 
 def _settled(submit: Callable[[Query], "Future[Decision]"], query: Query, *, watch: _Watch) -> Decision | None:
-    """What is decided; None if the question is refused."""
+    """The decision; None if the question is refused."""
     try:
         decision = submit(query).result(_WAIT_S)
     except (InvalidInput, Forbidden, LimitReached):
@@ -284,7 +284,7 @@ def _check_stored(router: Router, decision_id: DecisionId, *, watch: _Watch) -> 
 
 
 def _check_explanations(kind: type[Step], decisions: Sequence[Decision], *, watch: _Watch) -> None:
-    """Every stored decision is explained, also one of another release, and one with damaged facts."""
+    """Every stored decision is explained, also decisions of other releases, and decisions with damaged facts."""
     keys = {fact.key for _, facts in watch.added.values() for fact in facts}
     for decision in decisions:
         watch.acts |= bool(_sentences(kind, decision))

@@ -154,7 +154,7 @@ class RuleBook:
         )
 
     def permitted(self, query: Query, *, arms: Iterable[str]) -> list[ArmName]:
-        """Those of the arms that may get the question; [] if a rule cannot be decided."""
+        """The arms of `arms` that may get the question; [] if a rule cannot be decided."""
         try:
             permission = self.permission(query)
         except UndecidedRule:

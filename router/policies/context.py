@@ -142,7 +142,7 @@ _SCHEMA: Final = TypeAdapter(dict[str, ContextKey])
 
 
 def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
-    """Make the schema from plain values; {} for None. Raises ConfigError with the key that is wrong."""
+    """Make the schema from plain values; {} for None. Raises ConfigError with the invalid key."""
     if not given:
         return {}
     try:

@@ -207,7 +207,8 @@ class Router(AbstractContextManager["Router"]):
     def answer(
         self, query: Query | str, *, wait_s: float | None = None, **more: Unpack[QueryFields]
     ) -> tuple[Decision, Outcome | None]:
-        """Draw an arm that a worker runs. Returns (decision that answered, Outcome or None if none came in wait_s).
+        """Draw an arm that a worker runs. Returns (decision that answered, Outcome or None if no outcome came in
+        wait_s).
 
         more: as for `route`
         """

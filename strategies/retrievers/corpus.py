@@ -191,7 +191,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
 
 def _renamed(row: Mapping[str, object]) -> Mapping[str, object]:
-    """The row with our names of its fields. Our own name has precedence."""
+    """The row with our names of its fields. A field that already has our name takes precedence."""
     others = {name: used for name, names in NAMES.items() for used in names[:0:-1] if used in row}
     return {**{name: row[used] for name, used in others.items()}, **row} if others else row
 

@@ -208,7 +208,7 @@ class QuestionRun:
             self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({names}): every arm looks free")
 
     async def _end(self, question: AskedQuestion, *, counts: bool = True) -> None:
-        """Count a question whose answers are kept. counts: whether all have the scores that they need"""
+        """Count a question whose answers are kept. counts: whether all answers have the scores that they need"""
         if counts:
             self.answered += 1
             question.enter()

@@ -272,7 +272,8 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
     """The outermost objects of a text that name a score, and the words around them, in linear time.
 
     Single quotes, names without quotes, commas at the end and values with quotes in them are read. A broken object with
-    a score and a criterion or a reason raises UnreadableScores, since the next one could be another's. Objects that are
+    a score and a criterion or a reason raises UnreadableScores, since the next object could belong to another
+    criterion. Objects that are
     quoted, drafts or code are left out. Other braces are words.
     """
     drafts, end = Drafts(text), 0

@@ -179,7 +179,7 @@ class AnswerJob:
         self.settle_rest()
 
     def settle_rest(self) -> None:
-        """Count the dollars of the run that no outcome has. An abandoned run may cost more after its outcome."""
+        """Count the run's dollars that are not in an outcome. An abandoned run may cost more after its outcome."""
         query, database = self.decision.query, self.context.store.database
         dollars, self._counted = self.account.cost.dollars - self._counted, self.account.cost.dollars
         spenders = [*spenders_of(query.tenant, key=query.api_key), *turn_spenders(spending_row(self.decision))]

@@ -23,7 +23,7 @@ class GoldenSection(Section):
     def findings(self) -> Iterable[Finding]:
         """Raises ConfigError if the file of golden questions cannot be read or used. Has no findings."""
         if self.golden is not None:
-            from ragbandit.additions.golden.questions import read_golden  # it takes 40 MB
+            from ragbandit.additions.golden.questions import read_golden  # importing it takes 40 MB
 
             read_golden(self.golden)
         return ()

@@ -137,7 +137,7 @@ class LocalGenerator(Generator):
     async def _stream(
         self, sequence: "SequenceState", outcome: asyncio.Future[None], *, sink: Callable[[str], Awaitable[None]]
     ) -> None:
-        """Send the growing text to the reader. The model does not wait for a slow reader, to not delay other texts."""
+        """Send the growing text to the reader. A slow reader does not stop the model, since other texts would wait."""
         loop, grown, began = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
 
         def note() -> None:

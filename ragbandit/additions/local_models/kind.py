@@ -54,7 +54,7 @@ class LocalKind(GeneratorKind):
 
 
 def _fetch(model: str) -> None:
-    """Make a model ready in a child process: converting weights takes memory that only the end of one gives back."""
+    """Make a model ready in a child process, whose end gives back the memory that converting weights takes."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, initializer=_begin_fetching) as fetching:
         try:

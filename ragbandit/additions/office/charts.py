@@ -92,9 +92,8 @@ def _dimensions(data: Element, *, package: Package) -> tuple[_Points, _Points]:
 
 
 def _points(axis: Element, *, package: Package) -> _Points:
-    """The points of an axis. Categories may have levels, the inner one first.
-
-    An outer one belongs to the inner ones up to the next outer one.
+    """The points of an axis. Categories may have levels, the inner level first. An outer category covers the inner
+    categories up to the next outer category.
     """
     code = next((each.text or "" for each in _named(axis, "formatCode")), "")
     levels = [_level(each, code=code, package=package) for each in islice(_named(axis, "lvl"), _MAX_LEVELS)]

@@ -72,7 +72,7 @@ def _related_id(element: Element) -> str:
 
 
 def part_lines(package: Package, name: str, *, of: frozenset[str]) -> Iterator[str]:
-    """The lines of a part, and of the related parts of `_RELATED` that are not at the edges of pages."""
+    """The lines of a part and of its related parts in `_RELATED`, except headers and footers of pages."""
     yield from _lines(package.children(name, of=of), package=package)
     yield from related_lines(package, name, kinds=_RELATED.keys() - {"header", "footer"})
 

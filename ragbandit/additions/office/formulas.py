@@ -26,7 +26,7 @@ class Formulas:
     """The formulas of one sheet. Several cells may share a formula, whose references then move with the cell."""
 
     def __init__(self) -> None:
-        #: number of a shared formula -> (its text, the first cell with it), then what moves it
+        #: number of a shared formula -> (its text, the first cell with it), then the translator that moves it
         self._shared: dict[str, tuple[str, str]] = {}
         self._movable: dict[str, Any] = {}
         self._left = _MAX_MOVED

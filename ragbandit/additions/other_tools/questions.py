@@ -137,7 +137,7 @@ class QuestionLog:
         return "", [*map(_named, _expanded(entry))]
 
     def _form_of(self, entry: Record, parts: list[dict[str, Any]]) -> Record:
-        """The form of a record; {} if none is known, or if a column that was named is missing."""
+        """The form of a record; {} if its form is unknown, or if a named column is missing."""
         known = {name for names in parts for name in names}
         if self.columns:
             is_there = all(plain_name(name) in known for name in self.columns.values())

@@ -149,7 +149,7 @@ class Responses(ChatDoor[ResponseBody]):
         known: Sequence[Mapping[str, Any]],
         skip: int,
     ) -> tuple[Chat, list[str]]:
-        """Returns (the chat of a response, names of what it lacks). skip: number of messages before the input's."""
+        """Returns (the chat of a response, names of missing fields). skip: number of messages before the input."""
         sent, ignored = chat_of_items(fields, before=before, known=known)
         passed = bool(router_of(request).service.passing)
         return read_chat(sent, at="input", skip=skip, passed=passed), short_names(ignored)

@@ -288,7 +288,7 @@ class _Pauses:
         self._gap_s, self._came = now - self._came, now
 
     async def gather(self, pace: Pace) -> None:
-        """Pause, if the last bytes came fast. Waits for `unread_s`, or for much data or the end of the reply."""
+        """Pause, if the last bytes came fast. The pause ends after `unread_s`, or with much data or the reply's end."""
         # At its end, the connection may have another request already.
         if self._gap_s > pace.pause_s + _TICK_S or self._protocol is None or self._content.is_eof():
             return

@@ -149,7 +149,7 @@ class Counters:
 
     @property
     def balanced(self) -> bool:
-        """Whether every decision has exactly one state (promise 7 of the design)."""
+        """Whether every decision has exactly one state."""
         return self.decided == self.placed + self.unseen
 
     @property

@@ -115,7 +115,7 @@ class Continues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """On which terms the question is decided: what its key, its tenant and their budgets say about the cost weight."""
+    """The terms of the question's decision: settings of its key, its tenant and their budgets for the cost weight."""
 
     #: the weight of a question that names none, a number or a name; None: setting reward.weight
     cost_weight: float | str | None = None

@@ -48,7 +48,7 @@ class ArmChange:
 def declare_change(
     database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
 ) -> ArmChange:
-    """Record a change, after which ledgers restart the arm. label: the only ledger that does; None for all."""
+    """Record a change, after which ledgers restart the arm. label: the only ledger that restarts it; None for all."""
     with database.write() as connection:
         details: dict[str, Json] = {"reason": reason}
         if label is not None:

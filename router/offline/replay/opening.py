@@ -86,7 +86,7 @@ def memory_log(rows: Iterable[Logged], **about: Any) -> "OpenLog":
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryLog:
-    """A log whose questions policies read: all of its rows in memory."""
+    """A log for policies that read questions: all rows are in memory."""
 
     log: Log
     rows: Sequence[Logged]  #: the rows of `log`, in the same order

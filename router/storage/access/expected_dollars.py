@@ -100,7 +100,7 @@ class ExpectedDollars:
         return self._means.get((arm, None)) or self._means.get((arm, tenant))
 
     def refresh(self, connection: Connection) -> None:
-        """Read the newest answers, unless that was a moment ago. Raises StoreError."""
+        """Read the newest answers, unless they were read a moment ago. Raises StoreError."""
         if time.monotonic() - self._read_at < _FRESH_S:
             return
         values: dict[_Key, list[tuple[float, float]]] = {}

@@ -87,7 +87,7 @@ class Spent:
 
 
 def change_dollars(moves: Moves, spenders: Sequence[Spender], *, before: float, after: float, now: float) -> None:
-    """Count other dollars than before on the day of `now`."""
+    """Replace the dollars `before` by `after` in the counts for the day of `now`."""
     for amount in (-before, after):
         count_dollars(moves, spenders, dollars=amount, now=now)
 

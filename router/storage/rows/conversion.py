@@ -177,7 +177,7 @@ def body_hash(body: object, *, errors: Literal["surrogatepass", "replace"] = "su
 
 
 def query_hash(query: Query, *, run_by: RunBy) -> str:
-    """Hash that is equal for duplicates of a request. Questions are hashed as they were before they were rewritten."""
+    """Hash that is equal for duplicates of a request. Rewritten questions are hashed in their original words."""
     conversation = _conversation(query)
     body = {
         "arms": None if query.arms is None else list(query.arms),

@@ -38,7 +38,7 @@ def _note_learned(connection: Connection, limited: Sequence[str]) -> None:
 
 
 def fill(database: Database, *, progress: Callable[[int, int], None]) -> int:
-    """Fill the columns of these rows, batch by batch. Returns the number of filled rows.
+    """Fill empty columns of queried facts, batch by batch. Returns the number of filled rows.
 
     After an interruption it continues with the rows that remain. Decisions may be made and erased meanwhile.
     progress: called with (rows filled, rows to fill). Raises StoreError.

@@ -137,7 +137,7 @@ def own_cost(text: str) -> Cost:
 
 
 def with_added(cost: str, *, key: str, added: Cost) -> str:
-    """The JSON of a cost in whose part `key`, LATER or LATE, the cost of the newest turn is added."""
+    """The JSON of a cost, with the newest turn's cost added to its part `key` (LATER or LATE)."""
     parts = json_object(cost)
     return canonical({**parts, key: _nonzero(of_known(Cost, parts.get(key, {})) + added)})
 

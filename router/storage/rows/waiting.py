@@ -104,7 +104,7 @@ def insert_missing_waiting(connection: Connection, *where: ColumnElement[bool], 
 
 
 def _set_ends_of_tasks(connection: Connection, ids: Sequence[str], *, label: str) -> None:
-    """Set the ends of tasks whose row in `units` a later task has replaced: the newest turn has the end, too."""
+    """Set ends of tasks whose row in `units` was replaced by a later task, as their newest turns have them."""
     if not ids:
         return
     query = select(*decisions.c["id", "turn_of"], *FACT_COLUMNS).where(may_be(decisions.c.task_until.is_not(None)))

@@ -107,7 +107,7 @@ class Connections:
             raise
 
     def give_back(self, connection: Connection, *, error: BaseException | None = None) -> None:
-        """Keep the connection, which has no transaction, for its next use. error: what ended its use"""
+        """Keep the connection, which has no transaction, for its next use. error: the exception that ended its use"""
         if connection.is_lost(error):
             self.discard(connection, error=error)
             return

@@ -81,7 +81,7 @@ def _counts(connection: Connection) -> dict[str, int]:
 
 
 def _state(connection: Connection) -> tuple[dict[str, int], str]:
-    """Returns (`_counts`, a hash that changes if the store does: whatever adds no row changes a counter).
+    """Returns (`_counts`, a hash that changes with the store: changes that add no row increase a counter).
 
     Two stores with equal numbers differ in their random secrets.
     """

@@ -21,7 +21,7 @@ _Moved: TypeAlias = set[tuple[int, str]]
 
 
 def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
-    """Returns (a chat completion that can become a request for Messages, the changes). The given body is not changed."""
+    """Returns (a chat completion that can become a request for Messages, the changes). Does not change `body`."""
     whole, fitted = dict(body), Fitted()
     fit_free_text(whole, takes=takes, fitted=fitted)
     fit_order(whole, fitted=fitted)

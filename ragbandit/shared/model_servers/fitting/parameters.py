@@ -34,7 +34,7 @@ def fit_parameters(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> Non
 
 
 def _ask_for_schema(body: dict[str, Any]) -> None:
-    """Ask in words for an answer of a schema: the server can only promise that the answer is JSON."""
+    """Ask in words for an answer that follows a schema, because the server can only promise JSON."""
     schema = object_in(object_in(body, "response_format"), "json_schema").get("schema") or {}
     text = f"Answer in JSON that fits this JSON Schema:\n{json.dumps(schema, ensure_ascii=False)}"
     messages = list(body["messages"])

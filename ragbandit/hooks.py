@@ -125,7 +125,7 @@ class ReadDocument(Protocol):
     """Reads a document of one form, as "a.docx", for `ragbandit index build`."""
 
     def __call__(self, path: Path, /) -> tuple[str, str]:
-        """Returns (title or "", text). What is not read is named in a warning of the logger "ragbandit.documents".
+        """Returns (title or "", text). A warning of the logger "ragbandit.documents" names unread parts.
 
         Raises InvalidInput for a file that cannot be read; `index build` leaves it out and says why. Called once for
         each file, one after the other, with files of at most 64 MiB.

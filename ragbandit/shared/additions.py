@@ -26,7 +26,7 @@ _FAULTS: Final = dict[str, list[str]]()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Addition:
-    """What an addition offers. The `__init__` of its package defines one, named ADDITION, and imports nothing else.
+    """The parts that an addition offers. The `__init__` of its package defines ADDITION, and imports nothing else.
 
     Each hook maps the name under which something is offered to its place in the package, as "module:Class".
     """
@@ -72,7 +72,7 @@ class Addition:
 def additions() -> Mapping[str, Addition]:
     """Name of each folder of ragbandit/additions, and of each entry point, -> what it adds, in the order of the names.
 
-    One that cannot be read, or lacks an addition that it needs, is left out, and is one of `faults`.
+    An addition that cannot be read, or lacks an addition that it needs, is left out and listed in `faults`.
     """
     names = sorted({*_folders(), *installed(GROUP)})
     read = {name: what for name in names if (what := _read(name)) is not None}
@@ -140,13 +140,13 @@ def faults() -> Mapping[str, str]:
 
 
 def with_faults(remedy: str) -> str:
-    """The remedy of an unknown name, with what is wrong with additions, since one of them may be meant to have it."""
+    """The remedy of an unknown name, with the faults of additions, since a faulty addition may offer the name."""
     return "; ".join([remedy, *(f"the addition {name} cannot be used: {what}" for name, what in faults().items())])
 
 
 @cache
 def offered(hook: str) -> Mapping[str, str]:
-    """Name -> "package.module:Class" of all that additions offer for a hook. Imports none of it.
+    """Name -> "package.module:Class", for all parts that additions offer for a hook. Imports none of them.
 
     If two additions offer the same name, the second one has a fault, and its name is left out.
     """
@@ -162,7 +162,7 @@ def offered(hook: str) -> Mapping[str, str]:
 
 
 def offered_beside(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
-    """As `offered`, without the core's names: an addition that offers one of them is one of `faults`."""
+    """As `offered`, without the core's names: an addition that offers such a name gets a fault."""
     for name, place in offered(hook).items():
         if _without_heading(name) in ours:
             add_fault(place, f"{_without_heading(name)!r} in {hook} is a name of the core")

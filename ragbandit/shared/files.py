@@ -134,7 +134,7 @@ def cache_root(cache: Path | None = None) -> Path:
 
 
 def private_socket(folder: str) -> Path:
-    """The Unix socket of this user's server of `folder`. Its path is short, since one has at most 107 bytes."""
+    """The Unix socket of this user's server of `folder`. Paths of sockets are limited to 107 bytes."""
     name = hashlib.sha256(str(Path(folder).absolute()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 

@@ -42,7 +42,7 @@ def check_chore(kind: type[Chore], *, settings: Mapping[str, Json] | None = None
 
 @contextmanager
 def learning_process(settings: Mapping[str, Json]) -> Iterator[Context]:
-    """What a process that learns has loaded, with a store of SQLite in a folder that is deleted at the end."""
+    """The context of a process that learns, with a store of SQLite in a folder that is deleted at the end."""
     usual: dict[str, Json] = {"arms": {"mine": {"run_by": "caller"}}, "encoder": {"model": "hashing"}}
     with tempfile.TemporaryDirectory() as folder:
         given = Settings.model_validate({**usual, **settings, "data_dir": folder})

@@ -101,7 +101,7 @@ class _Served:
 
 @contextmanager
 def _served(door: Door, *, settings: Mapping[str, Json]) -> Iterator[_Served]:
-    """A running service with the door, also with one that no addition offers yet. What the door opens is closed."""
+    """A running service with the door, which no addition needs to offer yet. Resources of the door are closed."""
     with ExitStack() as stack:
         if not any(door is known for known in DOORS.values()):
             places = sorted([*DOORS.items(), ("checked", door)], key=lambda item: item[1].place)

@@ -23,7 +23,7 @@ class HangingGenerator(ScriptedGenerator):
     """A generator that never answers and ignores the deadline."""
 
     async def complete(self, request: Request) -> Completion:  # noqa: ARG002 - signature of Generator
-        """Wait an hour, whatever the deadline is."""
+        """Wait an hour and ignore the deadline."""
         await asyncio.sleep(3600)
         raise AssertionError("never reached")
 

@@ -294,7 +294,7 @@ def _changed(part: dict[str, Any], *, reply: Reply) -> dict[str, Any]:
 
 
 def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Split a message into deltas. A tool call becomes three: without arguments, and one for each half of them."""
+    """Split a message into deltas. A tool call becomes three: its name, and each half of its arguments."""
     for name, value in message.items():
         if name != "tool_calls":
             yield {name: value}

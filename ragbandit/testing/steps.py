@@ -59,9 +59,8 @@ def check_step(
     settings: Mapping[str, Json] | None = None,
     begin: Callable[[Router], object] | None = None,
 ) -> None:
-    """Decides questions with a router and a store of its own, whose steps are those of this tree and the step.
-
-    questions: those with which the step does something. settings: keys of the configuration that the step needs.
+    """Decides questions with a router and a store of its own, with the steps of this tree and the checked step.
+    questions: questions on which the step has an effect. settings: keys of the configuration that the step needs.
     begin: called with the router before the first question.
     """
     with _router(kind, settings=settings or {}) as router:

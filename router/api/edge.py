@@ -277,7 +277,7 @@ class _Exchange(Request):
         return await self._next()
 
     async def send_refusal(self, message: Message) -> None:
-        """Send a reply to a body that may not be read yet: its rest is read and dropped before the reply ends."""
+        """Send a reply to an unfinished request: the rest of the body is read and dropped before the reply ends."""
         is_last = message["type"] == "http.response.body" and not self._is_read and self._sends_body
         await self.send({**message, "more_body": True} if is_last else message)
         if is_last:
@@ -289,7 +289,7 @@ class _Exchange(Request):
 
     @property
     def _sends_body(self) -> bool:
-        """Whether the client sends its body: not with an upgrade, nor while it waits for leave (Expect)."""
+        """Whether the client sends its body: False for an upgrade, or while it waits for permission (Expect)."""
         return "upgrade" not in self.headers and (self._seen > 0 or "expect" not in self.headers)
 
     async def _next(self) -> Message:

@@ -227,7 +227,7 @@ def is_absent(value: object) -> bool:
 
 
 def is_known(value: object, *, declared: ContextKey) -> bool:
-    """Whether a key can have this value: of its type and, if it has `values`, one of these."""
+    """Whether a key can have this value: its type fits and, if the key has `values`, it is in the list."""
     match declared.type:
         case "number":
             return is_number(value)

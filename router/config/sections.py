@@ -266,7 +266,7 @@ class ConversationSettings(Section):
 
     @property
     def limited(self) -> tuple[SpenderKind, ...]:
-        """What has a limit: sessions, tasks, both, or neither."""
+        """The kinds with a limit: "session", "task", both or none."""
         limits: dict[SpenderKind, TurnLimit] = {"task": self.task_limit, "session": self.session_limit}
         return tuple([kind for kind, limit in limits.items() if (limit.dollars, limit.turns) != (None, None)])
 

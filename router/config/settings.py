@@ -186,7 +186,7 @@ class PolicySettings(Section):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyDefinition:
-    """What the policy is made of: its section, and what its params take from other settings."""
+    """Definition of the policy: its section, and values of other settings that its params need."""
 
     settings: PolicySettings
     schema: ContextSchema  #: the setting `context`

@@ -54,7 +54,7 @@ def checked_source(source: str) -> str:
 def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
     """Number of feedback rows of this source, received at since <= time < until. A bound of None is open.
 
-    Raises InvalidInput, with the sources that have feedback then, if this one has none.
+    Raises InvalidInput, with the sources that have feedback in that time, if this source has none.
     """
     keys = KeyDirectory(KeyStore(ledger.database).listed())
     after, count, counts = "", 0, Counter[str]()

@@ -446,7 +446,7 @@ def inverse_of(matrix: Matrix) -> Matrix:
 
 
 def _flat(stack: Matrix) -> Matrix:
-    """A view of (n, arms, p) as (n, arms * p). n may be 0, so the length is not left to `reshape`."""
+    """A view of (n, arms, p) as (n, arms * p). `reshape` could not infer the length for n = 0."""
     count, arms, size = stack.shape
     return stack.reshape(count, arms * size)
 

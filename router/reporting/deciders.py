@@ -71,10 +71,9 @@ def is_raised(budget_factor: float | None) -> bool:
 
 
 def paced_askers(asked: Mapping[str, int], *, raised: Mapping[str, int]) -> frozenset[str]:
-    """Those who have asked at a price that a budget raised, if others ask a share of the questions that counts. Else
-    nobody: such prices are then a part of routing.
-
-    asked, raised: asker -> number of his questions, and of those at a raised price
+    """Askers whose price a budget has raised, if other askers have a large share of the questions. Otherwise () since
+    such prices are then a part of routing. asked, raised: asker -> number of questions, number of questions at a raised
+    price
     """
     others = sum(count for asker, count in asked.items() if not raised.get(asker))
     is_apart = others >= _OTHERS * sum(asked.values())

@@ -75,7 +75,7 @@ class UndrawnSums:
 def decided_by(facts: QueriedFacts, *, arms: Sequence[str]) -> str | None:
     """What decided a question in place of a draw; None if the policy drew from several arms.
 
-    arms: those that were on offer, or could be asked now
+    arms: arms that were on offer, or could be asked now
     """
     by = facts.arm_by or "only arm"
     return None if by in ONE_ARM_LEFT and len(arms) > 1 else DECIDED_BY[by]
@@ -99,6 +99,6 @@ def asker_of(row: RowMapping) -> str:
 
 
 def budget_of(askers: Sequence[str]) -> str:
-    """What decided questions of these askers at a price that a budget raised."""
+    """Names the budget of these askers, which decided their questions by a raised price."""
     whose = " and ".join(sorted(askers)) if len(askers) < 3 else f"{len(askers)} keys and tenants"
     return f"the budget of {whose}, which raised the price"

@@ -140,8 +140,7 @@ def paired_sample(
     whole: bool = False,
 ) -> DifferenceSample:
     """The differences of reward, or of quality. whole: False for the questions before the first one that lacks an
-    answer. True for all up to the last one with both;
-        a question between them that was not asked then lies between bounds
+    answer. True for all questions up to the last one with both answers; unasked questions in between then get bounds
     """
     askable, against = questions.askable, questions.against
     drawn = list(takewhile(lambda one: _has_both(one, pairs, against=against), askable))

@@ -83,7 +83,7 @@ def sampled_difference(sample: DifferenceSample, *, alpha: float = ALPHA) -> Dif
 
 
 def _estimate(sample: DifferenceSample, *, ends: Sequence[float]) -> float | None:
-    """The mean if unknown differences are like the known ones of asked questions; None if there are none."""
+    """The mean if unknown differences are like the known differences of asked questions; None before any is known."""
     known = sample.known
     if not len(known):
         return None

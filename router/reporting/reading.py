@@ -84,7 +84,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairedComparison:
-    """What was served compared with always one arm, by both answers to a random sample of the period's questions."""
+    """Served answers compared with a single arm's answers, on a random sample of the period's questions."""
 
     comparison: Comparison
     """The comparison. Its questions are all routed questions of the period."""

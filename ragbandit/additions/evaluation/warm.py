@@ -248,8 +248,8 @@ def question_numbers(rows: Sequence[Logged]) -> Choices:
 
 
 def outcomes_of(rows: Sequence[Logged]) -> Outcomes | None:
-    """The outcomes in these rows; None if `has_every_arm` is false of them, or no question was answered by every
-    complete arm.
+    """The outcomes in these rows; None if `has_every_arm(rows)` is False, or no question was answered by every complete
+    arm.
     """
     if not (rows and has_every_arm(rows)):
         return None

@@ -109,7 +109,7 @@ def _chosen(sections: Sequence[_Section], *, value: float) -> tuple[_Section, bo
 
 
 def _not_empty(section: _Section, *, other: _Section) -> _Section:
-    """An empty section shows nothing, and a value is not left out in silence."""
+    """The section, or `other` if it is empty: an empty section would hide the value."""
     return section if section.digits or section.before.strip() else other
 
 

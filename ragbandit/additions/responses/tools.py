@@ -249,7 +249,7 @@ def called_as(notes: Mapping[str, Any], name: str) -> tuple[str | None, dict[str
 
 
 def _space_of(name: str, spaces: Sequence[str]) -> str | None:
-    """The namespace, the longest one if several fit, of a tool with this name; None if it has none."""
+    """The namespace of a tool with this name, the longest if several fit; None without a namespace."""
     return max((space for space in spaces if name.startswith(in_namespace("", space))), key=len, default=None)
 
 

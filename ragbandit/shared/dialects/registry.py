@@ -27,7 +27,7 @@ NATIVE_NEEDS: Final = {
 
 
 def as_chat(conversation: Conversation) -> dict[str, Any]:
-    """The conversation as a chat completion. What a chat completion cannot have is left out."""
+    """The conversation as a chat completion. Fields that a chat completion cannot have are left out."""
     dialect = _dialect_of(conversation)
     return dialect.as_chat(conversation.fields, *[conversation.encoding] * dialect.takes_encoding)[0]
 
@@ -43,7 +43,7 @@ def conversation_parameters(conversation: Conversation) -> frozenset[str]:
 
 
 def token_limits(conversation: Conversation) -> dict[str, int]:
-    """Place of each limit of its answer's tokens that the conversation has, as `Dialect.token_limits` -> the limit."""
+    """Place in the conversation, as in `Dialect.token_limits`, -> its limit of the answer's tokens."""
     limits: dict[str, int] = {}
     for place in DIALECTS.get(conversation.dialect, _CHAT).token_limits:
         *outer, name = place.split(".")

@@ -99,7 +99,7 @@ class Failure:
     most_tokens: int | None = None
 
     def without_keys(self, secrets: Iterable[str]) -> "Failure":
-        """The failure without names in which the server repeats one of these secrets, or a key."""
+        """The failure without names in which the server repeats a secret of `secrets`, or a key."""
         known = [*secrets]
         code, param = (
             None if text is None or without_keys(text, secrets=known) != text else text

@@ -41,7 +41,7 @@ _NEEDED: Final = re.compile(r"\b(?:requires?|required|needs?|missing|must (?:inc
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FewerFields:
-    """A request to send again. field: what was left out, renamed, reduced or changed."""
+    """A request to send again. field: the field that was left out, renamed, reduced or changed."""
 
     body: dict[str, Any]
     field: str
@@ -63,7 +63,7 @@ def fewer_fields(
     headers: Mapping[str, str] | None = None,
     repairs: Sequence[Repair] = (),
 ) -> FewerFields | None:
-    """The request without what this error refuses, or within the limit that it names; None if that cannot help.
+    """The request without the refused field, or within the limit that the error names; None if that cannot help.
 
     headers: of the client. repairs: of the server's dialect; they are tried first
     """
@@ -110,7 +110,7 @@ def _fewer_parameters(body: Mapping[str, Any], *, failure: Failure, message: str
 
 
 def _is_certain(field: str, *, body: Mapping[str, Any], message: str) -> bool:
-    """Whether a message speaks of this parameter, and not of a field inside it or of one with a longer name."""
+    """Whether a message is about this parameter, and not about a field inside it or a parameter with a longer name."""
     if not (has_plain_keys(body) and has_plain_keys(object_in(body, field))):
         return False
     whole = rf"(?<![\w$./\[\]-]){re.escape(field)}(?![\w$/\[-]|[.:]\S)"

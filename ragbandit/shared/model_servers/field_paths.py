@@ -92,7 +92,7 @@ def without_places(body: Mapping[str, Any], places: Iterable[Place]) -> tuple[di
 
 
 def has_plain_keys(value: Mapping[str, Any]) -> bool:
-    """Whether every key of an object is one part of a path, so that no path is that of two fields."""
+    """Whether every key of an object is a single part of a path, so that each path leads to a single field."""
     return all(_PLAIN.fullmatch(key) for key in value)
 
 

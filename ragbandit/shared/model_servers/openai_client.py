@@ -228,8 +228,9 @@ async def reply_pieces(
     write: Callable[[Mapping[str, Any]], bytes] = json_bytes,
     convert: Callable[[Any], Iterable[Any]] | None = None,
 ) -> AsyncIterator[list[_Piece]]:
-    """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: what `reply.read` makes of
-    the values that arrived together. Many or large values are parsed and read by the reading thread, the others here.
+    """Send a chat, with more headers, and read the JSON values of its reply. Yields lists: the results of `reply.read`
+    for the values that arrived together. Many or large values are parsed and read by the reading thread, other values
+    here.
 
     joins: see `EventReader`. convert: makes the values that are read of each value. Close the iterator with
     contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
@@ -340,7 +341,7 @@ class _Pauses:
 
 
 class _Arrived(Generic[_Piece]):
-    """The values that arrived together, and what `read` makes of them."""
+    """The values that arrived together, and the results of `read` for them."""
 
     __slots__ = ("_read", "_unread", "error", "is_last", "pieces", "values")
 
@@ -460,7 +461,7 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 
 def costs_nothing(error: Exception) -> bool:
-    """Whether the server replied with an error, or with something else than an answer, or cannot be reached."""
+    """Whether the server replied with an error or without an answer, or cannot be reached."""
     if isinstance(error, BrokenReply):
         return not error.is_cut
     return isinstance(error, RefusedRequest) or failure_of_error(error).kind == "unreachable"

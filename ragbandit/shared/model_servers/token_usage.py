@@ -72,7 +72,7 @@ class Tokens:
             last four may be missing. Then cached_input and cache_write cost as much as input, reasoning as much as
             output, and cache_write_hour twice as much as input, as at Anthropic. After all six, for each limit of
             prompt tokens, in rising order: the limit, and the six prices of a whole call with a longer prompt
-        calls: number of calls that used the tokens; the row is that of their mean prompt
+        calls: number of calls that used the tokens; the row of prices is chosen by their mean prompt
         """
         for place in range(len(prices) - ROW, PRICES - 1, -ROW):
             if self.read > prices[place] * max(calls, 1):
@@ -160,7 +160,7 @@ def tokens_of(counts: Mapping[str, int], *, read: int | None = None, written: in
 
 
 def used_tokens(counts: Mapping[str, int], *, estimates: Callable[[], tuple[int, int]]) -> Tokens:
-    """The reported tokens, with estimates of what was not reported.
+    """The reported tokens, with estimates of unreported counts.
 
     estimates: called only if a count is missing; returns (prompt tokens, completion tokens)
     """

@@ -78,9 +78,8 @@ def told_dollars(source: Mapping[str, Any], *, place: Place) -> float | None:
 def charged_dollars(
     told: float | None, *, listed: float | None, prefers: Preference = "told", model: str = "a model"
 ) -> float:
-    """The price that is booked. told: the server's; listed: of the tokens; None if there is none. model: for the log.
-
-    A told price of more than MOST_TIMES the listed one does not count; a list of 0 has no such limit.
+    """The price that is booked. told: the server's price; listed: the tokens' price; None without a price. model: for
+    the log. A told price above MOST_TIMES the listed price does not count, unless the listed price is 0.
     """
     if listed is None or told is None:
         return told or listed or 0.0

@@ -55,7 +55,7 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
 
 
 def is_daily_quota(body: object, *, message: str) -> bool:
-    """Whether the quota of a day is used up. Servers may name a short wait all the same."""
+    """Whether the quota of a day is used up. Even then servers may name a short wait."""
     ids = (value for name, value in _fields(body, wanted=("quotaid", "quota_id")) if isinstance(value, str))
     return any(map(_PER_DAY.search, (*ids, message)))
 
@@ -97,7 +97,7 @@ def _amount_s(text: str) -> float:
 
 
 def _fields(body: object, *, wanted: tuple[str, ...] = tuple(_FIELDS)) -> Iterator[tuple[str, Any]]:
-    """(name in lower case, value) of the wanted fields of a body, an error in an error, or one that a text contains."""
+    """(name in lower case, value) of the wanted fields of a body, and of errors nested in it or in its texts."""
     waiting: list[tuple[object, int]] = [(body, 0)]
     for _ in range(_MOST):
         if not waiting:

@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal[
 
 
 class Cap(NamedTuple):
-    """A cap, and the words for what it counts."""
+    """A cap, and the words for the things that it counts."""
 
     most: int
     of: str
@@ -69,7 +69,7 @@ _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class ReadBudget:
-    """Counts what is read of one call. refused: makes the error for a text beyond a cap, from words about the cap."""
+    """Counts the bytes and items read of one call. refused: makes the error for a text beyond a cap, from its words."""
 
     __slots__ = ("_caps", "_refused", "spent")
 
@@ -126,7 +126,7 @@ class ReadBudget:
             self.check("values", spent["values"])
 
     def count_bytes(self, count: int, *, unread: int) -> None:
-        """Count bytes that arrived, and all those without a whole event. Raises the error of `refused`."""
+        """Count bytes that arrived, and the bytes of the incomplete event (`unread`). Raises the error of `refused`."""
         spent = self.spent
         spent["bytes"] += count
         if spent["bytes"] > self._caps["bytes"].most or unread > self._caps["open"].most:

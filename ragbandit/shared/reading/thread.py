@@ -61,9 +61,8 @@ class ReadingThread:
     async def read(
         self, size: int, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
     ) -> _Value:
-        """Call a function that reads `size` bytes. Raises what it raises, and UnendedReading.
-
-        If the caller is cancelled meanwhile, this ends after the function, which may change what the caller has.
+        """Call a function that reads `size` bytes. Raises its errors, and UnendedReading. If the caller is cancelled,
+        this call still waits for the function, which may change the caller's values.
         """
         run = partial(copy_context().run, partial(read, *given, **more))
         with self._lock:

@@ -47,7 +47,7 @@ class AnswerText(GrowingText):
         self._at = 0
 
     def take(self, piece: str) -> str | None:
-        """Add the next piece of this attempt. Returns what is new of it; None if it contradicts an earlier attempt."""
+        """Add the next piece of this attempt. Returns its new part; None if it contradicts an earlier attempt."""
         begin, self._at = self._at, self._at + len(piece)
         known = str(self)[begin : self._at] if begin < self.size else ""
         if not piece.startswith(known):
@@ -58,7 +58,7 @@ class AnswerText(GrowingText):
         return new
 
     def continue_to(self, whole: str) -> str | None:
-        """Add what a longer text has beyond this text. Returns the addition; None if that text begins otherwise."""
+        """Extend this text to a longer text. Returns the addition; None if the longer text begins differently."""
         before = str(self)
         if not whole.startswith(before):
             return None

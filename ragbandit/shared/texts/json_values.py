@@ -48,8 +48,8 @@ def json_bytes(value: object) -> bytes:
 
 
 def fast_json_bytes(value: object) -> bytes | None:
-    """What pydantic's encoder writes, which is what Python's writes if the value `is_plain`; None if it refuses the
-    value: for half a surrogate pair, and for more levels than it writes.
+    """The JSON of pydantic's encoder, equal to Python's if the value `is_plain`. None if the encoder refuses the value:
+    for half a surrogate pair, and for too many levels.
     """
     try:
         return encoder()(value)
@@ -67,7 +67,7 @@ def sorted_json_bytes(value: object) -> bytes | None:
 
 @cache
 def encoder() -> Callable[[object], bytes]:
-    """Pydantic's encoder; one that refuses every value in a client's environment without pydantic."""
+    """Pydantic's encoder. In a client's environment without pydantic, an encoder that refuses every value."""
     try:
         from pydantic_core import to_json
     except ImportError:

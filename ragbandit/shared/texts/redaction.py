@@ -196,7 +196,7 @@ def _stored_field(field: re.Match[str]) -> str:
 
 
 def is_secret_in_query(name: str) -> bool:
-    """Whether a field in the query of a URL is named like a secret. Here "code" and "key" are such names too."""
+    """Whether a field in the query of a URL is named like a secret. In a query "code" and "key" are such names, too."""
     return is_secret_name(name) or _QUERY_NAME.fullmatch(name) is not None
 
 

@@ -8,12 +8,12 @@ from ragbandit.shared.types.names import Json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversation:
-    """What a client sent for a model, for arms that pass it on. It is false if the client sent nothing for a model.
+    """A client's request to a model, for arms that pass it on. It is false if the client sent nothing for a model.
 
-    fields: messages and parameters as they came, without those of this service
+    fields: messages and parameters as received, without parameters of this service
     dialect: form of the fields: a name of DIALECTS (ragbandit/shared/dialects/registry.py)
     headers: headers of the client for servers of the same dialect
-    encoding: the JSON of parts of the fields, as far as it was made
+    encoding: the JSON of those parts of the fields that were already encoded
     """
 
     fields: Mapping[str, Json] = field(default_factory=dict)

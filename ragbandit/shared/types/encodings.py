@@ -39,7 +39,7 @@ class Encoding:
 
     @classmethod
     def joined(cls, encodings: Iterable[Self]) -> Self:
-        """One encoding with the parts of all."""
+        """One encoding with the parts of all encodings."""
         return cls(_parts={at: part for one in encodings for at, part in one._parts.items()})  # noqa: SLF001 - its own
 
     @property
@@ -133,7 +133,7 @@ _KNOWN_PLAIN: Final = KnownParts[bool](most=20_000)
 
 
 def _encoded(part: object, *, digest: bytes | None = None) -> tuple[bytes, bytes]:
-    """Returns (JSON of a part, its digest). Parts of the same JSON are plain alike, so known ones are not looked at."""
+    """Returns (JSON of a part, its digest). Only the first of equal parts is tested by `is_plain`."""
     data = fast_json_bytes(part)
     key = digest or _digest(data or b"")
     if data is not None and (_KNOWN_PLAIN.get(key) or is_plain(part)):

@@ -256,7 +256,7 @@ class HoldbackShare(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CandidateNote(Fact):
-    """What one version in shadow would have drawn."""
+    """The draw that a version in shadow would have made."""
 
     version: str | None
     #: snapshot of its policy

@@ -14,7 +14,7 @@ from ragbandit.shared.types.names import MOST_FACTOR, Json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """What the client said, and what was read or made from it before the question was decided."""
+    """Statements of the client, and facts derived from them before the question was decided."""
 
     #: interface: `openai`, `responses`, `anthropic` or another door; None: the library
     surface: str | None = None
@@ -93,7 +93,7 @@ class FailedArm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Continues:
-    """What the request continues. storage/decisions/continuing.py says which of it is looked for, and where."""
+    """Earlier calls, answers or responses that the request continues; see storage/decisions/continuing.py."""
 
     #: hash of the caller and of all messages
     conversation: str | None = None

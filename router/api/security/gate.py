@@ -38,7 +38,7 @@ _HOW: Final = (
 
 
 class Gate:
-    """key_headers: names of further headers that have a plain key, in lower case, beside `x-api-key`."""
+    """key_headers: names of headers, in lower case, that contain a plain key, in addition to `x-api-key`."""
 
     def __init__(self, ring: KeyRing, *, server: ServerSettings, key_headers: Iterable[str] = ()) -> None:
         self.ring = ring

@@ -15,7 +15,7 @@ FREE: Final = "cost counts for nothing, and the better of two arms is taken, how
 
 
 def price_words(reward: "RewardSettings") -> str | None:
-    """What a right answer is worth, in each term that is charged; None without a price."""
+    """The worth of a right answer, in each term that is charged; None without a price."""
     prices = {term: price for term, price in reward.cost.items() if price > 0.0}
     if reward.weight == 0.0 or not prices:
         return None

@@ -97,7 +97,7 @@ def column_of(field: str) -> str:
 
 
 def drawn(batch: Any) -> Flags:
-    """Flags of rows: True if the arm was drawn. Also False if the row was chosen for a label or score for its value."""
+    """Flags of rows: True if the arm was drawn. False for rows that were chosen for a label or score by their value."""
     left_out = _with_fact(batch, UNDRAWN, holds=lambda fact: isinstance(fact, Mapping))
     for source, key in _REQUESTS.items():
         chosen = _with_fact(batch, (key,), holds=_is_for_its_value, narrowed=_ASKED)

@@ -258,7 +258,7 @@ class _Known:
         return self._plain.get(plain_name(name)) if plain_name(name) else None
 
     def usual(self, ours: str, *, with_numbers: bool = False) -> str | None:
-        """The first column with our name or a usual one. with_numbers: only one that has a number or a word for it."""
+        """The first column with our name or a usual one. with_numbers: only if it has numbers or words for numbers."""
         columns = filter(None, map(self.find, (ours, *USUAL.get(ours, ()))))
         return next((column for column in columns if not with_numbers or self._has_numbers(column)), None)
 

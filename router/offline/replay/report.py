@@ -22,7 +22,7 @@ def judged_candidates(replayed: ReplayResult) -> list[CandidateResult]:
 
 
 def headline(replayed: ReplayResult) -> list[str]:
-    """A sentence for each comparison. Every sentence has its caveats, since it may be quoted without the others."""
+    """A sentence for each comparison. Every sentence has its caveats, since it may be quoted alone."""
     sample = ""
     if replayed.sampled_from is not None:
         sample = f" (on {replayed.rows:,} of {replayed.sampled_from:,} rows, drawn by id)"

@@ -71,7 +71,7 @@ class Claims:
         self._set([decision_id], claimed_by=None, claimed_until=None, tries=jobs.c.tries - 1)
 
     def free_lost(self, *, held: Collection[DecisionId]) -> list[DecisionId]:
-        """Remove claims of ended processes, and expired ones of this process except `held`. Returns their decisions."""
+        """Remove claims of ended processes, and own expired claims except `held`. Returns the decisions of both."""
         is_expired = jobs.c.claimed_until <= clock(self._database)
         query = select(jobs.c.claimed_by, func.min(jobs.c.claimed_until) <= clock(self._database))
         query = query.where(jobs.c.claimed_by.is_not(None), self._is_kind).group_by(jobs.c.claimed_by)

@@ -159,7 +159,7 @@ def learns_online(policy: Policy) -> bool:
 
 
 def check_stream(policies: Mapping[str, Policy]) -> None:
-    """Raise InvalidInput for policies that learn nothing in a pass: a stream has no other questions for them."""
+    """Raise InvalidInput for policies that learn nothing in a pass, since a stream has no training questions."""
     others = [name for name, policy in policies.items() if not learns_online(policy)]
     if others:
         message = f"with one fold every question is decided once, in a pass, and {', '.join(others)} makes none"

@@ -94,7 +94,7 @@ class RoutingTable:
         return {name: np.array(rows, dtype=np.intp) for name, rows in places.items()}
 
     def answerable(self, dataset: str | None = None) -> float:
-        """Questions of the table / all questions, in (0, 1], of one data set or of all."""
+        """Share of all questions that are in the table, in (0, 1], for one data set or for all."""
         if self.totals is None:
             return 1.0
         if dataset is not None:

@@ -37,7 +37,7 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def join_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One message with the contents and calls of all, and the other fields of the first that has them."""
+    """Join messages into one: contents and calls of all, other fields from the first message that has them."""
     if len(messages) == 1:
         return dict(messages[0])
     whole = dict(messages[0])

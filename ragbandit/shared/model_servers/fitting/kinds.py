@@ -32,7 +32,7 @@ class IdForm:
         return self.least <= len(text) <= self.most and bool(_pattern(self.first, self.characters).match(text))
 
     def text_in_form(self, text: str, *, number: int = 0) -> str:
-        """A text of this form that only this text and number have, for all practical purposes, and always the same."""
+        """A text of this form, always the same for this text and number, and practically never for others."""
         digest = hashlib.sha256(f"{number} {text}".encode("utf-8", "replace")).hexdigest()
         if self.least == self.most:
             return digest[: self.most]
@@ -58,7 +58,7 @@ _LIMITS: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Takes:
-    """What a server takes of a request. The defaults are what chat completions allow at most."""
+    """Features of a request that a server accepts. By default everything that chat completions allow."""
 
     #: whether the role `developer` is known; otherwise it is `system`
     developer: bool = True
@@ -278,7 +278,7 @@ def kind_of(address: str) -> Kind:
 
 
 def takes_of(kind: Kind, *, model: str) -> Takes:
-    """What a server of this kind takes for a model."""
+    """Features of a request that a server of this kind accepts for a model."""
     takes, name = TABLE[kind], model.lower()
     for kinds, pattern, changes in _FAMILIES:
         if kind in kinds and re.search(pattern, name):

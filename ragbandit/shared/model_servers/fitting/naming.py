@@ -95,7 +95,7 @@ def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> An
 
 
 def drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
-    """Keep the first one of tools with the same name."""
+    """Keep the first of several tools with the same name."""
     kept, known = list[Any](), set[str]()
     for tool in body["tools"]:
         fields = tool if isinstance(tool, dict) else {}

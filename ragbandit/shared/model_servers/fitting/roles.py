@@ -90,7 +90,7 @@ def _without_system(messages: Sequence[Any]) -> list[Any]:
 
 
 def _alternating(messages: Sequence[Any]) -> list[Any]:
-    """Messages of user or assistant that follow one of the same role are joined with it."""
+    """Join messages of user or assistant with the message before if both have the same role."""
     groups = list[list[Any]]()
     for message in messages:
         before = groups[-1][-1] if groups else {}

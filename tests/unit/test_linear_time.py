@@ -58,7 +58,12 @@ READERS = (
         "shared.dialects.chat.replies",
     ),
     *("shared.texts.redaction", "shared.texts.text_forms", "shared.texts.formats"),
-    *("router.learning.reward", "strategies.prompting.passages", "workers.judge.rubric"),
+    *(
+        "router.learning.reward",
+        "additions.evaluation.answer_metrics",
+        "strategies.prompting.passages",
+        "workers.judge.rubric",
+    ),
 )
 _METHODS = ("search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split")
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragbandit.additions.evaluation.answer_metrics import FAMILIES, OWN_FAMILIES, metric_values
 from ragbandit.additions.evaluation.quiz import Quiz
-from ragbandit.router.learning.reward import FAMILIES, OWN_FAMILIES, metric_values
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.question_forms import answers_of
 from ragbandit.router.offline.logs.tables import LabelledRow, question_rows
@@ -23,7 +23,7 @@ _NO_ANSWERS = "give `answers`, a list; one text under `answer` is right only wit
 class LabelledQuestion:
     id: str
     question: str
-    #: right answers in the form of the family, see router.learning.reward; empty if a judge scores the answers
+    #: right answers in the form of the family, see answer_metrics; empty if a judge scores the answers
     answers: Sequence[str] | Sequence[Sequence[str]] = ()
     dataset: str | None = None
     #: number of pieces of evidence that the answer needs; None if unknown

@@ -6,10 +6,24 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from ragbandit.router.learning.reward import FAMILIES, FamilyRules, last_announced, metric_values, normalise
+from ragbandit.additions.evaluation.answer_metrics import (
+    FAMILIES,
+    FamilyRules,
+    last_announced,
+    metric_values,
+    normalise,
+    squad_words,
+)
+from ragbandit.router.learning.reward import exact_match, f1
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
 SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, FamilyRules))
+
+
+@pytest.mark.parametrize("measure", [f1, exact_match])
+def test_texts_without_words_are_equal_in_squads_words(measure):
+    """Two texts that are empty after normalising are equal, as in SQuAD 2.0."""
+    assert measure("The", gold=["a"], words=squad_words) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The contract of steps of deciding: the core's steps follow it, and the check names what a step does wrong."""
 
-import asyncio
 import itertools
 import random
 import time
@@ -45,25 +44,6 @@ class Good(Step):
             yield f"Left out: {', '.join(fact.arms)}."
 
 
-class Refusing(Good):
-    """Refuses questions of callers in a hurry."""
-
-    def check(self, question):
-        if question.query.context.get("hurry"):
-            raise InvalidInput("no hurry", field="context.hurry", remedy="leave it out")
-
-
-class Asking(Good):
-    """Asks a service that is down, and stores that it gave nothing."""
-
-    def asks(self, question, *, live):
-        return True
-
-    async def prepare(self, question, *, live):
-        await asyncio.sleep(0.0)
-        question.query = replace(question.query, sent=replace(question.query.sent, others={"told": None}))
-
-
 class Lost(Good):
     follows = "Task"
 
@@ -74,18 +54,21 @@ class Raising(Good):
             raise KeyError("hurry")
 
 
-class Vague(Asking):
+class Vague(Good):
     def asks(self, question, *, live):
         return question.query.text
 
 
-class Slow(Asking):
+class Slow(Good):
     def asks(self, question, *, live):
         time.thread_time()
         return True
 
 
-class Down(Asking):
+class Down(Good):
+    def asks(self, question, *, live):
+        return True
+
     async def prepare(self, question, *, live):
         raise ConnectionError("the service is down")
 
@@ -237,12 +220,6 @@ class Idle(Step):
     """Does nothing."""
 
 
-@pytest.mark.parametrize("kind", [Good, Refusing, Asking])
-def test_a_step_follows_the_contract(kind):
-    """A guard, a step that refuses, and one that asks a service follow the contract."""
-    check_step(kind, questions=[HURRY])
-
-
 def pin(router):
     """Turn the kill switch on with an arm that not every question allows."""
     offered, actor = router.service.arms, "cli:ann@host"
@@ -270,7 +247,10 @@ CHATS = {"arms": {"chats": {"class": "model"}, "other": {"run_by": "caller"}, "t
 #: class of a step of the core -> what it needs to do something
 GIVEN = {
     "Prices": {"questions": [Query(text="Who?", cost_weight=0.2)]},
-    "Rules": {"settings": {"rules": [{"name": "eu", "when": {"door": ["route"]}, "arms": ["first", "second"]}]}},
+    "Rules": {
+        "settings": {"rules": [{"name": "eu", "when": {"door": ["route"]}, "arms": ["first", "second"]}]},
+        "questions": [Query(text="Who?", arms=("third",))],  # refused
+    },
     "Needs": {
         "settings": CHATS | {"generator": SERVER},
         "questions": [Query(text="Who?", sent=Sent(needs=("tools",)))],

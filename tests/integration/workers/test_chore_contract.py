@@ -14,7 +14,7 @@ KINDS = [kind for kind in CHORES if kind.__name__ not in ELSEWHERE]
 
 
 class Good(Chore):
-    """Does nothing, at once and for ever."""
+    """Does nothing, at once and for ever; the examples below differ from it in what they do wrong."""
 
     title = "do nothing"
     every_s = 1.0
@@ -58,7 +58,7 @@ class EndsOnce(Good):
         assert self.held is not None
 
 
-@pytest.mark.parametrize("kind", [Good, *KINDS], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_chore_follows_the_contract(kind):
     """A chore has a title and a pause, returns seconds or None, and ends also before its first run."""
     check_chore(kind, settings=SETTINGS.get(kind.__name__))
@@ -72,15 +72,10 @@ def test_a_chore_follows_the_contract(kind):
         (Boolean, "`do` returned True"),
         (Twins, "two chores have one title"),
         (Absent, "`of` returns no chore"),
+        (EndsOnce, "held"),
     ],
 )
 def test_a_chore_that_breaks_the_contract_is_named(kind, fault):
-    """The check says what a chore does wrong."""
-    with pytest.raises(AssertionError, match=fault):
+    """The check says what a chore does wrong; it also ends one that never ran, as a process does that ends at once."""
+    with pytest.raises((AssertionError, AttributeError), match=fault):
         check_chore(kind)
-
-
-def test_a_chore_that_cannot_end_before_its_first_run_breaks_the_contract():
-    """The check ends a chore that never ran, as a process does that ends at once."""
-    with pytest.raises(AttributeError, match="held"):
-        check_chore(EndsOnce)

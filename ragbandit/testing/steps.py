@@ -28,6 +28,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.additions import loaded
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, RagBanditError, StoreError
 from ragbandit.shared.types import Decision, DecisionId, Fact, Json, Query
+from ragbandit.testing.damages import damaged_records
 
 #: most seconds of processor time of one call of `asks`
 _QUICK_S: Final = 0.1
@@ -48,8 +49,6 @@ QUESTIONS: Final = (
 _MOST_EXPLAINED: Final = 12
 _MOST_DAMAGED: Final = 6
 _METRIC: Final = re.compile("ragbandit(_[a-z0-9]+)+")
-#: what a damaged row has as the value of a fact
-_DAMAGES: Final[tuple[Json, ...]] = (None, True, -1, 0.5, "", "words", [], [None], [[1]], {}, {"": None}, {"arms": 3})
 
 
 def check_step(
@@ -290,16 +289,8 @@ def _check_explanations(kind: type[Step], decisions: Sequence[Decision], *, watc
     for decision in decisions[:_MOST_DAMAGED]:
         _sentences(kind, replace(decision, facts={}, pmf=(), arms=(), scores=None))
         for key in keys:
-            for damaged in _damages(decision.facts.get(key)):
-                _sentences(kind, replace(decision, facts={**decision.facts, key: damaged}))
-
-
-def _damages(value: Any) -> Iterator[Json]:
-    """Other values of a fact, and its own value with a field that is missing or another value."""
-    yield from _DAMAGES
-    for name in value if isinstance(value, Mapping) else ():
-        yield {other: item for other, item in value.items() if other != name}
-        yield from ({**value, name: damage} for damage in _DAMAGES)
+            for damaged in damaged_records({key: decision.facts.get(key)}):
+                _sentences(kind, replace(decision, facts={**decision.facts, **damaged}))
 
 
 def _sentences(kind: type[Step], decision: Decision) -> list[str]:

@@ -1,5 +1,6 @@
 """A whole service of real processes, small and quick: real Redis, real RQ workers, real HTTP; scripted answers."""
 
+import json
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ from ragbandit.router.policies import untrained_policy
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.shared.errors import NotReady, RagBanditError
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.base import Passage
@@ -158,6 +160,27 @@ class System:
         process = self.processes[name]
         process.send_signal(signal.SIGKILL)
         process.wait(10)
+
+    def restart(self, name: str) -> None:
+        self.kill(name)
+        self.start_process(name)
+
+    def storm(self, names: Sequence[str], *, chance: random.Random, pauses: tuple[float, float] = (0.1, 1.0)) -> None:
+        """Kill each of these processes after a pause, and start it again; wait until the service is ready."""
+        for name in names:
+            time.sleep(chance.uniform(*pauses))
+            self.restart(name)
+        self.wait_ready()
+
+    def verified(self) -> dict:
+        """The verdict of `verify --deep`: all is well. The counters are those of the rows."""
+        verdict = json.loads(self.ragbandit("verify", "--deep", "--json").stdout)
+        assert verdict["ok"], verdict["notes"]
+        database = open_database(self.settings)
+        with database.read() as connection:
+            assert stored_counts(connection, label="main") == row_counts(connection, label="main")
+        database.close()
+        return verdict
 
     def client(self, name: str = "api-1", **more) -> Client:
         return Client(f"http://127.0.0.1:{self.ports[name]}", **more)

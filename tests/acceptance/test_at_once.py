@@ -60,8 +60,7 @@ def test_sixteen_at_once(system):
     assert lost() == set()
     system.start_process("answer")
     until(lambda: len(running()) == 16)
-    system.kill("answer")
-    system.start_process("answer")
+    system.restart("answer")
     until(lambda: len(store.outcomes_by_id(ids)) == 48)
     assert {each.status for each in store.outcomes_by_id(ids).values()} == {"answered"}
     assert (running(), lost()) == ({}, set())

@@ -31,8 +31,7 @@ def test_a_worker_is_killed_between_the_two_arms(tmp_path):
             client = httpx.Client(base_url=f"http://127.0.0.1:{system.ports['api-1']}", timeout=60)
             waiting = pool.submit(asked, client, question, stream=stream)
             until(lambda asked=question: len(server.requests_of(asked)) == 2, seconds=20)
-            system.kill("answer")
-            system.start_process("answer")
+            system.restart("answer")
             status, text, key, error, _ = waiting.result(80)
             client.close()
             assert (status, text) == (200, "Paris"), error
@@ -123,10 +122,7 @@ def test_kill_nine_while_arms_fail_and_loops_run(tmp_path):
         asking = [pool.submit(ask, number) for number in range(4)]
         try:
             for name in ("api-1", "answer", "learn") * 7:
-                time.sleep(chance.uniform(0.1, 1.0))
-                system.kill(name)
-                system.start_process(name)
-                system.wait_ready()
+                system.storm([name], chance=chance)
         finally:
             over.set()
         for each in asking:
@@ -144,4 +140,4 @@ def test_kill_nine_while_arms_fail_and_loops_run(tmp_path):
         successors = [json.loads(row.made_by).get("successor") for row in rows.values() if row.status == "failed"]
         assert len(successors) > 10
         assert {rows[key].status for key in successors} == {"answered"}
-        assert json.loads(system.ragbandit("verify", "--deep", "--json").stdout)["ok"]
+        system.verified()

@@ -99,10 +99,7 @@ def test_kill_nine_at_a_limit(tmp_path, request, database):
                 for number in range(4)
             ]
             for name in chance.choices(names, k=2):
-                time.sleep(chance.uniform(0.1, 0.5))
-                system.kill(name)
-                system.start_process(name)
-                system.wait_ready()
+                system.storm([name], chance=chance, pauses=(0.1, 0.5))
             over.set()
             for each in asking:
                 each.result(120)
@@ -110,8 +107,7 @@ def test_kill_nine_at_a_limit(tmp_path, request, database):
         asked = Counter(json.dumps(received.body["messages"])[-200:].split('"')[-2] for received in server.requests)
         lost = [assert_within(system, f"{arm}-{n}", asked=asked) for n in range(ROUNDS) for arm in ("free", "costly")]
         assert sum(lost) > 0  # some runs were killed, and their estimates charged
-        verdict = json.loads(system.ragbandit("verify", "--deep", "--json").stdout)
-        assert verdict["ok"], verdict["notes"]
+        system.verified()
 
 
 def assert_within(system, session, *, asked):

@@ -23,8 +23,7 @@ def test_a_worker_killed_in_mid_stream(make_system):
                 outcomes.append(event.data)
             if len(texts) == 5 and not killed:
                 killed = True
-                system.kill("answer")
-                system.start_process("answer")
+                system.restart("answer")
         counted = client.status()["counters"]
     assert killed
     assert "".join(texts) == WORDS == outcomes[0]["answer"]

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -77,11 +78,9 @@ def tree(tmp_path_factory):
         file = copy / "docs" / page
         file.write_text(f"{file.read_text('utf-8')}\n{text}", "utf-8")
     add_documented_addition(copy, arm=arm.replace("curt", "brief"), policy=policy.replace("mine", "steady"))
-    add_addition(copy, "subtitles", section="A form of documents of your own", module="reader.py")
     add_addition(copy, "lines", section="A retriever of your own", module="retriever.py")
     add_addition(copy, "backlog", section="A chore of your own", module="chore.py")
     add_addition(copy, "arm_list", section="An interface of your own", module="endpoints.py")
-    add_addition(copy, "hurry", section="A guard of your own", module="step.py")
     return copy
 
 
@@ -93,101 +92,70 @@ def run(tree: Path, *arguments: str) -> str:
     return ran.stdout
 
 
-def test_the_contracts_find_a_built_in_arm_and_policy(tree):
+#: tests of the contracts, and the tests that read the pages
+CONTRACTS = (
+    "unit/strategies/arms/test_arm_contract.py",
+    "unit/strategies/prompting/test_paper_prompts.py",
+    "unit/router/policies/test_policy_contract.py",
+)
+PAGES = (
+    "unit/docs/test_rows.py",
+    "unit/strategies/test_strategies_doc.py",
+    "integration/policies/test_policies_doc.py",
+)
+NAMES = "curt or mine or steady or arms_use or each_arm_and_policy or every_arm_is or needs_are or presets_are"
+
+
+@pytest.fixture(scope="module")
+def passed(tree):
+    """File -> its tests that pass in the copy."""
+    options = ("-v", "-n", "0", "-p", "no:cacheprovider", "-k", NAMES)
+    printed = run(tree, "-m", "pytest", *options, *(f"tests/{test}" for test in (*CONTRACTS, *PAGES)))
+    found = defaultdict(list)
+    for file, test in re.findall(r"^tests/(\S+?)::(.*) PASSED", printed, re.MULTILINE):
+        found[file].append(test)
+    return found
+
+
+def test_the_contracts_find_a_built_in_arm_and_policy(passed):
     """A class in the folder of built-in arms or policies that declares its name passes all tests of its contract."""
-    tests = ("strategies/arms/test_arm_contract.py", "strategies/prompting/test_paper_prompts.py")
-    files = [f"tests/unit/{test}" for test in (*tests, "router/policies/test_policy_contract.py")]
-    options = ("-v", "-n", "0", "-p", "no:cacheprovider", "-k", "curt or mine or arms_use")
-    printed = run(tree, "-m", "pytest", *options, *files)
-    assert {"curt", "mine"} <= set(re.findall(r"\[(\w+)[^]]*\] PASSED", printed)), printed
+    tests = [test for file in CONTRACTS for test in passed[file]]
+    assert {"curt", "mine"} <= {name for test in tests for name in re.findall(r"\[(\w+)[^]]*\]", test)}, tests
 
 
-def test_the_page_of_an_addition_documents_its_arms_and_policies(tree):
+def test_the_page_of_an_addition_documents_its_arms_and_policies(passed):
     """An arm and a policy of an addition need no line in a file outside its folder, its tests and its own page."""
-    tests = (
-        "unit/docs/test_rows.py",
-        "unit/strategies/test_strategies_doc.py",
-        "integration/policies/test_policies_doc.py",
-    )
-    names = "each_arm_and_policy or every_arm_is or needs_are or presets_are or (every_param and (steady or mine))"
-    options = ("-v", "-n", "0", "-p", "no:cacheprovider", "-k", names)
-    printed = run(tree, "-m", "pytest", *options, *(f"tests/{test}" for test in tests))
-    assert printed.count("PASSED") == 6, printed
+    tests = [test for file in PAGES for test in passed[file]]
+    of_policies = {name for test in tests if "every_param" in test for name in re.findall(r"\[(\w+)", test)}
+    assert of_policies == {"steady", "mine"}
+    assert sum("every_param" not in test for test in tests) == 4, tests
 
 
-def test_a_guard_in_an_addition_decides_and_is_explained(tree):
-    """A step in a folder of ragbandit/additions/ excludes an arm from the draw, and `explain` has its sentence."""
-    program = """
-from ragbandit import Router
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.explanations.explain import explain
-
-arms = {"fast": {"run_by": "caller"}, "slow": {"run_by": "caller", "facts": {"slow": True}}}
-settings = Settings.model_validate({"arms": arms, "data_dir": "data", "encoder": {"model": "hashing"}})
-with Router.open(settings, jobs=MemoryJobs()) as router:
-    decision = router.route("Who?", context={"hurry": True})
-    print(decision.arms, *explain(router.store, decision.id, rule=closing_rule(settings.learning)).reasons)
-"""
-    printed = run(tree, "-c", program)
-    assert printed.startswith("('fast',)")
-    assert "Left out, since the caller was in a hurry: slow." in printed
-
-
-def test_a_form_of_documents_in_an_addition_is_read(tree):
-    """A folder of ragbandit/additions/ with a reader makes `index build` read files of one more ending."""
-    (tree / "films").mkdir()
-    (tree / "films" / "jaws.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nA shark comes.\n")
-    program = """
-from pathlib import Path
-from ragbandit.strategies.retrievers.corpus import read_corpus
-print([passage.text for passage in read_corpus(Path("films"))])
-"""
-    assert run(tree, "-c", program) == "['A shark comes.']\n"
-
-
-def test_a_chore_in_an_addition_is_done(tree):
-    """A folder of ragbandit/additions/ with a chore makes every process that learns do it."""
-    program = """
-import logging, sys
-from ragbandit.shared.additions import loaded
+#: name of an addition -> code that prints what it does
+PROGRAMS = {
+    "backlog": """
+import logging
 from ragbandit.testing.chores import check_chore, learning_process
 from ragbandit.workers.chores import start_chores
-logging.basicConfig(level="INFO", stream=sys.stdout, format="%(name)s: %(message)s")
+
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(name)s: %(message)s", force=True)
 logging.getLogger("ragbandit").disabled = True
 check_chore(loaded("chores")["backlog"])
 with learning_process({}) as context:
     routines = start_chores(context)
     for routine in routines:
         routine.close()
-"""
-    lines = run(tree, "-c", program).splitlines()
-    assert lines.count("ragbandit.backlog: the ledger has 0 rows") == 2
-
-
-def test_an_interface_in_an_addition_is_served(tree):
-    """A folder of ragbandit/additions/ with a door adds its endpoints and their text to the service, and the door
-    follows the contract.
-    """
-    program = """
+""",
+    "arm_list": """
 from ragbandit.router.api.app import ENDPOINTS, create_app
-from ragbandit.shared.additions import loaded
 from ragbandit.testing.doors import check_door
 
 api = create_app(lambda: None).openapi()
 print(*[tag["name"] for tag in api["tags"]], api["paths"]["/v1/arms"]["get"]["summary"])
 print(*[endpoint.rule.roles for endpoint in ENDPOINTS if endpoint.path == "/v1/arms"][0] - {"admin"})
 check_door(loaded("doors")["arm_list"])
-"""
-    printed = run(tree, "-c", program)
-    assert re.fullmatch(r"Decisions .*Operations Arms List the arms\napp\n", printed)
-
-
-def test_a_retriever_in_an_addition_is_built_and_searched(tree):
-    """The addition of the page keeps the contract of retrievers, and its name builds and opens its index."""
-    (tree / "river.jsonl").write_text('{"id": "v", "title": "Vistula", "text": "A river."}\n')
-    program = """
+""",
+    "lines": """
 from pathlib import Path
 from ragbandit.additions.lines.retriever import Lines
 from ragbandit.router.config.settings import Settings
@@ -205,5 +173,32 @@ except ConfigError as error:
     print(error.field)
 print(kind.built(lambda: read_corpus(Path("river.jsonl")), lambda done: None)["passages"])
 print([hit.passage.id for hit in search_once(kind.open(), query="a river", k=3)])
-"""
-    assert run(tree, "-c", program).split("\n")[:3] == ["retriever.index", "1", "['v']"]
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def printed(tree):
+    """Name of an addition -> what its program prints; all run in one process of the copy."""
+    (tree / "river.jsonl").write_text('{"id": "v", "title": "Vistula", "text": "A river."}\n')
+    head = "import sys\nfrom ragbandit.shared.additions import loaded\n"
+    done = run(tree, "-c", head + "".join(f"print('=== {name}'){code}" for name, code in PROGRAMS.items()))
+    texts = re.split(r"^=== (\w+)\n", done, flags=re.MULTILINE)[1:]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def test_a_chore_in_an_addition_is_done(printed):
+    """A folder of ragbandit/additions/ with a chore makes every process that learns do it."""
+    assert printed["backlog"].splitlines().count("ragbandit.backlog: the ledger has 0 rows") == 2
+
+
+def test_an_interface_in_an_addition_is_served(printed):
+    """A folder of ragbandit/additions/ with a door adds its endpoints and their text to the service, and the door
+    follows the contract.
+    """
+    assert re.match(r"Decisions .*Operations Arms List the arms\napp\n", printed["arm_list"])
+
+
+def test_a_retriever_in_an_addition_is_built_and_searched(printed):
+    """The addition of the page keeps the contract of retrievers, and its name builds and opens its index."""
+    assert printed["lines"].split("\n")[:3] == ["retriever.index", "1", "['v']"]

@@ -133,7 +133,7 @@ class ReadDocument(Protocol):
 
 
 class LogForm(Protocol):
-    """Reads the records of one tool's log, for `ragbandit data questions`. The class itself is offered."""
+    """Reads the records of one tool's log, for `ragbandit data questions`. `Addition.logs` names the class."""
 
     #: fields of which a record has at least one; a table needs one of them as a column
     keys: ClassVar[Sequence[str]]

@@ -414,7 +414,7 @@ class AsyncClient:
                 async with self._transport.until(ends):
                     received = await self._received(call, ends=ends)
             except (httpx.RequestError, TimeoutError) as error:
-                failure = exchange.away(error, call=call, connection=limits)
+                failure = exchange.unreachable_error(error, call=call, connection=limits)
                 failure.__cause__ = error
                 pause = exchange.pause_after(error, attempts=attempts)
             else:

@@ -175,7 +175,7 @@ def pause_after(failed: Exception | ReceivedReply, *, attempts: int) -> float | 
     return wait_s + (retry_pause(attempts, **_BACK_OFF) or 0.0)
 
 
-def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:
+def unreachable_error(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:
     """Convert an error of httpx to NotReady: the service cannot be reached, or did not answer in time."""
     where = f"{connection.shown_url}{call.path}"
     if isinstance(error, httpx.PoolTimeout):

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
 from ragbandit.router.api.reading import body_value, reads_body
-from ragbandit.router.api.schemas.requests import complaint
+from ragbandit.router.api.schemas.requests import invalid_input_of
 from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.rules import AccessRule, is_page
 from ragbandit.shared.errors import InvalidInput
@@ -80,7 +80,7 @@ class Endpoint(APIRoute):
         for source, field, default in self._parameters:
             sent = getattr(request, source).get(field.alias)
             if sent is None and default is _REQUIRED:
-                raise complaint({"type": "missing", "loc": (field.alias,)})
+                raise invalid_input_of({"type": "missing", "loc": (field.alias,)})
             values[field.name] = default if sent is None else _checked(field, sent, at=(field.alias,))
         if self.body_field is not None:
             values[self.body_field.name] = await _body_of(request, self.body_field)
@@ -99,7 +99,7 @@ class Endpoint(APIRoute):
 def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
     value, errors = field.validate(sent, loc=at)
     if errors:
-        raise complaint(errors[0])
+        raise invalid_input_of(errors[0])
     return value
 
 
@@ -109,7 +109,7 @@ async def _body_of(request: Request, field: "ModelField") -> Any:
     """
     body = await request.body()
     if not body:
-        raise complaint({"type": "missing", "loc": ()})
+        raise invalid_input_of({"type": "missing", "loc": ()})
     check_json(request)
     return await _parsed(field, request, body)
 

@@ -55,7 +55,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """An interval in a row; without ends, only the line of no difference is drawn."""
+    """An interval in a row of a chart. Without ends, only the line at "no difference" is drawn."""
 
     text: str
     kind: str = "busy"
@@ -256,7 +256,7 @@ def draw_lines(
     )
 
 
-def stretched(points: Iterable[tuple[float, float]], *, look: Look, is_dashed: bool = False) -> Markup:
+def polyline(points: Iterable[tuple[float, float]], *, look: Look, is_dashed: bool = False) -> Markup:
     """A line through points of (x as a share, y in pixels)."""
     through = " ".join(f"{1000.0 * left:.1f},{top:.1f}" for left, top in points)
     kind = f"line{' dashed' if is_dashed else ''} arm-{look[0]}"
@@ -288,6 +288,6 @@ def _line(line: Line, *, at: Sequence[float], x: AxisScale, y: AxisScale, place:
         for (where, low), (_, high) in zip(*map(points, line.band), strict=False):
             ends = '<line class="whisker arm-{}" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
             yield fill_template(ends, line.look[0], share_x(where), share_x(where), low, high)
-    yield stretched(found, look=line.look, is_dashed=line.is_dashed)
+    yield polyline(found, look=line.look, is_dashed=line.is_dashed)
     step = max(1, math.ceil(len(found) / _MARKS))
     yield from (mark(*point, look=line.look, size=9.0) for point in found[(2 * place) % step :: step])

@@ -175,7 +175,7 @@ def made_update(
     )
 
 
-def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:
+def updates_to_learn(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:
     """The updates with seq > after (and <= upto) in order, with the fields that this policy learns from."""
     if not is_lean(policy):
         return ledger.read(after=after, upto=upto)

@@ -14,7 +14,7 @@ from typing import Final
 from ragbandit.router.config.settings import PolicyDefinition
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis
 from ragbandit.router.learning.corrected_prices import Repricing
-from ragbandit.router.learning.examples import Joining, closing_rule, lessons, made_update
+from ragbandit.router.learning.examples import Joining, closing_rule, made_update, updates_to_learn
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.monitoring.diagnosis import diagnose
 from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
@@ -140,7 +140,7 @@ class Learner:
 
     def _apply_new_updates(self) -> None:
         assert self._policy is not None
-        for update in lessons(self.ledger, policy=self._policy, after=self.last_seq):
+        for update in updates_to_learn(self.ledger, policy=self._policy, after=self.last_seq):
             self._apply(update)
         self._log_faults()
 

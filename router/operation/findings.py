@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from ragbandit.router.config.finding import Finding, Severity
-from ragbandit.router.operation.price_findings import differing_prices, has_budget, of_prices, same_costs
+from ragbandit.router.operation.price_findings import differing_prices, findings_of_prices, has_budget, same_costs
 from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_beside
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.plugins import declared
@@ -68,15 +68,15 @@ def is_problem(findings: Iterable[Finding]) -> bool:
     return any(finding.severity == "problem" for finding in findings)
 
 
-def of_parts(parts: Mapping[str, str]) -> list[Finding]:
+def findings_of_parts(parts: Mapping[str, str]) -> list[Finding]:
     """Findings of parts that do not work. parts: name -> state, from `Readiness.states`."""
     broken = ((name, state) for name, state in sorted(parts.items()) if state != "ok")
     return [Finding("warning" if name in DELAYED else "problem", name, state) for name, state in broken]
 
 
-def of_settings(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
+def findings_of_settings(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
     """Findings about settings that are valid one by one, but together have an unexpected effect. database: see
-    `of_prices`.
+    `findings_of_prices`.
     """
     yield from _of_faulty_additions(settings)
     sqlite, redis_url = settings.database.startswith("sqlite"), settings.redis_url
@@ -92,7 +92,7 @@ def of_settings(settings: "Settings", *, database: "Database | None" = None) -> 
     yield from _refused_aliases(settings, spenders=budgeted)
     yield from _unknown_aliases(settings)
     yield from _of_turn_limits(settings)
-    yield from of_prices(settings, database=database)
+    yield from findings_of_prices(settings, database=database)
     for what in _budget_warnings(settings):
         yield Finding("warning", "tenants", what, "see docs/price.md")
     if not sqlite and redis_url is None:
@@ -246,7 +246,7 @@ def _unknown_aliases(settings: "Settings") -> Iterator[Finding]:
             yield Finding("problem", "server.model_aliases", what, known_choices(models[1:], given=name))
 
 
-def of_disk(settings: "Settings") -> Iterator[Finding]:
+def findings_of_disk(settings: "Settings") -> Iterator[Finding]:
     """Findings about disks with the database, snapshots or logs, if they are almost full."""
     database = settings.database.removeprefix("sqlite:///")
     devices = {}
@@ -264,7 +264,7 @@ def of_disk(settings: "Settings") -> Iterator[Finding]:
             yield Finding("problem" if free < NEARLY_NONE else "warning", "disk", what, remedy)
 
 
-def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]:
+def findings_of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]:
     """Findings of a ledger's status. rebuilding: whether the policy is being learned again from the ledger."""
     counts, today = state.counters, state.judge.today
     if not counts.balanced:
@@ -314,7 +314,7 @@ def _suspicious(arms: "Mapping[ArmName, JudgedArm]") -> Iterator[Finding]:
         yield Finding("warning", "judge", what, "read some of them: see docs/judge.md")
 
 
-def of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
+def findings_of_store(database: "Database", *, settings: "Settings", now: float) -> list[Finding]:
     """Findings about the newest rows."""
     checks = (_schema, _limited, _clocks, same_costs, differing_prices, _uneven, _budgets, _aliased, _failing, _gone)
     return run_check("database", lambda: chain.from_iterable(check(database, settings, now) for check in checks))
@@ -375,7 +375,7 @@ def month_report(database: "Database", *, settings: "Settings", now: float) -> "
     return report(database, scope, policy=settings.policy, now=now)
 
 
-def of_report(month: "Report", *, settings: "Settings") -> list[Finding]:
+def findings_of_report(month: "Report", *, settings: "Settings") -> list[Finding]:
     """Findings of the report of the last 30 days."""
     from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
 
@@ -384,9 +384,9 @@ def of_report(month: "Report", *, settings: "Settings") -> list[Finding]:
 
 
 def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.learning.monitoring.sample_ratio import lately
+    from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
 
-    uneven = lately(database, policy=settings.policy.label, now=now)
+    uneven = recent_sample_ratio(database, policy=settings.policy.label, now=now)
     if uneven is not None:
         yield Finding("warning", "sample ratio", uneven.sentence)
 
@@ -506,7 +506,7 @@ def ping(settings: "Settings") -> None:
         pass
 
 
-def of_processes(settings: "Settings") -> list[Finding]:
+def findings_of_processes(settings: "Settings") -> list[Finding]:
     """Findings of Redis and of the processes listed in it; [] if this installation has never used Redis."""
     if settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists():
         return []

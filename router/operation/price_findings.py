@@ -23,7 +23,7 @@ DIFFERENT_PRICE: Final = 0.1
 LEAST_PRICED: Final = 10
 
 
-def of_prices(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
+def findings_of_prices(settings: "Settings", *, database: "Database | None" = None) -> Iterator[Finding]:
     """Generators without prices although dollars are charged or limited; also a charged cost that is equal for all
     arms.
 

@@ -409,8 +409,8 @@ _inverses: Final = weakref.WeakValueDictionary[bytes, Matrix]()
 def _inverse(precision: Matrix) -> Matrix:
     """The inverse of a symmetric positive definite matrix, read-only.
 
-    Policies of one process share it: a router that restores the newest snapshot has had most of its sums before, since
-    they change once in a block, and the learner in its process has them.
+    Policies of one process share it. Sums change once per block, so a router that restores the newest snapshot mostly
+    finds the inverse already computed, also by a learner in its process.
     """
     key = hashlib.sha256(precision.data).digest()
     found = _inverses.get(key)

@@ -16,7 +16,7 @@ from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.comparison.words import assumption_words, signed
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.price import price_words
-from ragbandit.router.learning.monitoring.sample_ratio import lately
+from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
@@ -66,7 +66,7 @@ def report(
     if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
         message = f"{scope.since:g} to {scope.until:g} is not a period"
         raise InvalidInput(message, field="since", remedy="give seconds since 1970, the earlier time first")
-    uneven = lately(database, policy=scope.label, now=scope.until)
+    uneven = recent_sample_ratio(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
     result = report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
     arm = result.compared_arm

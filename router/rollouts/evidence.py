@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.router.comparison import Comparison
 from ragbandit.router.comparison.words import sentence
-from ragbandit.router.learning.monitoring.sample_ratio import lately
+from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
 from ragbandit.router.reporting.reading import NO_PMF, ReportRows, ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import compared_ways, traffic_cost_unit
 from ragbandit.router.reporting.words import sample_words
@@ -44,7 +44,7 @@ def evidence_on(database: Database, version: PolicyVersion, *, now: float) -> Ev
     if champion is None or version.state != "shadow":
         return None
     rows = read_log(database, ReportScope(label=version.label, since=version.since, until=now, version=version.name))
-    uneven = lately(database, policy=champion.label, now=now)
+    uneven = recent_sample_ratio(database, policy=champion.label, now=now)
     alarm = uneven.sentence if uneven is not None and uneven.stage in ("named", "drawn") else None
     names = {"version": version.name, "champion": champion.name}
     comparison = comparison_of(rows, **names, seconds=max(now - version.since, 0.0), alarm=alarm)

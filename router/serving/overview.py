@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio, lately
+from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio, recent_sample_ratio
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
@@ -147,7 +147,7 @@ class Earned:
 
 
 def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
-    uneven = lately(database, policy=policy, now=now)
+    uneven = recent_sample_ratio(database, policy=policy, now=now)
     with database.read() as connection:
         return Earned(
             arms=totals_ever(connection, policy=policy),

@@ -71,12 +71,12 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
         month = checks.month_report(ledger.database, settings=settings, now=now)
         findings = [
-            *checks.of_settings(settings, database=ledger.database),
-            *checks.run_check("disk", lambda: checks.of_disk(settings)),
-            *checks.of_ledger(state, rebuilding=rebuilding),
-            *checks.of_report(month, settings=settings),
-            *checks.of_store(ledger.database, settings=settings, now=now),
-            *checks.of_processes(settings),
+            *checks.findings_of_settings(settings, database=ledger.database),
+            *checks.run_check("disk", lambda: checks.findings_of_disk(settings)),
+            *checks.findings_of_ledger(state, rebuilding=rebuilding),
+            *checks.findings_of_report(month, settings=settings),
+            *checks.findings_of_store(ledger.database, settings=settings, now=now),
+            *checks.findings_of_processes(settings),
         ]
         if as_json:
             reply = json_ready(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))

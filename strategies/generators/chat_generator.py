@@ -101,7 +101,7 @@ class ChatCall(PromptCall):
         return fields
 
     def written(self, fields: Mapping[str, Any]) -> bytes:
-        """The body of the request, in which what came from the client is not encoded again."""
+        """The body of the request. Parts that came from the client are not encoded again."""
         return self.conversation.encoding.body(fields)
 
     def without_refused(self, fields: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ import ragbandit
 from ragbandit import Router
 from ragbandit.router.config import error_words
 from ragbandit.router.config.error_words import _OF_ADDITIONS
-from ragbandit.router.operation.findings import of_settings
+from ragbandit.router.operation.findings import findings_of_settings
 from ragbandit.router.policies import built_in_policies
 from ragbandit.shared import additions as module
 from ragbandit.shared.additions import PACKAGE, Addition, additions, faults, loaded, offered, surfaces
@@ -164,7 +164,7 @@ def test_a_clash_with_the_core_is_a_finding_of_settings(install, settings, hook)
     """`status` and `validate` name an addition that offers a name of the core's arms or policies."""
     built_in_policies.cache_clear()
     install({"own": Addition(**{hook: {OF_THE_CORE[hook][0]: "part:Part"}})})
-    (finding,) = (one for one in of_settings(settings()) if one.about == "the addition own")
+    (finding,) = (one for one in findings_of_settings(settings()) if one.about == "the addition own")
     built_in_policies.cache_clear()
     assert f"in {hook} is a name of the core" in finding.what
 

@@ -51,7 +51,7 @@ class SecondRuns:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """A second run of this process."""
+        """A block in which this process does a second run."""
         began = self.now() if self._held_since is None else self._held_since
         try:
             yield

@@ -15,7 +15,7 @@ from ragbandit.router.comparison.terminal import print_assessment
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budget_words import budget_lines
-from ragbandit.router.operation.price_findings import of_prices
+from ragbandit.router.operation.price_findings import findings_of_prices
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
@@ -113,7 +113,7 @@ def report(
         serving, rule = serving_policy(ledger, settings=settings), closing_rule(settings.learning)
         state = status_now(ledger, serving=serving, rule=rule, now=now).learning
         budgets = budget_lines(ledger.database, tenants=settings.tenants, policy=settings.policy, now=now)
-        unpriced = [finding.line for finding in of_prices(settings, database=ledger.database)]
+        unpriced = [finding.line for finding in findings_of_prices(settings, database=ledger.database)]
         resources = VerdictResources.of(settings, label=label)
         step = verdict_step(ledger.database, result, scope, resources=resources, now=now)
     result = replace(result, learning=None if state is None else state.line)

@@ -37,7 +37,7 @@ from ragbandit.workers.processes.worker import QUEUES, run_worker
 from ragbandit.workers.setup.generators import check_worker_arms, inline_arms
 from ragbandit.workers.setup.judge_checks import check_judge
 from ragbandit.workers.setup.loading import check_generators, check_indexes
-from ragbandit.workers.verbs.validate import of_additions
+from ragbandit.workers.verbs.validate import findings_of_additions
 
 
 def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
@@ -114,7 +114,7 @@ def up(
     check_policy(settings)
     check_judge(settings.judge, fetch=True)
     check_reward_check(settings.reward)
-    of_additions(settings)
+    findings_of_additions(settings)
     if settings.worker_arms and settings.workers.answer:
         # Errors that would end every worker are reported here instead of in the workers' logs.
         check_indexes(settings)

@@ -24,11 +24,11 @@ from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import FREE, price_words
 from ragbandit.router.operation.findings import (
+    findings_of_disk,
+    findings_of_report,
+    findings_of_settings,
+    findings_of_store,
     month_report,
-    of_disk,
-    of_report,
-    of_settings,
-    of_store,
     ping,
     run_check,
 )
@@ -110,14 +110,14 @@ def check_settings(settings: Settings) -> requirements.EncoderChoice:
     check_judge(settings.judge, fetch=False)
     check_policy(settings)
     check_reward_check(settings.reward)
-    of_additions(settings)
+    findings_of_additions(settings)
     requirements.check_packages(settings)
     encoder = _encoder(settings)
     encoder.check(weights=True)
     return encoder
 
 
-def of_additions(settings: Settings) -> list[Finding]:
+def findings_of_additions(settings: Settings) -> list[Finding]:
     """Findings of additions in the settings. Raises ConfigError if no service can start."""
     keys = sorted({key for one in additions().values() for key in one.sections})
     at = {key: reduce(getattr, filter(None, key.split(".")), settings) for key in keys}
@@ -125,12 +125,12 @@ def of_additions(settings: Settings) -> list[Finding]:
 
 
 def _of_settings(settings: Settings) -> list[Finding]:
-    findings = [*of_settings(settings)]
+    findings = [*findings_of_settings(settings)]
     if settings.workers.answer == 0 and settings.redis_url is None and needs_workers(settings):
         what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"
         remedy = "set it above 0, or `run_by: caller` for every arm"
         findings.append(Finding("warning", "workers.answer", what, remedy))
-    return findings + of_additions(settings)
+    return findings + findings_of_additions(settings)
 
 
 def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
@@ -147,7 +147,7 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     findings = _of_settings(settings)
     for name, (attempt, consequence) in attempts.items():
         findings += run_check(name, attempt, consequence=consequence)
-    findings += run_check("disk", lambda: of_disk(settings))
+    findings += run_check("disk", lambda: findings_of_disk(settings))
     if not requirements.has_store(settings):
         refusal = requirements.refusal_to_begin(settings, make=True)
         if refusal is not None:
@@ -158,7 +158,9 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
     def of_rows() -> Sequence[Finding]:
         with ledger_of(settings, label=settings.policy.label) as ledger:
             month = month_report(ledger.database, settings=settings, now=time.time())
-            return of_report(month, settings=settings) + of_store(ledger.database, settings=settings, now=time.time())
+            return findings_of_report(month, settings=settings) + findings_of_store(
+                ledger.database, settings=settings, now=time.time()
+            )
 
     return findings + run_check("database", of_rows), [*attempts, "database"]
 

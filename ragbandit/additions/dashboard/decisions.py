@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, get_args
 from fastapi import Query as QueryParameter, Request
 from starlette.responses import Response
 
-from ragbandit.additions.dashboard.rendering import form_fields, onward, page
+from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints import decisions, feedback, labels
 from ragbandit.router.api.routes import Endpoints
@@ -46,7 +46,7 @@ async def list_decisions(request: Request) -> Response:
     if named:
         await check_owner(request, named, field="id")
         await reads_of(request).run(lambda: router.decision(named))
-        return onward(f"/ui/decisions/{named}")
+        return redirect_to(f"/ui/decisions/{named}")
     query = _search(request, form)
     after = _page_end(request.query_params.get("after"))
     results = await reads_of(request).run(lambda: search(router.database, query, after=after, limit=PAGE))
@@ -78,7 +78,7 @@ async def show_decision(decision_id: str, request: Request) -> Response:
 async def cancel_answer(decision_id: str, request: Request) -> Response:
     await form_fields(request)
     await decisions.cancel(decision_id, request)
-    return onward(f"/ui/decisions/{decision_id}")
+    return redirect_to(f"/ui/decisions/{decision_id}")
 
 
 @pages.post("/ui/decisions/{decision_id}/rating", rule=LABEL)
@@ -86,7 +86,7 @@ async def rate_decision(decision_id: str, request: Request) -> Response:
     fields: dict[str, Any] = {"rating": _right(await form_fields(request, "rating")), "source": "human"}
     rater = caller_of(request).name[:MAX_RATER] or None
     await feedback.feedback(FeedbackBody.model_construct(decision_id=decision_id, rater=rater, **fields), request)
-    return onward(f"/ui/decisions/{decision_id}")
+    return redirect_to(f"/ui/decisions/{decision_id}")
 
 
 def _right(form: Mapping[str, str]) -> bool:
@@ -124,7 +124,7 @@ async def label(request: Request, skip: Skip = 0) -> Response:
         await labels.store_label(request, body_of(labels.LabelBody, {"item": form["item"], "right": _right(form)}))
     else:
         skip += 1
-    return onward(f"/ui/labels{f'?skip={skip}' if skip else ''}")
+    return redirect_to(f"/ui/labels{f'?skip={skip}' if skip else ''}")
 
 
 def _search(request: Request, form: Mapping[str, str]) -> Search:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from fastapi import Request
 from starlette.responses import Response
 
-from ragbandit.additions.dashboard.rendering import form_fields, onward, page
+from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
 from ragbandit.router.api.dependencies import caller_of, reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints import verdicts
 from ragbandit.router.api.endpoints.operations import current_state, read_or_none
@@ -20,7 +20,12 @@ from ragbandit.router.config.finding import Finding
 from ragbandit.router.learning.sources import exclusions_of, raters_lately
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.operation.budget_words import budget_lines
-from ragbandit.router.operation.findings import of_ledger, of_parts, of_settings, of_store
+from ragbandit.router.operation.findings import (
+    findings_of_ledger,
+    findings_of_parts,
+    findings_of_settings,
+    findings_of_store,
+)
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice, verdict_step
 from ragbandit.router.reporting.reading import Report, ReportScope
@@ -217,7 +222,7 @@ async def ask_verdict(request: Request) -> Response:
     if sent["since"] is None:
         sent["since"] = time.time() - TIMES[_time_of(form["time"])][1]
     await verdicts.ask(request, body_of(verdicts.DecideBody, sent))
-    return onward(f"/ui?time={_time_of(form['time'])}")
+    return redirect_to(f"/ui?time={_time_of(form['time'])}")
 
 
 @pages.post("/ui/rate", rule=ADMIN)
@@ -229,7 +234,7 @@ async def queue_ratings(request: Request) -> Response:
         scope = ReportScope(label=router.ledger.label, since=result.since, until=result.until)
         options: dict[str, Any] = {"arm": result.compared_arm, "count": result.to_rate, "now": time.time()}
         await reads_of(request).run(partial(queue_unrated, router.database, scope, **options))
-    return onward("/ui/labels")
+    return redirect_to("/ui/labels")
 
 
 async def _newest_report(request: Request, chosen: str) -> _Shown:
@@ -249,10 +254,13 @@ async def arms(request: Request) -> Response:
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:
-    findings = [*of_parts(router.process.readiness.states()), *of_settings(router.settings, database=router.database)]
+    findings = [
+        *findings_of_parts(router.process.readiness.states()),
+        *findings_of_settings(router.settings, database=router.database),
+    ]
     if state is not None:
-        findings += of_ledger(state.ledger)
-    return findings + of_store(router.database, settings=router.settings, now=time.time())
+        findings += findings_of_ledger(state.ledger)
+    return findings + findings_of_store(router.database, settings=router.settings, now=time.time())
 
 
 def _time_of(name: str | None) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Final, cast
 from fastapi import Request
 from starlette.responses import Response
 
-from ragbandit.additions.dashboard.rendering import form_fields, onward, page
+from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.endpoints import policies
 from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
@@ -50,7 +50,7 @@ async def show_policy(name: str, request: Request) -> Response:
     except NotFound:
         if name != router.settings.policy.label:
             raise
-        return onward("/ui/policies")  # only the configured policy exists
+        return redirect_to("/ui/policies")  # only the configured policy exists
     return page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
 
@@ -64,7 +64,7 @@ async def act(name: str, verb: str, request: Request) -> Response:
     force, revision = form["force"] == "yes", int(form["revision"])
     body = VerbBody.model_construct(reason=form["reason"], force=force, revision=revision)
     await policies.move(name, cast(Verb, verb), body, request)
-    return onward(f"/ui/policies/{name}")
+    return redirect_to(f"/ui/policies/{name}")
 
 
 @pages.post("/ui/switch", rule=COMMAND)
@@ -75,7 +75,7 @@ async def switch(request: Request) -> Response:
     if target not in ("off", "champion", "arm") or (target == "arm") != bool(arm):
         raise InvalidInput("the kill switch has no such state", field="to", remedy="choose an entry of the list")
     await (policies.unkill(body, request) if target == "off" else policies.kill(body, request))
-    return onward("/ui/policies")
+    return redirect_to("/ui/policies")
 
 
 def _versions(router: Router) -> dict[str, Any]:

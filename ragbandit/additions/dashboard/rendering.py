@@ -105,7 +105,7 @@ def _rendered(template: str, values: Mapping[str, object], *, scope: Scope) -> s
     return _LINK.sub(rf"\1{root}/", text) if root else text
 
 
-def onward(path: str) -> Response:
+def redirect_to(path: str) -> Response:
     return RedirectResponse(path, status_code=303)
 
 

@@ -14,7 +14,7 @@ from mcp.types.version import LATEST_MODERN_VERSION
 from pydantic import TypeAdapter
 
 from ragbandit.additions.mcp.errors import MCP_PATH
-from ragbandit.client.exchange import Call, Connection, away
+from ragbandit.client.exchange import Call, Connection, unreachable_error
 from ragbandit.client.replies.decisions import PreviewReply
 from ragbandit.router.api.schemas.responses import error_body
 from ragbandit.shared.errors import LimitReached, RagBanditError, root_cause
@@ -188,7 +188,9 @@ async def serve_pipes(connection: Connection) -> None:
                 cause = root_cause(error)
                 if isinstance(cause, MCPError):
                     raise cause from None
-                raise MCPError(types.INTERNAL_ERROR, str(away(cause, call=_CALL, connection=connection))) from error
+                raise MCPError(
+                    types.INTERNAL_ERROR, str(unreachable_error(cause, call=_CALL, connection=connection))
+                ) from error
 
         async def list_tools(_context: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
             return await ask(types.ListToolsRequest(), types.ListToolsResult)

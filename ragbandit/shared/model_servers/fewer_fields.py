@@ -145,7 +145,7 @@ def _fewer_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str
 
 
 def _within(body: Mapping[str, Any], *, most: int) -> FewerFields | None:
-    """The request with a limit of at most `most` tokens for its answer; Anthropic's thinking counts in the limit."""
+    """The request with a limit of at most `most` tokens for its answer, Anthropic's thinking included."""
     names = [name for name in TOKEN_LIMITS if isinstance(body.get(name), int) and body[name] > most]
     if not names:
         return None

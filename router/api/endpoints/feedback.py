@@ -12,7 +12,7 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity, item_ids
 from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_description
-from ragbandit.router.api.security.ownership import check_owner, strangers
+from ragbandit.router.api.security.ownership import check_owner, inaccessible_ids
 from ragbandit.router.api.security.rules import AccessRule, roles
 from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.replies.values import filled
@@ -65,7 +65,7 @@ async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: Batc
     check_count(body.items, most=MAX_BATCH)
     keys = item_ids(body.items, key=idempotency_key, field="feedback_id")
     checked = [_checked_item(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
-    unknown = await strangers(request, (item.decision_id for item in checked if isinstance(item, Feedback)))
+    unknown = await inaccessible_ids(request, (item.decision_id for item in checked if isinstance(item, Feedback)))
     items = [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in checked
     ]

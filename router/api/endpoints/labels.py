@@ -15,7 +15,7 @@ from ragbandit.router.api.endpoints.feedback import feedback_of, store_judgement
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import FeedbackBody, RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
-from ragbandit.router.api.security.ownership import strangers
+from ragbandit.router.api.security.ownership import inaccessible_ids
 from ragbandit.router.api.security.rules import LABEL
 from ragbandit.router.replies.values import filled
 from ragbandit.router.serving.checks.questions import ID_PATTERN
@@ -86,7 +86,7 @@ async def read_items(request: Request, *, limit: int, skip: int = 0) -> list[que
 
 async def store_label(request: Request, body: LabelBody) -> bool:
     """Returns whether the answer had this label before. Raises NotFound, Conflict."""
-    if await strangers(request, [queue.decision_of(body.item)]):
+    if await inaccessible_ids(request, [queue.decision_of(body.item)]):
         raise queue.unknown_item()
     if queue.is_of_verdict(body.item):
         return await _label_verdict(request, body)

@@ -16,7 +16,7 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.responses import JsonReply, reply_description
 from ragbandit.router.api.security.rules import PROBE, READ_ALL
 from ragbandit.router.operation.budgets import budget_states
-from ragbandit.router.operation.findings import is_problem, of_parts
+from ragbandit.router.operation.findings import findings_of_parts, is_problem
 from ragbandit.router.replies.status import status_json
 from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting.reading import Report, ReportScope
@@ -86,7 +86,7 @@ async def ready(request: Request) -> Response:
     if futures:
         await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
     parts = readiness.states()
-    broken = is_problem(of_parts(parts))
+    broken = is_problem(findings_of_parts(parts))
     reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
     return JsonReply(reply, status_code=503 if broken else 200)
 

@@ -55,7 +55,7 @@ def wanted(accepted: str) -> GetPydanticSchema:
     return GetPydanticSchema(schema)
 
 
-def complaint(fault: Mapping[str, Any]) -> InvalidInput:
+def invalid_input_of(fault: Mapping[str, Any]) -> InvalidInput:
     """Convert an error of pydantic to InvalidInput."""
     kind, sent = fault["type"], fault.get("input")
     field = ".".join(map(str, fault["loc"])) or "body"
@@ -78,7 +78,7 @@ def body_of(kind: type[_Body], sent: Mapping[str, Any]) -> _Body:
     try:
         return kind.model_validate(sent)
     except ValidationError as error:
-        raise complaint(error.errors()[0]) from None
+        raise invalid_input_of(error.errors()[0]) from None
 
 
 def _shown(sent: object) -> str:

@@ -114,7 +114,7 @@ def terms_of_caller(caller: Caller, *, tenant: str, router: Router) -> Terms:
     return price_terms(caller.scopes, tenant=settings.tenant(tenant), named=settings.cost_weights)
 
 
-async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
+async def inaccessible_ids(request: Request, ids: Iterable[str]) -> frozenset[str]:
     """Ids that are unknown, or of decisions that the caller may not see. Empty if the caller may see all tenants; the
     store then reports unknown ids itself.
     """
@@ -128,5 +128,5 @@ async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
 
 async def check_owner(request: Request, decision_id: str, *, field: str = "decision_id") -> None:
     """Raises NotFound if the caller may not see the decision, and InvalidInput if the id is not valid."""
-    if await strangers(request, [checked_id(decision_id, field=field)]):
+    if await inaccessible_ids(request, [checked_id(decision_id, field=field)]):
         raise unknown_decision()

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import ColumnElement, func, select, tuple_
 
 from ragbandit.router.learning.audit.differences import snapshot_difference
-from ragbandit.router.learning.examples import is_erased_for, lessons
+from ragbandit.router.learning.examples import is_erased_for, updates_to_learn
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import FACTS, make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
@@ -295,7 +295,7 @@ class DeepCheck:
                 self.verdict.note(f"update {erased} was erased for {policy.algorithm}: {effect}")
                 return
             try:
-                for update in lessons(self.ledger, policy=policy, after=position, upto=last_seq):
+                for update in updates_to_learn(self.ledger, policy=policy, after=position, upto=last_seq):
                     apply(policy, update)
             except (StoreError, ValueError, TypeError, KeyError) as error:
                 self.verdict.fail("deep_mismatches", f"the ledger cannot be read up to {last_seq}: {error}")

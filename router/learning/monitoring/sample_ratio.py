@@ -52,7 +52,7 @@ def sample_ratio(database: Database, *, policy: str, since: float, until: float)
         return uneven(sums_by_arm(connection, policy=policy, **hours, names=_COUNTS))
 
 
-def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None:
+def recent_sample_ratio(database: Database, *, policy: str, now: float) -> SampleRatio | None:
     """Check the rows since Monday of last week (UTC); None if they are even."""
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
     return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)

@@ -177,7 +177,7 @@ def _batches(file: Any, *, most: int, texts: Sequence[str], columns: Sequence[st
 
 
 def _pieces(batch: Any, *, texts: Sequence[str]) -> Iterator[Any]:
-    """Divide a batch into pieces of at most _BATCH_BYTES of these texts, and of one row at least."""
+    """Divide a batch into pieces with at most _BATCH_BYTES of these texts. A piece has at least one row."""
     sizes = np.zeros(batch.num_rows)
     for column in map(batch.column, set(texts) & {*batch.schema.names}):
         lengths = compute.binary_length(column.dictionary).take(column.indices).fill_null(0)

@@ -184,7 +184,7 @@ def _record(columns: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
 
 
 def nested(entry: Mapping[str, Any], *, heads: Sequence[str], signs: str = ".") -> Mapping[str, Any]:
-    """The entry with columns such as pmf.a as members of objects. heads: names of the objects. signs: after a head."""
+    """The entry, with columns such as pmf.a as members of objects. heads: names of objects. signs: separators."""
     members: dict[str, dict[str, Any]] = {}
     others = {}
     for column, cell in entry.items():

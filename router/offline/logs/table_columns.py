@@ -205,7 +205,7 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
 
 
 def _long(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> dict[str, str]:
-    """The columns of a long table. Raises InvalidInput if the question or the outcome has none."""
+    """The columns of a long table. Raises InvalidInput if the question or the outcome has no column."""
     all_columns = dict(columns)
     for ours in (*OF_TASK, "arm", *BY_ARM):
         column = known.usual(ours, with_numbers=ours in BY_ARM)

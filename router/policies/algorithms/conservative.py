@@ -398,7 +398,7 @@ class ConservativePolicy(HasParams):
         return judged
 
     def _usual(self, query: Query) -> Query:
-        """The query without a price of its own: at the weight of the account."""
+        """The query without its own cost weight, for an account at the usual weight."""
         weight = self.shortfall.weight
         is_priced = own_weight(query) not in (None, weight) and serves_prices(self.inner)
         return replace(query, cost_weight=weight) if is_priced else query

@@ -116,7 +116,7 @@ def _set_ends(connection: Connection, ends: Mapping[str, float]) -> None:
 
 
 def end_tasks(connection: Connection, firsts: Sequence[str], *, now: float) -> list[str]:
-    """End the open tasks of these decisions. Returns those that were open. Turns that were decided before and are
+    """End the open tasks of these decisions. Returns the decisions whose tasks were open. Turns decided before and
     stored later do not open them again.
     """
     send(connection, _LOCK_BY_FIRST, [*firsts])

@@ -122,7 +122,7 @@ def sample_outcomes(
     """Let the sampled share of new outcomes wait for the judge, if there is room.
 
     counts: counters of the ledger, see `counters.stored_counts`
-    drawn: decision -> whether it was drawn for the judge, for decisions that were drawn when they were made
+    drawn: decision -> whether it was drawn for the judge, if the draw was made with the decision
     """
     share = 1.0 if counts["learned"] + counts["judge_due"] < sample.first else sample.share
     sampled = [

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import of_settings
+from ragbandit.router.operation.findings import findings_of_settings
 from ragbandit.workers.setup.generators import prices_by_arm
 
 SERVER = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
@@ -24,7 +24,7 @@ def test_a_rule_that_allows_a_cascade_but_not_its_parts_is_named(arm, params, as
     """`validate` names the arms that a permitted cascade asks and that the rule does not allow."""
     arms = {name: {"class": "model"} for name in "abc"} | {arm: {**PARTS, **params}}
     rules = [{"name": "bank", "when": {"tenant": "bank"}, "arms": ["a", arm], "models": []}]
-    lines = [finding.line for finding in of_settings(Settings(arms=arms, rules=rules, generator=SERVER))]
+    lines = [finding.line for finding in findings_of_settings(Settings(arms=arms, rules=rules, generator=SERVER))]
     expected = f"bank allows {arm}, which asks {asked}: an arm includes its parts"
     assert [expected in line for line in lines if "includes its parts" in line] == ([] if asked is None else [True])
 

@@ -14,7 +14,14 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.sample_ratio import SETTLED_S
 from ragbandit.router.learning.status import read_status
 from ragbandit.router.operation import findings
-from ragbandit.router.operation.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
+from ragbandit.router.operation.findings import (
+    findings_of_disk,
+    findings_of_ledger,
+    findings_of_parts,
+    findings_of_processes,
+    findings_of_settings,
+    findings_of_store,
+)
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present, running_processes, say
@@ -37,7 +44,7 @@ def stored(settings, make_world):
     world = make_world(policy={"name": "uniform"})
 
     def look(about, *, now=None, **given):
-        reported = of_store(world.database, settings=settings(**given), now=now or time.time())
+        reported = findings_of_store(world.database, settings=settings(**given), now=now or time.time())
         return told(reported, about)
 
     look.world = world
@@ -49,7 +56,7 @@ def running(settings, redis_client, redis_server):
     """The findings about Redis and about the running processes."""
 
     def look(about=None, **given):
-        return told(of_processes(settings(redis_url=redis_server, **given)), about)
+        return told(findings_of_processes(settings(redis_url=redis_server, **given)), about)
 
     return look
 
@@ -69,13 +76,15 @@ def test_nothing_is_found_where_all_is_well(settings, stored, running, redis_cli
     stored.world.judged(3)
     stored.world.learn()
     state = read_status(stored.world.ledger, serving=None, rule=closing_rule(configuration.learning), now=time.time())
-    assert told([*of_settings(configuration), *of_disk(configuration), *of_ledger(state)]) == []
+    assert (
+        told([*findings_of_settings(configuration), *findings_of_disk(configuration), *findings_of_ledger(state)]) == []
+    )
     assert stored(None) == running() == []
 
 
 def test_parts_of_a_service():
     """A part that requests wait for is a problem, one that makes answers or learning late a warning."""
-    found = of_parts({"router": "ok", "database": "full", "redis": "down", "policy": "rebuilding"})
+    found = findings_of_parts({"router": "ok", "database": "full", "redis": "down", "policy": "rebuilding"})
     assert told(found) == ["problem database: full", "warning policy: rebuilding", "warning redis: down"]
 
 
@@ -100,7 +109,7 @@ def test_a_router_that_earns_no_more_than_one_arm(stored, settings):
             world.feedback(decision, reward=float(decision.arm == best))
         world.learn()
         month = findings.month_report(world.database, settings=settings(), now=world.now + 1.0)
-        reported = [line.partition(";")[0] for line in told(findings.of_report(month, settings=settings()))]
+        reported = [line.partition(";")[0] for line in told(findings.findings_of_report(month, settings=settings()))]
         assert reported == [f"warning routing: fix: always {best} earns as much"] * lines
 
 
@@ -124,18 +133,18 @@ def test_dollar_budgets(stored, settings):
     assert "tenant acme has spent 120 % of its 0.5 dollars of the day (UTC)" in look(0.5)
     assert "are refused (429) until" in look(0.5)
     unpaced = settings(tenants={"acme": {"dollars_per_day": 9}}, reward={"weight": 0}, policy={"name": "uniform"})
-    assert "uniform has one weight of cost" in "".join(told(of_settings(unpaced), "tenants"))
+    assert "uniform has one weight of cost" in "".join(told(findings_of_settings(unpaced), "tenants"))
 
 
 def test_an_alias_of_an_arm_under_a_dollar_budget(stored, settings):
     """An alias that names an arm is a warning if a tenant or a key with a budget asks for it: its requests get 403."""
     aliases = {"claude-haiku-*": "arm/no_retrieval", "claude-*": "auto"}
     given = settings(server={"model_aliases": aliases}, tenants={"acme": {"dollars_per_day": 9.0}})
-    (finding,) = told(of_settings(given), "server.model_aliases")
+    (finding,) = told(findings_of_settings(given), "server.model_aliases")
     assert "claude-haiku-* is arm/no_retrieval" in finding
     assert "the tenant acme may not choose an arm" in finding
     assert "scope forced=true" in finding
-    assert told(of_settings(settings(server={"model_aliases": aliases})), "server.model_aliases") == []
+    assert told(findings_of_settings(settings(server={"model_aliases": aliases})), "server.model_aliases") == []
     keys, now = KeyStore(stored.world.database), time.time()
     for name, scopes in (("agents", {"dollars_per_day": 1.0}), ("trusted", {"dollars_per_day": 1.0, "forced": True})):
         keys.create(name=name, role="app", scopes=scopes, now=now, actor="cli:t")
@@ -161,7 +170,7 @@ def test_an_alias_of_a_model_that_does_not_exist(settings, name, words):
     """An alias of an arm that no worker answers, or of a price without a name, is a problem with its remedy."""
     arms = {"single_step": {}, "multi_step": {}, "mine": {"run_by": "caller"}}
     given = settings(server={"model_aliases": {"claude-*": name}}, cost_weights={"thrifty": 0.5}, arms=arms)
-    lines = told(of_settings(given), "server.model_aliases")
+    lines = told(findings_of_settings(given), "server.model_aliases")
     assert (words in "".join(lines), len(lines)) == (True, bool(words))
 
 
@@ -171,8 +180,8 @@ def test_a_learner_that_does_not_run(make_world):
     world.judged(3)
     rule = closing_rule(world.settings.learning)
     serving = untrained_policy(world.settings.policy_definition)
-    (reported,) = told(of_ledger(read_status(world.ledger, serving=serving, rule=rule, now=time.time())))
-    assert told(of_ledger(read_status(world.ledger, serving=None, rule=rule, now=time.time()))) == []
+    (reported,) = told(findings_of_ledger(read_status(world.ledger, serving=serving, rule=rule, now=time.time())))
+    assert told(findings_of_ledger(read_status(world.ledger, serving=None, rule=rule, now=time.time()))) == []
     assert reported.startswith("problem learner: feedback has waited for 20")
     assert "--queue learn" in reported
 
@@ -225,7 +234,7 @@ def test_hosts_that_differ(running, redis_client, about, change, words):
 )
 def test_settings_that_contradict_each_other(settings, given, words):
     """Every finding is one warning that names the setting."""
-    (reported,) = told(of_settings(settings(**given)))
+    (reported,) = told(findings_of_settings(settings(**given)))
     assert reported.startswith(f"warning {words}")
 
 
@@ -262,9 +271,9 @@ def test_a_stopped_up_beside_a_library(settings):
     """
     stopped = settings()
     Path(stopped.data_dir).mkdir(exist_ok=True)
-    assert of_processes(stopped) == []
+    assert findings_of_processes(stopped) == []
     Path(stopped.data_dir, "redis.log").touch()
-    (line,) = told(of_processes(stopped), "processes")
+    (line,) = told(findings_of_processes(stopped), "processes")
     assert line.startswith("warning processes: `ragbandit up` does not run here")
     assert "Router.open() decides and learns by itself" in line
 
@@ -295,5 +304,5 @@ def test_a_disk_that_is_nearly_full(settings, monkeypatch):
     usage, levels = namedtuple("usage", "total used free"), []
     for free in (10**12, 10**9, 10**8):
         monkeypatch.setattr(shutil, "disk_usage", lambda _place, free=free: usage(10**12, 0, free))
-        levels.append([one.severity for one in of_disk(settings())])
+        levels.append([one.severity for one in findings_of_disk(settings())])
     assert levels == [[], ["warning"], ["problem"]]

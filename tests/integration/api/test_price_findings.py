@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import of_store
-from ragbandit.router.operation.price_findings import of_prices
+from ragbandit.router.operation.findings import findings_of_store
+from ragbandit.router.operation.price_findings import findings_of_prices
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.setup.estimates import expected_dollars, unpriced_arms
 from ragbandit.shared.types import Query
@@ -30,7 +30,7 @@ def made(**given):
 
 
 def lines(settings, **more):
-    return [finding.line for finding in of_prices(settings, **more)]
+    return [finding.line for finding in findings_of_prices(settings, **more)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def answered(world, arm, *, count, cost):
 
 
 def differing(world, settings):
-    reported = of_store(world.database, settings=settings, now=time.time())
+    reported = findings_of_store(world.database, settings=settings, now=time.time())
     return [one.line for one in reported if one.about.endswith("token_prices")]
 
 

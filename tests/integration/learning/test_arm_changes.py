@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.learning.audit.verify import verify
-from ragbandit.router.learning.examples import lessons
+from ragbandit.router.learning.examples import updates_to_learn
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.policies import untrained_policy
@@ -42,7 +42,7 @@ def live_sha(world) -> str:
 
 def lean_sha(world) -> str:
     policy = untrained_policy(world.settings.policy_definition)
-    for update in lessons(world.ledger, policy=policy, after=0):
+    for update in updates_to_learn(world.ledger, policy=policy, after=0):
         apply(policy, update)
     return world.sha256(policy)
 

@@ -1,10 +1,10 @@
-"""Context in the ledger: lean lessons, another schema, texts that are not kept or erased."""
+"""Context in the ledger: lean updates, another schema, texts that are not kept or erased."""
 
 import json
 
 import pytest
 
-from ragbandit.router.learning.examples import lessons
+from ragbandit.router.learning.examples import updates_to_learn
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.storage.erasure import Selection, erase
@@ -51,7 +51,7 @@ def test_lean_lessons_teach_the_same(make_world, database_url, name, schema):
     world = make_world(database_url=database_url, context=schema, policy={"name": name})
     asked(world)
     fresh = type(world.replayed())(**world.replayed().params)
-    for update in lessons(world.ledger, policy=fresh, after=0):
+    for update in updates_to_learn(world.ledger, policy=fresh, after=0):
         fresh.learn(update)
     assert sum(fresh.seen.values()) == 12
     assert sha_of(fresh) == sha_of(world.replayed()) == live_sha(world)

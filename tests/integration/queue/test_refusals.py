@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from benchmarks.service_process import free_port
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import of_processes
+from ragbandit.router.operation.findings import findings_of_processes
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.queue.redis_server import _binary
 from ragbandit.shared.errors import QueueError
@@ -50,7 +50,7 @@ def test_a_refusal_names_the_command_and_the_remedy(own_redis, name, tmp_path):
     with pytest.raises(QueueError, match=f"Redis refuses {command}") as raised:
         RedisJobs(client).ping()
     assert remedy in str(raised.value.remedy)
-    (line,) = of_processes(Settings(data_dir=str(tmp_path), redis_url=own_redis[1]))
+    (line,) = findings_of_processes(Settings(data_dir=str(tmp_path), redis_url=own_redis[1]))
     assert (line.severity, line.about) == ("problem", "Redis")
     assert f"refuses {command}" in line.what
     client.close()

@@ -145,7 +145,9 @@ def test_rows_that_are_no_evidence_do_not_count(traffic):
 def test_a_log_whose_draws_are_uneven_is_no_evidence(traffic, monkeypatch, stage, verdict):
     """What is missing is the finding of the sample-ratio test; uneven ratings leave the verdict."""
     traffic.live(400, gap=0.3)
-    monkeypatch.setattr(module, "lately", lambda *_, **__: SampleRatio(stage=stage, sentence="fast is favoured"))
+    monkeypatch.setattr(
+        module, "recent_sample_ratio", lambda *_, **__: SampleRatio(stage=stage, sentence="fast is favoured")
+    )
     comparison = traffic.evidence.comparison
     assert comparison.verdict == verdict
     assert comparison.missing == (None if verdict == "better" else "fast is favoured")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
-from ragbandit.router.operation.findings import of_store
+from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.access.audit_log import entries
@@ -56,7 +56,7 @@ def retired(world):
 
 
 def problems(world, words="is gone"):
-    findings = of_store(world.database, settings=world.settings, now=world.now)
+    findings = findings_of_store(world.database, settings=world.settings, now=world.now)
     return [finding.line for finding in findings if words in finding.what]
 
 

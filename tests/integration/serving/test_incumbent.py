@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ragbandit.router.learning.examples import closing_rule, lessons
+from ragbandit.router.learning.examples import closing_rule, updates_to_learn
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.erasure import Selection, erase
@@ -102,7 +102,7 @@ def test_the_account_is_a_function_of_the_ledger(make_world, database_url):
     live = world.router.service.serving.policy
     assert sum(live.seen.values()) == 70  # without the 8 under a spent budget
     lean, whole = (make_policy(live.algorithm, params=live.params) for _ in range(2))
-    for update in lessons(world.ledger, policy=lean, after=0):
+    for update in updates_to_learn(world.ledger, policy=lean, after=0):
         lean.learn(update)
     for update in world.ledger.read(after=0):
         whole.learn(update)

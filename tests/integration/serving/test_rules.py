@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.operation.findings import of_settings
+from ragbandit.router.operation.findings import findings_of_settings
 from ragbandit.router.serving.failover import other_arms
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.errors import Forbidden, InvalidInput
@@ -203,11 +203,11 @@ def test_a_key_that_callers_leave_out_is_named(settings):
     for region, value, warns in cases:
         rules = [{"when": {"context.region": value}, "arms": ["single_step"]}]
         made = settings(**ARMS, context={"region": region}, rules=rules, server=server)
-        lines = [finding.line for finding in of_settings(made) if "reads context.region" in finding.line]
+        lines = [finding.line for finding in findings_of_settings(made) if "reads context.region" in finding.line]
         assert len(lines) == warns, (region, value)
     rules = [{"name": "bank", "when": {"tenant": "bnak"}, "arms": ["single_step"]}]
     made = settings(**ARMS, rules=rules, tenants={"bank": {}})
-    assert any("did you mean bank?" in finding.line for finding in of_settings(made))
+    assert any("did you mean bank?" in finding.line for finding in findings_of_settings(made))
 
 
 def test_a_rule_that_does_not_name_its_models_is_named(settings):
@@ -217,7 +217,7 @@ def test_a_rule_that_does_not_name_its_models_is_named(settings):
     for models, warns in ((None, True), ([], False), (["judge"], False)):
         rules = [{"name": "bank", "when": {"tenant": "bank"}, "arms": ["a"], "models": models}]
         made = settings(arms=arms, rules=rules, judge={"generator": chat}, generator=chat)
-        lines = [finding.line for finding in of_settings(made)]
+        lines = [finding.line for finding in findings_of_settings(made)]
         assert any("whether judge, rewrite may read such questions" in line for line in lines) == warns
 
 
@@ -241,7 +241,7 @@ def test_rules_that_exclude_each_other_are_fine(settings):
         {"when": {"tenant": ["y", "z"]}, "arms": ["multi_step"]},
     ]
     made = settings(**ARMS, rules=exclusive, policy={"incumbent": "single_step"})
-    (finding,) = [finding for finding in of_settings(made) if "rule 2" in finding.line]
+    (finding,) = [finding for finding in findings_of_settings(made) if "rule 2" in finding.line]
     assert "rule 2 does not allow single_step, the arm of policy.incumbent" in finding.line
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.operation.findings import of_store
+from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.storage.access.audit_log import CLOCK_ACTION, entries
 from ragbandit.router.storage.retention import Retention
 from ragbandit.router.storage.sql.deadlines import QUIET_S, DeadlineClock
@@ -98,7 +98,7 @@ def test_a_jump_is_a_finding_until_it_is_over(world):
     for ahead in (0.0, SLACK_S / 2, 40 * DAY, 40 * DAY, 0.0, 0.0):
         clock.ahead = ahead
         look_at_clock(clock.deadlines, host="one")
-        found = of_store(world.database, settings=world.settings, now=world.now)
+        found = findings_of_store(world.database, settings=world.settings, now=world.now)
         words = [finding.what for finding in found if finding.about == "clock"]
         assert bool(words) == (ahead > SLACK_S), words
         assert all("one is 40 d ahead" in text for text in words)

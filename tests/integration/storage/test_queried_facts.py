@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.learning.exclusions import learn_again, next_label
-from ragbandit.router.operation.findings import of_store
+from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.decisions.chains import followers
 from ragbandit.router.storage.erasure import Selection, erase
@@ -151,7 +151,9 @@ def test_learned_rows_of_limits_are_counted_once(world, monkeypatch):
     for _ in range(2):
         fill(world.database, progress=lambda done, of: None)
     (found,) = [
-        one for one in of_store(world.database, settings=world.settings, now=world.now) if one.about == "limits"
+        one
+        for one in findings_of_store(world.database, settings=world.settings, now=world.now)
+        if one.about == "limits"
     ]
     assert found.what == "a former release learned 1 decision that a limit of a session or task made"
     label, learned = next_label(world.ledger), world.ledger.last_seq()

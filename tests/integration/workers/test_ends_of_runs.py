@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.operation.findings import of_store
+from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.storage.access.spending import spenders_of, spent
 from ragbandit.router.storage.sql.tables import jobs, outcomes
 from ragbandit.shared.errors import StoreError
@@ -140,7 +140,7 @@ def test_an_arm_that_ignores_its_cancellation_is_suspended(deaf):
     (health,) = context.health.read(["single_step"], now=time.time())
     assert (health.state, health.failures) == ("open", 5)
     settings = context.settings.model_copy(update={"arms": {"single_step": {}}})
-    reported = of_store(context.store.database, settings=settings, now=time.time())
+    reported = findings_of_store(context.store.database, settings=settings, now=time.time())
     (what,) = [each.what for each in reported if each.about == "arms.single_step"]
     assert what == "5 answers in the last hour ran on after budget.seconds and ignored their cancellation"
 

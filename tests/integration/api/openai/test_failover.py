@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from benchmarks.service_process import free_port
-from ragbandit.router.operation.findings import of_store
+from ragbandit.router.operation.findings import findings_of_store
 from tests.support.additions import needs
 from tests.support.servers.faulty_models import DOORS, FaultyModels, asked, events_of, generator, two_models
 
@@ -163,7 +163,7 @@ def test_an_arm_that_was_unable_is_not_punished(gateway, fault):
     assert (stored["state"], "unable" in stored["reason"]) == ("closed", True)
     assert asked(client, f"fault:{fault} named", model="arm/two")[1] is None
     assert server.requests_of(f"fault:{fault} named") == ["two"]
-    found = of_store(service.router.database, settings=service.router.settings, now=time.time())
+    found = findings_of_store(service.router.database, settings=service.router.settings, now=time.time())
     assert [one for one in found if one.about == f"arms.{facts['arm']}" and "more than its model can do" in one.what]
 
 

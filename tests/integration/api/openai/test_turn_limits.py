@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.operation.findings import of_settings
+from ragbandit.router.operation.findings import findings_of_settings
 from ragbandit.router.storage.access import expected_dollars
 from ragbandit.shared.types import MovedTurn, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -259,7 +259,7 @@ def test_an_arm_of_unknown_price_comes_last(serve):
         assert ask("arm/cheap") == "cheap"
         service.router.service.refresh_steps()
         assert {ask("auto") for _ in range(6)} == {"dear"}
-    found = {one.about: one.what for one in of_settings(service.router.settings)}
+    found = {one.about: one.what for one in findings_of_settings(service.router.settings)}
     assert "the calls of cheap have no price: beside dear it looks free to the policy" in found["generators.cheap"]
     assert "it is taken for the most expensive arm" in found["conversation.at_limit"]
     assert "it is never reached: a task ends after" in found["conversation.task_limit.turns"]

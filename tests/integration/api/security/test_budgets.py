@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import price_factor
-from ragbandit.router.operation.findings import of_store
+from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.policies import make_policy
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.prices import served_weight
@@ -50,7 +50,9 @@ def test_the_price_rises(world, caplog):
     assert 1.0 < factor < MOST_FACTOR
     assert weight() == pytest.approx(0.05 * factor)
     assert routed(client, decision_id="first")["arm"] == first["arm"]
-    (reported,) = [one for one in of_store(router.database, settings=router.settings, now=NOON) if "price" in one.what]
+    (reported,) = [
+        one for one in findings_of_store(router.database, settings=router.settings, now=NOON) if "price" in one.what
+    ]
     assert reported.what.startswith(f"the budget of paced raises the price {factor:.3g}-fold now")
     assert "tenants.paced.dollars_per_day" in reported.remedy
     (said,) = [

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ragbandit.router.config.finding import Finding
-from ragbandit.router.operation.findings import of_settings
+from ragbandit.router.operation.findings import findings_of_settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.settings_checks import check_settings_check
 
@@ -88,7 +88,7 @@ def test_a_check_follows_the_contract(check):
 
 def test_the_check_of_the_core_follows_the_contract():
     """What `ragbandit validate` warns of in the core's settings is named by keys that exist."""
-    check_settings_check(of_settings, warned=WARNED)
+    check_settings_check(findings_of_settings, warned=WARNED)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.report import WORLDS, made
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
-from ragbandit.router.operation.findings import of_report
+from ragbandit.router.operation.findings import findings_of_report
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
@@ -338,7 +338,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
         "--against premium --rate` puts them on the page Labels"
     )
     assert (found.total.verdict, text in shown.actions) == ("not known yet", True)
-    assert [finding.what for finding in of_report(found, settings=settings)] == [text]
+    assert [finding.what for finding in findings_of_report(found, settings=settings)] == [text]
     assert any(note.startswith("rated: ") for note in shown.notes)
     premium = run.log.arms.index("premium")
     unrated = np.flatnonzero((run.log.arm == premium) & np.isnan(run.log.quality))

@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.cli.tables import show
 from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis, Diagnosis
 from ragbandit.router.learning.status import Status
-from ragbandit.router.operation.findings import of_ledger
+from ragbandit.router.operation.findings import findings_of_ledger
 from ragbandit.router.storage.jobs.judged_arms import JudgedArm
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.verbs.inspection import _facts, _judge
@@ -41,8 +41,8 @@ def test_counts_say_what_they_mean():
     facts = _facts(WELL)
     assert " ".join(facts) == "decided learned defaulted waiting closed feedback unanswered ledger snapshot"
     assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"
-    assert list(of_ledger(WELL)) == []
-    assert list(of_ledger(replace(WELL, judge=judged(a=(93, 7), b=(96, 4), few=(1, 9))))) == []
+    assert list(findings_of_ledger(WELL)) == []
+    assert list(findings_of_ledger(replace(WELL, judge=judged(a=(93, 7), b=(96, 4), few=(1, 9))))) == []
 
 
 def test_facts_have_no_exponents(capsys):
@@ -86,5 +86,5 @@ def test_the_shares_of_withheld_answers_are_told_by_arm():
 )
 def test_what_is_not_ordinary_is_said(found, rebuilding, words):
     """Every note is one sentence with the problem and the remedy."""
-    (one,) = of_ledger(found, rebuilding=rebuilding)
+    (one,) = findings_of_ledger(found, rebuilding=rebuilding)
     assert all(word in one.line for word in words)

@@ -113,7 +113,7 @@ class Completion:
     text: str
     prompt_tokens: int  #: 0 if the deadline passed before the model began to read
     completion_tokens: int
-    #: what ended the text. "stop": the model or a stop string; "length": max_tokens; "deadline": the deadline
+    #: reason of the text's end. "stop": the model or a stop string; "length": max_tokens; "deadline": the deadline
     finish: Literal["stop", "length", "deadline"]
     #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.parts
     details: Mapping[str, object] = field(default_factory=dict, hash=False)

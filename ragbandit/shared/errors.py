@@ -93,7 +93,7 @@ class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
 class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
     """The task or session has reached its limit; a later attempt would be refused too."""
 
-    #: those of the question's task and session: SpendLimit (types import this module, not it them); JSON in the client
+    #: limits of the question's task and session: SpendLimit (types import this module, not it them); JSON in the client
     limits: Sequence[Any] = ()
 
 

@@ -29,7 +29,7 @@ _PREFIX = ".new-"
 
 #: largest file of settings, facts or a prompt that is read whole, bytes
 MOST_BYTES: Final = 64 << 20
-#: how long a named pipe may be without a writer, and time between two looks, seconds
+#: longest time that a named pipe may be without a writer, and time between two looks, seconds
 PIPE_S: Final = 10.0
 _LOOK_S: Final = 0.02
 #: other kind of path -> its name

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Final
 
-#: what a field of a damaged record has instead of its value
+#: values that replace the value of a field in damaged records
 DAMAGES: Final[tuple[Any, ...]] = (
     *(None, True, -1, 0.5, float("nan"), 10**400, "", "words", "\x00 \ud800 {", "[" * 5000),
     *([], [None], [[]], {}, {"": {}}, [{"x": 1}], ["words", 3]),

@@ -24,7 +24,7 @@ from ragbandit.testing.damages import damaged_records
 
 Record = Mapping[str, Any]
 
-#: records of other tools and of none
+#: records of other tools, and records without a tool
 FOREIGN: Final[tuple[Record, ...]] = (
     {},
     {"": None},

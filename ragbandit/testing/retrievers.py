@@ -84,7 +84,7 @@ def check_very_long_passage(make: MakeRetriever) -> None:
 
 
 def check_same_again(make: MakeRetriever) -> None:
-    """Searches at the same time give what single ones give."""
+    """Simultaneous searches have the hits of single searches."""
     queries = ["vistula", "warsaw city", "joan runs", "river"]
     together = search_all(make(PASSAGES), *queries * 5)
     assert together == [search_all(make(PASSAGES), query)[0] for query in queries] * 5

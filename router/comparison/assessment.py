@@ -74,7 +74,7 @@ class LineChart:
     """Lines of several ways of answering over a count."""
 
     title: str
-    places: str  #: what `at` counts, such as "Questions"
+    places: str  #: name of the things that `at` counts, such as "Questions"
     at: Sequence[int]
     lines: Mapping[str, Sequence[float]]  #: way of answering -> its value at each place
     baseline: str = ""  #: the way whose line is dashed
@@ -99,7 +99,7 @@ class Assessment:
     title: str  #: such as "Report of the last 7 days"
     sentence: str  #: all of it in one sentence; the state comes first if it decides
     number: str  #: the one number, such as "+0.094", or "not known yet"
-    about: str  #: what the number is, with its unit
+    about: str  #: description of the number, with its unit
     verdict: Verdict | None = None  #: gives the colour
     #: what decides instead of the policy for more than half of the questions; None if the policy decides
     state: str | None = None
@@ -111,9 +111,9 @@ class Assessment:
     arms: tuple[str, ...] = ()  #: their order gives the colours; others follow as they appear
     curves: tuple[LearningCurve, ...] = ()
     charts: tuple[LineChart, ...] = ()
-    missing: str | None = None  #: what is missing for the verdict, in words
+    missing: str | None = None  #: evidence missing for the verdict, in words
     progress: float = 1.0  #: share of the evidence that is there
-    actions: tuple[str, ...] = ()  #: what to do next
+    actions: tuple[str, ...] = ()  #: next steps
     tables: tuple[NumberTable, ...] = ()
     notes: tuple[str, ...] = ()
     cost_unit: str = "cost"

@@ -35,7 +35,8 @@ from ragbandit.shared.types import (
     is_textless,
 )
 
-#: what chose the arm -> why the decision is closed and teaches nothing. Callers choose such questions, or the length of
+#: fact that chose the arm -> why the decision is closed and teaches nothing. Callers choose such questions, or the
+#: length of
 #: a session does, so that its rows would make an arm look worse or better than it is
 UNLEARNED: Final[Mapping[ArmBy | Literal["budget"] | None, str]] = {
     "budget": "a spent budget chose the arm",

@@ -1,4 +1,4 @@
-"""What a warm start's questions showed before the start: a comparison of another design, next to the live one.
+"""Results of a warm start's questions before the start: a comparison of another design, next to the live one.
 
 The questions of a table with the outcomes of every arm were decided by policies that had not learned them
 (`offline/advice.py`), and the comparison is stored when the service's policy learns the table. It is never pooled with

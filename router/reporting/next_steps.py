@@ -20,8 +20,8 @@ from ragbandit.shared.texts.formats import counted, iso_time
 AS_ASKED: Final = "as asked"
 #: if the end of a report differs from now by fewer than this number of seconds, its period ends now
 NOW_S: Final = 120.0
-#: number of newest questions among which one is looked for that can be asked again, and size of the sample of the whole
-#: period if none of them can
+#: number of newest questions that are searched for a question that can be asked again; if there is none, size of the
+#: sample of the whole period
 _LOOKED_AT: Final = 400
 
 

@@ -252,9 +252,9 @@ class ReportRows:
     expected_quality: Matrix
     expected_cost: Matrix
     left_out: Mapping[str, int]
-    #: what the questions in `left_out` cost, by unit
+    #: cost of the questions in `left_out`, by unit
     left_costs: Mapping[Unit, float] = field(default_factory=dict)
-    #: what decided questions in `left_out` in place of a draw -> sums over these questions
+    #: who decided questions in `left_out`, which had no draw -> sums over these questions
     undrawn: Mapping[str, UndrawnSums] = field(default_factory=dict)
     #: rule of the operator -> number of questions to which it applied
     rules: Mapping[str, int] = field(default_factory=dict)
@@ -283,7 +283,7 @@ class ReportRows:
     retracted: Vector | None = None
     #: probabilities that `ReportScope.version` gives the arms that could be drawn, shape (n, K); None without a version
     candidate: Matrix | None = None
-    #: what decided the newest questions until the end of the period, the newest first
+    #: who or what decided the newest questions until the end of the period, the newest first
     deciders: Sequence[Decider] = ()
     #: index in `askers`, and whether a budget raised the price of the question; None if nobody's budget did
     asker: Choices | None = None
@@ -440,7 +440,7 @@ def in_sample(questions: int, *, most: int) -> ColumnElement[bool]:
     return last_digits < f"{round(1e6 * share):06}"
 
 
-#: what the ratings of a cluster have in common: the API key that rated (if several did, the first in alphabetical
+#: key of a cluster of ratings: the API key that rated (if several did, the first in alphabetical
 #: order), the question, and the hash of the request if its text is not kept
 _RATED_TEXT: Final = (
     select(func.min(feedback.c.api_key))

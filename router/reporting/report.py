@@ -209,7 +209,7 @@ class ComparedWays(NamedTuple):
     comparison: Comparison
     #: scores of both ways; see `compared`
     scores: Matrix | None
-    #: how many times the questions so far a verdict takes; None if this is not known
+    #: questions that a verdict takes / questions so far; None if this is not known
     outlook: float | None
     #: why there is no verdict if ratings and the judge's sample exclude each other; None if they agree
     disagreement: str | None = None

@@ -40,7 +40,7 @@ class VerdictRequest:
     actor: str = ""
     #: name that its dollars are booked on, an API key if one asked; "" for `actor`
     charged: str = ""
-    #: what it would do, for how much, and how sure the result will be
+    #: the plan in words: steps, dollars, and how sure the result will be
     plan: tuple[str, ...] = ()
     asked: int = 0
     dollars: float = 0.0

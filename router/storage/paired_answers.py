@@ -49,7 +49,7 @@ class PairedAnswer:
     quality: float | None
     #: why the judge gave no score
     unjudged: str | None
-    #: what it cost to ask and to judge
+    #: dollars for asking and judging
     dollars: float
     #: who asked for it, and was charged
     actor: str

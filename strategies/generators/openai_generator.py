@@ -80,7 +80,7 @@ class OpenAiGenerator(Generator):
         self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
         self._server: ModelServer | None = None
         self._closed = False
-        self._left_out = set[str]()  #: what the server has refused, for the log
+        self._left_out = set[str]()  #: fields that the server has refused, for the log
         self._free = asyncio.Semaphore(self._options.concurrency)
 
     def _kind_of(self, address: str) -> Kind:

@@ -55,5 +55,5 @@ class RefusedFields:
             del self._ends[caller]
 
 
-#: what servers have refused in this process
+#: refusals of servers in this process
 REFUSED: Final = RefusedFields()

@@ -56,7 +56,7 @@ class Template:
 class FittedPrompt:
     prompt: Prompt
     passages: tuple[Passage, ...]  #: passages in the prompt, in order
-    losses: tuple[str, ...]  #: what was cut or left out, for the trace
+    losses: tuple[str, ...]  #: parts that were cut or left out, for the trace
 
 
 def load_templates(

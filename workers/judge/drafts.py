@@ -12,7 +12,7 @@ _THOUGHTS: Final = re.compile(
 _FENCE: Final = re.compile(r"```+[ \t]*([\w+#-]*)")
 #: languages of fences whose objects may be a verdict
 _NO_CODE: Final = frozenset({"", "json", "jsonc", "json5", "jsonl", "text", "txt", "plaintext", "markdown", "md"})
-#: how many characters before an object are looked at
+#: number of characters before an object that are searched
 _BEFORE: Final = 120
 #: the end of the words before an object that is a draft or an example, a quotation, or a value in code
 _NO_VERDICT: Final = re.compile(

@@ -56,7 +56,7 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+
 #: a score as a text. Another scale, as in "4/5" or "80 %", is none: 1 is the highest score
 _TEXT_SCORE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+|0,[0-9]+)(?:\s*/\s*1(?:\.0)?)?\s*")
 _NO_LETTERS: Final = re.compile(r"[\W_]+")
-#: what a quotation may change
+#: differences that a quotation may have
 _SPACES_AND_QUOTES: Final = re.compile(r"[\s|\\`\"'\u201c\u201d]+")
 _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
 

@@ -44,7 +44,7 @@ class BoughtAnswers:
         self.pairing = pairing
         self._against, self._database, self._payer, self._check = questions.against, database, payer, check
         self._answers = {(one.decision_id, one.arm): one for one in stored if pairing.covers(one)}
-        #: what an earlier run paid and does not count: an arm failed, or the answer was not scored
+        #: dollars that an earlier run paid without a result: an arm failed, or the answer was not scored
         self._unended = {key: one for key, one in self._answers.items() if not self.has(*key)}
         self._begun: dict[DecisionId, BegunPair] = {}
 

@@ -73,7 +73,7 @@ class AnswerPrices:
     arms: Mapping[ArmName, _AnswerPrice]
     #: mean dollars of scores before this run
     score: float
-    #: what is assumed of arms or a judge that have not been asked here, in words
+    #: assumptions about arms or a judge that have not been asked here, in words
     assumed: Sequence[str] = ()
     #: arm or _SCORE -> payments of these runs: (paid dollars, expected dollars, number)
     _paid: dict[ArmName, tuple[float, float, int]] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class Context:
     loop: EventLoop | None = None
     #: watch of the event loop that runs the arms; None if there is none
     watch: LoopWatch | None = None
-    #: what scores answers in this process
+    #: scorers of answers in this process
     scorers: list[ActiveScorer] = field(default_factory=list)
     #: sends pieces of unfinished answers to Redis; None except in workers of the queue `answer`
     streams: StreamWriter | None = None

@@ -57,7 +57,7 @@ class Ask:
 class Advice(Gains):
     verdict: Kind
     sentence: str = ""
-    missing: str | None = None  #: what is missing for the verdict route or fix; None if there is one
+    missing: str | None = None  #: evidence missing for the verdict route or fix; None with a verdict
     progress: float = 1.0  #: share of the evidence for a verdict that is there
     ask: Ask = field(default_factory=Ask)
 

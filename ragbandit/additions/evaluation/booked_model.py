@@ -16,7 +16,7 @@ class BookedModel:
     #: limits of a call
     seconds: float
     max_tokens: int
-    #: what to do if a reply does not end within the limits
+    #: remedy if a reply does not end within the limits
     remedy: str
     calls: int = 0
     bill: Account = field(default_factory=Account)

@@ -15,7 +15,7 @@ from ragbandit.shared.files import append_private
 from ragbandit.shared.json_lines import decode_line, each_key_once
 
 OTHER_FILE: Final = "name another file with --answers"
-#: how every line begins; an incomplete last line that begins otherwise is of another file
+#: beginning of every line; an incomplete last line with another beginning is of another file
 _BEGINNING: Final = b'{"key": "'
 #: longest line, bytes: a play of a policy on some millions of questions
 _LONGEST: Final = 1 << 28

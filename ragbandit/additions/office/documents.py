@@ -121,10 +121,10 @@ def _stripped(text: str) -> Iterator[str]:
 class _Cell(NamedTuple):
     element: Element
     column: int
-    columns: int  #: how many it covers
-    is_merged_down: bool  #: it begins a merged cell of several rows, or goes on with one
-    is_below: bool  #: it goes on with the cell above
-    is_beside: bool  #: it goes on with the cell before
+    columns: int  #: number of columns that the cell covers
+    is_merged_down: bool  #: whether it begins or continues a merged cell of several rows
+    is_below: bool  #: whether this cell continues the cell above
+    is_beside: bool  #: whether this cell continues the cell before
 
 
 def _table(table: Element, *, package: Package) -> Iterator[str]:

@@ -165,7 +165,7 @@ class _Reading:
         self._tags: dict[str, tuple[str, int]] = {}
         self._path: list[str] = []
         self._ready: list[Element] = []
-        #: what makes the child that is being read, and its depth
+        #: builder of the child that is being read, and its depth
         self._builder: TreeBuilder | None = None
         self._child_depth = 0
         self._parser = expat.ParserCreate(namespace_separator="}")

@@ -29,7 +29,7 @@ class _Section:
     before: str
     digits: str  #: for example "#,##0.0#"
     after: str
-    percents: int  #: how often the number is multiplied by 100
+    percents: int  #: number of multiplications by 100
     condition: tuple[str, float] | None
 
 

@@ -13,7 +13,7 @@ HIDDEN_COLUMN: Final = "[hidden column]"
 class Cell(NamedTuple):
     text: str
     begin: int  #: its column, or the first one of the merged cell
-    is_text: bool  #: it is neither a number, nor a date, nor true or false
+    is_text: bool  #: False for numbers, dates, true and false
     last_row: int = 0  #: the last row that the merged cell covers
     is_wide: bool = False  #: the merged cell has several columns
     is_new: bool = True  #: the row is the first one of the merged cell
@@ -45,7 +45,7 @@ class Rows:
         self._merged: dict[int, Cell] = {}
         #: column -> its name; None before the header, {} without one
         self._header: dict[int, str] | None = None
-        #: the last row of the header so far, if further ones may follow; else None
+        #: the last header row so far, if further header rows may follow; else None
         self._last_of_header: Mapping[int, Cell] | None = None
         #: columns that are hidden and have been read
         self.hidden_columns: set[int] = set()

@@ -27,7 +27,7 @@ _MAX_COLUMNS: Final = 16_384
 _MAX_CELLS: Final = 20_000_000
 #: maximum number of merged cells of a sheet
 _MAX_AREAS: Final = 200_000
-#: how often elements of texts, and elements of other parts than sheets, count: openpyxl makes objects of them
+#: weight of an element of texts, or of parts other than sheets: openpyxl makes objects of them
 _COSTS: Final = dict.fromkeys(("si", "is", "r", "rPh", "t"), 3)
 _COST: Final = 10
 #: elements with rows or texts, which openpyxl reads one by one, and elements with merged cells

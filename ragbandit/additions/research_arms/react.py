@@ -36,7 +36,7 @@ def parsed_action(text: str) -> Action | None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReactParams(ReaderParams):
     #: "paper" has ReAct's numbers, and an empty answer if the turns end. With "chat" the reader writes a paragraph, but
-    #: what is in finish[...] stays short
+    #: the text in finish[...] stays short
     preset: Literal["small", "paper", "chat"] = "small"
     #: answer if the turns end without finish[...]. "read": a reader answers from the passages. "empty": it is empty and
     #: counts as wrong, as in the paper

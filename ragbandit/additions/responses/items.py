@@ -48,9 +48,9 @@ _SUMMARIZE: Final = (
     "wants, what was decided and done, what is left to do, and all names, paths, values and errors that are needed for "
     "it. Reply with the summary only."
 )
-#: how `encrypted_content` begins if this service has written the summary
+#: beginning of `encrypted_content` if this service has written the summary
 SUMMARY: Final = "ragbandit.summary.v1:"
-#: how `encrypted_content` begins that only OpenAI can read; other providers get text from Codex
+#: beginning of `encrypted_content` that only OpenAI can read; other providers get text from Codex
 _CIPHERTEXT: Final = "gAAAAA"
 #: types of results of tools that OpenAI has run itself
 _RUN_ELSEWHERE: Final = ("program_output",)
@@ -263,7 +263,7 @@ _ONLY_HERE: Final = frozenset(
 _IGNORED: Final = ("truncation", "max_tool_calls", "client_metadata", "context_management")
 #: fields of `reasoning` that are accepted: those that chat completions have too, and those that change no answer
 _EFFORT: Final = frozenset({"effort", "summary", "generate_summary", "context", "mode"})
-#: those of them without an effect here
+#: parameters among them without an effect here
 _REASONING_IGNORED: Final = ("context", "mode")
 
 #: parameter with a list -> (type of its values, how an error calls them)

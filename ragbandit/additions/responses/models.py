@@ -17,7 +17,7 @@ _INSTRUCTIONS: Final = (
     "and do not commit or delete anything unless the user asks for it. Keep going until the task is done; ask only if "
     "you cannot go on. At the end say briefly what you changed, where, and what you did not check."
 )
-#: what Codex has to know of a model; we know nothing of the kind of an arm, so these are the simplest values
+#: facts that Codex needs about a model; the kind of an arm is not known, so these are the simplest values
 _PROPERTIES: Final[dict[str, Any]] = {
     "supported_reasoning_levels": [],
     "shell_type": "shell_command",

@@ -11,7 +11,7 @@ from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 class Dialect:
     """How fields of this dialect become a chat completion, which is what most servers take, and what is lost then."""
 
-    #: fields -> (chat completion, types of what the fields have and a chat completion cannot have). A field
+    #: fields -> (chat completion, types of parts that a chat completion cannot have). A field
     #: `reasoning_effort`, which an arm may add to the fields of any dialect, stays
     as_chat: Callable[..., tuple[dict[str, Any], set[str]]]
     #: fields -> names of the parameters that a chat completion cannot have

@@ -34,7 +34,7 @@ class JsonServer:
     url: str
     #: section of the settings with the URL and its `timeout_s`, for messages
     section: str
-    what: str  #: what the server is, for messages, for example "pipeline"
+    what: str  #: kind of server for messages, for example "pipeline"
     example: str  #: a reply, for messages
     too_large: str = ""  #: name of the setting with the maximum size; "" without one
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -44,7 +44,7 @@ _CONTEXT: Final = re.compile(
     r"|`inputs` tokens \+ `max_new_tokens` must be|too many (?:input )?tokens|request too large for model",
     re.IGNORECASE,
 )
-#: what an answer's limit is called
+#: names of an answer's limit
 _LIMIT: Final = re.compile(
     r"max[_ ]?(?:(?:completion|output|new)[_ ]?)?tokens|(?:completion|output) tokens|maximum tokens you requested",
     re.IGNORECASE,

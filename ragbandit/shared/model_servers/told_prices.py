@@ -15,7 +15,7 @@ MOST_TIMES: Final = 100.0
 #: longest text that is read as a number, characters
 _LONGEST: Final = 40
 
-#: what contains a price: the headers, the reply or one of its chunks, its `usage`, or a message or delta
+#: places of a price: the headers, the reply or one of its chunks, its `usage`, or a message or delta
 Place = Literal["headers", "reply", "usage", "message"]
 #: which price of a call counts if there are two: the one that the server reports, or the listed one
 Preference = Literal["told", "listed"]

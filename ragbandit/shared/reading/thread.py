@@ -35,7 +35,7 @@ class _Work:
     size: int = field(compare=False)
     run: Callable[[], Any] = field(compare=False)
     done: "Future[Any]" = field(compare=False, default_factory=Future)
-    #: time.monotonic() when it began; None before
+    #: time.monotonic() at its begin; None before
     began: float | None = field(compare=False, default=None)
     #: whether the works behind it have got another thread
     is_left: bool = field(compare=False, default=False)

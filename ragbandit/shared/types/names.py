@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:  # only annotations use these names, and the import of numpy takes longer than the rest of `ragbandit --help`
     Features = FeatureRows = Vector = Matrix = object
 
-#: what makes feedback in the service, by which the ids of such feedback begin: the label queue, scorers of answers
+#: makers of feedback in the service, with which the ids of such feedback begin: the label queue, scorers of answers
 #: (judge, check), files of feedback (import), logs (imported, labelled) and ratings that are read from elsewhere
 OwnFeedback = Literal["label", "judge", "check", "import", "imported", "labelled", "rating"]
 FeedbackKind = Literal["label", "rating", "reward", "event"]

@@ -308,7 +308,7 @@ class SpendLimit:
     period: Period | None = None
     unit: Literal["dollars", "turns"] = "dollars"
     most: float
-    #: what the turns of a session or task before this one have used, as the service read it before it decided
+    #: amount used by earlier turns of the session or task, as the service read it before it decided
     used: float = 0.0
     #: whether the cheapest arm answers beyond the limit, and nothing is refused
     moves: bool = False

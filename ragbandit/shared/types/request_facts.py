@@ -54,7 +54,7 @@ class Sent:
     rewrite: Mapping[str, Json] = field(default_factory=dict)
     #: the arm that a language model has picked, or why it picked none; empty if none was asked
     pick: Mapping[str, Json] = field(default_factory=dict)
-    #: what additions note, each under names of its own
+    #: notes of additions, each under names of its own
     others: Mapping[str, Json] = field(default_factory=dict)
 
 

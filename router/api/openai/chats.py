@@ -72,7 +72,7 @@ class Chat:
     turns: tuple[Message, ...]
     #: messages and parameters as the caller sent them, under their names in chat completions
     fields: Mapping[str, Any]
-    #: what was read from them: needs, tokens and shortened messages
+    #: values read from them: needs, tokens and shortened messages
     sent: Sent
     #: hash of the whole chat and its parameters; None for a plain question
     hash: str | None

@@ -240,7 +240,7 @@ class ChatStream:
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
         self._head = {**_head(decision), "object": "chat.completion.chunk"}
         self._include_usage = include_usage
-        #: what all pieces of the answer begin and end with
+        #: beginning and end of all pieces of the answer
         self._begin, self._end = b"data: " + json_of(self._head)[:-1] + b',"choices":[{"index":0,"delta":', b"}]"
         self._end += b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self.decision = decision

@@ -53,7 +53,7 @@ DOCUMENTATION: Final = AccessRule(_ALL_ROLES, on_both_ports=True)
 APP: Final = AccessRule(roles("app"))
 QUESTION: Final = AccessRule(roles("app"), queue="questions", asks=True)
 CHAT: Final = AccessRule(roles("app"), queue="questions", size_limit="max_chat_bytes", asks=True)
-#: what reads the messages or texts of a chat, but decides nothing
+#: endpoints that read the messages or texts of a chat, but decide nothing
 TEXTS: Final = AccessRule(roles("app"), size_limit="max_chat_bytes", asks=True)
 READ: Final = AccessRule(OPERATORS)
 READ_ALL: Final = AccessRule(OPERATORS, all_tenants=True)

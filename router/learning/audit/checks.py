@@ -81,7 +81,7 @@ def _held_fault(decision: Decision) -> bool:
 Counter = Literal[
     "counter_mismatches", "damages", "deep_mismatches", "ledger_mismatches", "propensity_mismatches", "row_mismatches"
 ]
-#: what each counter counts
+#: counter -> the thing that it counts
 _COUNTED: Final[Mapping[Counter, str]] = {
     "damages": "damaged place",
     "counter_mismatches": "wrong counter",

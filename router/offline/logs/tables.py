@@ -225,7 +225,7 @@ class LabelledTable:
 
     rows: tuple[TableRow, ...]
     arms: tuple[ArmName, ...]
-    #: how the file was read, in words
+    #: form in which the file was read, in words
     remarks: tuple[str, ...] = ()
 
     @cached_property

@@ -115,7 +115,7 @@ class OpenLog:
     since: float | None = None
     mixed_arms: bool = False
     skip_bad: bool = False
-    name: str | None = None  #: what reports call the log; None for its path or the label of its ledger
+    name: str | None = None  #: name of the log in reports; None for its path or the label of its ledger
 
     @contextmanager
     def _ledger(self) -> Iterator[Ledger]:

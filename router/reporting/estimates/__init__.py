@@ -32,7 +32,7 @@ class Compared(NamedTuple):
     difference: Difference
     #: doubly robust scores of both ways, whose means are compared, shape (2, n); None without an interval from them
     scores: Matrix | None = None
-    #: how many times the questions so far a verdict takes; None if that is not known
+    #: questions that a verdict takes / questions so far; None if that is not known
     outlook: float | None = None
 
 

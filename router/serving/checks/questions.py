@@ -26,7 +26,7 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 #: id of a chat completion = this prefix + id of its decision
 COMPLETION_PREFIX: Final = DIALECTS["chat"].reply_prefix
-#: how ids of responses that the service chooses begin; it is a part of the decision's id. LangChain recognises a
+#: beginning of response ids that the service chooses; it is a part of the decision's id. LangChain recognises a
 #: response by it
 RESPONSE_PREFIX: Final = "resp_"
 

@@ -187,7 +187,7 @@ def make_learner(
     files: SnapshotFiles | None = None,
     clock: Callable[[], float] | None = None,
 ) -> Learner:
-    """The learner of a ledger. jobs: what announces new snapshots to routers, None for nothing.
+    """The learner of a ledger. jobs: announces new snapshots to routers; None for no announcements.
 
     files: the files of a router that loads the snapshots in this process
     """

@@ -170,7 +170,7 @@ class ClaimedDecision:
     tries: int
     #: the drawn arm; None if only its answer is scored
     arm: ArmName | None = None
-    #: what the client sent, for arms that pass it on; empty for other arms
+    #: the client's request, for arms that pass it on; empty for other arms
     conversation: Conversation = NO_CONVERSATION
     #: completed when the run should stop
     stop: "Future[None]" = field(default_factory=Future)

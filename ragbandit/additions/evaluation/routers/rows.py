@@ -54,7 +54,7 @@ class RouterRow:
     arms: Mapping[ArmName, float]
     arm_seconds: Mapping[ArmName, float | None]
     fault: str | None = None
-    #: what the numbers are not: for example, of a policy that never picked. None if nothing is to be said
+    #: restriction of the numbers, for example that a policy never picked; None without one
     remark: str | None = None
 
     @property

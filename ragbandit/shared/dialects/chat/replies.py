@@ -135,7 +135,7 @@ class ModelReply:
     """
 
     def __init__(self, *, uses_functions: bool = False, max_media: int = MAX_MEDIA) -> None:
-        #: what the reply may still bring; shared with the other readers of the reply
+        #: remaining caps of the reply; shared with the other readers of the reply
         self.budget = reply_budget(media=max_media)
         self._text = GrowingText()
         #: OpenAI's finish reason, or ERROR; None before the end

@@ -13,9 +13,9 @@ from ragbandit.shared.types.encodings import Encoding, KnownParts
 
 @dataclass(frozen=True, slots=True)
 class SameTools:
-    """The tools of a client that a server takes as they are: known ones are not looked at again."""
+    """The tools of a client that a server takes unchanged. Known tools are not examined again."""
 
-    #: what the client sent
+    #: the client's conversation, encoded
     encoding: Encoding = field(default=Encoding())
     #: digests of tools that this server takes as they are
     known: KnownParts[bool] = field(default_factory=partial(KnownParts[bool], most=2_000))

@@ -41,12 +41,12 @@ class Question(Offer):
     is_preview: bool = False
     #: the decision that this turn belongs to; None if the question gets a decision of its own
     turn_of: DecisionId | None = None
-    #: what the steps store with the decision, by class
+    #: facts that the steps store with the decision, by class
     facts: dict[type[Fact], Fact] = field(default_factory=dict)
     #: the facts that were there before the batch, and who had chosen the arm
     checked_facts: Mapping[type[Fact], Fact] = field(default_factory=dict)
     checked_arm_by: ArmBy | None = None
-    #: what the policy said; None before the draw
+    #: output of the policy; None before the draw
     output: PolicyOutput | Exception | None = None
     #: None before the draw
     decision: Decision | None = None
@@ -137,7 +137,7 @@ class Step:
 
     #: for a step of an addition: class name of the step of the core after which it stands; "" is the first place
     follows: ClassVar[str] = ""
-    #: what policies need besides question and features, as a model's pick -> the source of it; `prepare` stores it
+    #: value that policies need besides question and features, as a model's pick -> its source; `prepare` stores it
     provides: ClassVar[Mapping[PolicyNeed, NeedSource]] = {}
     #: whether the settings give the step something to do, set by `configure`; questions skip the others
     is_on: bool = True

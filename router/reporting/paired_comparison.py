@@ -255,7 +255,7 @@ def _difference(
 
 
 def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
-    """How many more questions would have to be asked, and for how much, if the estimate stays."""
+    """Number of further questions that a verdict takes, and their dollars, if the estimate stays."""
     asked, estimate = result.asked, result.comparison.reward.estimate
     if result.waiting:
         return f"{counted(result.waiting, 'label')} of answers that wait on the page Labels"

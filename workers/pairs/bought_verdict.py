@@ -48,7 +48,7 @@ from ragbandit.workers.setup.loading import LoadedArm
 
 log = logging.getLogger("ragbandit.worker")
 
-#: why a run ended that the next process continues
+#: reason of the end of a run that the next process continues
 STOPPED: Final = "the process ended"
 #: number of new pairs between two looks at the verdict. The interval holds at every look
 _LOOK_EVERY: Final = 5

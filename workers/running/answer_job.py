@@ -221,8 +221,8 @@ class AnswerJob:
         )
 
     def store(self, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, trying for KEEP_S because it was paid for, and notify those who wait for it in other
-        processes. Returns whether the decision had none.
+        """Store the outcome, trying for KEEP_S because it was paid for, and notify waiting callers in other processes.
+        Returns whether the decision had no outcome before.
         """
         context, key = self.context, self.decision.id
 

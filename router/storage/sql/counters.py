@@ -60,7 +60,8 @@ ALL: Final = ""
 
 _ADD: Final = " ON CONFLICT (label, name, shard) DO UPDATE SET value = counters.value + excluded.value"
 
-#: changes of a sum; each of a transaction is a statement, since one statement for several would lock them in any order
+#: changes of a sum. Each change is a statement of its own, because one statement for several would lock rows in any
+#: order
 _CHANGE_SUM: Final = "UPDATE counters SET value = value + ? WHERE label = ? AND name = ? AND shard = 0"
 _FORGET_SUM: Final = "DELETE FROM counters WHERE label = ? AND name IN ('dollars', 'turns') AND shard = 0"
 _KEPT: Final = "SELECT name, sum(value) AS value FROM counters WHERE label IN ? GROUP BY name"

@@ -8,7 +8,7 @@ _PLAIN: Final = ("content", "role")
 
 
 def chunk_parts(value: Any) -> PlainParts | None:
-    """A chunk, its choice and its delta, each without the text; None if it has no text, or more than a text."""
+    """A chunk, its choice and its delta, each without the text; None unless its only content is a text."""
     try:
         (choice,) = value["choices"]
         delta = choice["delta"]

@@ -148,6 +148,13 @@ def service(serve_module):
     return serve_module(inline=True, generator=generator, arms={"a": {"class": "model"}})
 
 
+@pytest.fixture(scope="module")
+def run():
+    """Runs a coroutine to its end, on one event loop for all texts."""
+    with asyncio.Runner() as runner:
+        yield runner.get_loop().run_until_complete
+
+
 GENERATORS = {
     "openai": ChatGenerator("m", options=OpenAiOptions(base_url="http://127.0.0.1:9/v1", api_key_env="NO_KEY")),
 }
@@ -164,7 +171,7 @@ class ReadAtOnce:
         return read(*given, **more)
 
 
-def asked(service, body, *, door, monkeypatch):
+def asked(service, body, *, door, run, monkeypatch):
     """Read a request at a door, and write it for both kinds of servers."""
     monkeypatch.setattr(reading, "LARGE", 0)  # the values of small bodies are counted too
     monkeypatch.setattr(reading, "READING", ReadAtOnce())
@@ -177,10 +184,10 @@ def asked(service, body, *, door, monkeypatch):
         **({} if MESSAGES is None else {"messages": (MESSAGES.MessagesBody, MESSAGES.Messages())}),
         **({} if RESPONSES is None else {"responses": (RESPONSES.ResponseBody, RESPONSES.Responses())}),
     }[door]
-    read = asyncio.run(chats.read(request, kind.model_validate(body_value(body)), key=None))
+    read = run(chats.read(request, kind.model_validate(body_value(body)), key=None))
     for generator in GENERATORS.values():
         request = base.Request(prompt=PROMPT, max_tokens=9, conversation=read.query.conversation)
-        asyncio.run(generator._call_of(request).fields())
+        run(generator._call_of(request).fields())
 
 
 def serve_once(monkeypatch, body):
@@ -198,7 +205,7 @@ def serve_once(monkeypatch, body):
     monkeypatch.setattr(openai_client, "LARGE", 1 << 60)
 
 
-def replied(body, *, server, decision, monkeypatch):
+def replied(body, *, server, decision, run, monkeypatch):
     """Read a reply of a server while it is streamed to a caller, and write it for all three doors."""
     serve_once(monkeypatch, body)
     doors = [
@@ -222,8 +229,8 @@ def replied(body, *, server, decision, monkeypatch):
         sink=sink,
         delta_sink=reader.delta_sink(),
     )
-    done = asyncio.run(GENERATORS[server].complete(request))
-    asyncio.run(sink.end(done.text))
+    done = run(GENERATORS[server].complete(request))
+    run(sink.end(done.text))
     outcome = Outcome(
         decision_id=decision.id,
         status="answered",
@@ -291,19 +298,19 @@ def is_linear(counts):
     return second <= 2.5 * max(first, 0) + 500
 
 
-def readers(service, monkeypatch):
+def readers(service, run, monkeypatch):
     """How a text is read -> function from where it is read to the function that reads it."""
     decision = service.router.route(Query(text="q"))
     return {
-        "asked": lambda where: partial(asked, service, door=where, monkeypatch=monkeypatch),
-        "replied": lambda where: partial(replied, server=where, decision=decision, monkeypatch=monkeypatch),
+        "asked": lambda where: partial(asked, service, door=where, run=run, monkeypatch=monkeypatch),
+        "replied": lambda where: partial(replied, server=where, decision=decision, run=run, monkeypatch=monkeypatch),
     }
 
 
 @pytest.mark.timeout(240)
-def test_every_shape_is_read_or_refused(service, monkeypatch):
+def test_every_shape_is_read_or_refused(service, run, monkeypatch):
     """No shape raises another error than those that callers get with their cause."""
-    read, failed = readers(service, monkeypatch), {}
+    read, failed = readers(service, run, monkeypatch), {}
     for name, how, where, shape in shapes():
         try:
             read[how](where)(shape(20))
@@ -314,32 +321,35 @@ def test_every_shape_is_read_or_refused(service, monkeypatch):
     assert failed == {}
 
 
-def superlinear(service, monkeypatch, *, size, names):
+def superlinear(service, run, monkeypatch, *, size, names):
     """The shapes whose work grows faster than their size: name -> work. names: chooses the shapes."""
-    work, read, found = Work(monkeypatch), readers(service, monkeypatch), {}
+    work, read, found = Work(monkeypatch), readers(service, run, monkeypatch), {}
     for name, how, where, shape in names(shapes()):
-        run = read[how](where)
-        counts = growth(work, run, shape, size=size)
+        reader = read[how](where)
+        counts = growth(work, reader, shape, size=size)
         for _ in range(6):  # what is done for the first time, and what other threads delay, takes more
             if not is_linear(counts):
-                counts = list(map(min, counts, growth(work, run, shape, size=size)))
+                counts = list(map(min, counts, growth(work, reader, shape, size=size)))
         if not is_linear(counts):
             found[name] = counts
     return found
 
 
 @pytest.mark.timeout(240)
-def test_some_shapes_take_linear_work(service, monkeypatch):
+def test_some_shapes_take_linear_work(service, run, monkeypatch):
     """Every thirteenth shape is read; the slow test reads all of them."""
-    assert superlinear(service, monkeypatch, size=40, names=lambda all_of_them: islice(all_of_them, 0, None, 13)) == {}
+    assert (
+        superlinear(service, run, monkeypatch, size=40, names=lambda all_of_them: islice(all_of_them, 0, None, 13))
+        == {}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("size", [40, 300])
-def test_every_shape_takes_linear_work(service, monkeypatch, size):
+def test_every_shape_takes_linear_work(service, run, monkeypatch, size):
     """No shape of a request, of a whole reply or of a stream takes work that grows faster than its size."""
-    assert superlinear(service, monkeypatch, size=size, names=iter) == {}
+    assert superlinear(service, run, monkeypatch, size=size, names=iter) == {}
 
 
 @pytest.mark.parametrize(

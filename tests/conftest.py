@@ -57,6 +57,11 @@ SOURCES = (ROOT / "hatch_build.py", ROOT / "ragbandit/client/async_client.py")
 if not CLIENT.exists() or CLIENT.stat().st_mtime < max(source.stat().st_mtime for source in SOURCES):
     runpy.run_path(str(SOURCES[0]))["write_client"]()
 
+# What tests and the processes that they start import is compiled once, as `make install` does, also where the shell has
+# forbidden it: else each process compiles the product again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -81,7 +81,7 @@ def test_without_limits_no_statement_is_about_a_limit(serve):
 
 
 def test_a_question_of_a_long_session_reads_no_more(serve):
-    """A question in a session of 8,000 turns takes no more steps of SQLite than one in a session of a few."""
+    """A question in a session of 2,000 turns takes no more steps of SQLite than one in a session of a few."""
     steps = [0]
 
     def step():
@@ -92,7 +92,7 @@ def test_a_question_of_a_long_session_reads_no_more(serve):
         conversation={"session_limit": {"turns": 9_000, "dollars": 1.0}},
         server={"max_wait_s": 60.0},  # a batch of 500 waits for its turn, also on a busy machine
     )
-    for _ in range(16):
+    for _ in range(4):
         items = [{"question": "Who?", "session_id": "long"} for _ in range(500)]
         replies = service.http.post("/v1/route/batch", json={"items": items}).json()["items"]
         assert all("arm" in reply for reply in replies)

@@ -433,6 +433,12 @@ def make_world(settings) -> Iterator[Callable[..., World]]:
 
 
 @pytest.fixture
+def world(make_world, database_url) -> World:
+    """A world on each database."""
+    return make_world(database_url=database_url)
+
+
+@pytest.fixture
 def router(settings):
     """A Router on SQLite with MemoryJobs, running on real time."""
     with Router.open(settings(), jobs=MemoryJobs()) as opened:

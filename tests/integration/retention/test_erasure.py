@@ -31,11 +31,6 @@ SECRET = "Zygmunt-Przybylski"
 TABLES = (decisions, outcomes, feedback, closures, paired_answers)
 
 
-@pytest.fixture
-def world(make_world, database_url):
-    return make_world(database_url=database_url)
-
-
 def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = False):
     """A decision with the secret in every text of it."""
     query = Query(text=f"who is {SECRET}?", context={"user": SECRET}, tenant=tenant)

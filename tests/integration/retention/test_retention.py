@@ -30,11 +30,6 @@ DAY = 86_400.0
 TABLES = (decisions, outcomes, feedback, paired_answers, updates, closures, waiting, jobs)
 
 
-@pytest.fixture
-def world(make_world, database_url):
-    return make_world(database_url=database_url)
-
-
 def lived(world, *, days=10):
     """Three decisions a day: rated, never rated until it expires, and without an outcome; learned day by day."""
     made = []

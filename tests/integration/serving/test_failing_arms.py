@@ -28,11 +28,6 @@ COOL_DOWN = 30.0
 SERVICE_S = 20.0
 
 
-@pytest.fixture
-def world(make_world, database_url):
-    return make_world(database_url=database_url)
-
-
 def end(world: World, decision: Decision, *, ahead: float = 0.0, **changes: Any) -> None:
     """A caller's outcome, made by a clock that is that much ahead, and the look that follows it."""
     facts = {"status": "failed", "stop_reason": "error"} | changes

@@ -3,22 +3,15 @@
 import threading
 import time
 
-import pytest
-
 from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite
-from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT
+from tests.integration.serving.versions.test_serving import FIXED_TWO
 from tests.support.rollouts import add, do, shadow
 
 FIXED_THREE = {"policy": {"name": "fixed", "params": {"arm": "three"}}}
-
-
-@pytest.fixture
-def world(make_world, database_url):
-    return make_world(arms=ARMS, database_url=database_url, policy={"name": "uniform"}, **PATIENT)
 
 
 @on_sqlite

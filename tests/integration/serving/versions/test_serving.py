@@ -29,11 +29,6 @@ ARMS = {name: {"run_by": "caller"} for name in ("one", "two", "three")}
 PATIENT = {"rollout": {"time_limit_s": 5.0}}
 
 
-@pytest.fixture
-def world(make_world, database_url):
-    return make_world(arms=ARMS, database_url=database_url, policy={"name": "uniform"}, **PATIENT)
-
-
 def kill(database, arm=None, offered=tuple(ARMS)):
     verbs.kill(database, base=BASE, arm=arm, offered=offered, actor="cli:ann@host", reason="smoke", now=3.0)
 

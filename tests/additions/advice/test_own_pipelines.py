@@ -58,6 +58,10 @@ def make():
 """
 
 
+#: where a test is about the outcomes, not the verdict: the policies are learned in two folds instead of five
+FEW = ("--folds", "2")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with pipelines and 120 questions, half of them easy."""
@@ -112,16 +116,16 @@ def assert_warm(last_seq):
 
 def test_a_budget_and_ctrl_c_end_with_what_is_known(folder):
     """A run that is stopped judges the questions that every function has answered, and goes on where it stopped."""
-    said = asked("--budget", "0.5")
+    said = asked("--budget", "0.5", *FEW)
     assert "budget of 0.5 dollars" in said["ended"]
     assert 0.46 < said["dollars"] <= 0.5
     (folder / "stop").touch()
-    stopped = asked()
+    stopped = asked(*FEW)
     assert stopped["ended"] == "Ctrl-C"
     assert said["answered"] < stopped["answered"] < 120
     (folder / "stop").unlink()
-    assert asked()["answered"] > stopped["answered"]
-    done = command.run("advise", "q.jsonl", "--module", "own_code:arms", "--budget", "0.5")
+    assert asked(*FEW)["answered"] > stopped["answered"]
+    done = command.run("advise", "q.jsonl", "--module", "own_code:arms", "--budget", "0.5", *FEW)
     assert "--budget ends nothing" not in done.output  # these answers were paid before
 
 
@@ -147,10 +151,10 @@ def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("ragbandit.router.learning.learner.Learner.prepare", die)
-        command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", code=9)
+        command.run("advise", "q.jsonl", "--module", "own_code:arms", "--apply", *FEW, code=9)
     assert (folder / "config.yaml").read_text() == CONFIG
     assert [path.name for path in folder.glob(".new-*")] == []
-    said = asked("--apply", code=0)
+    said = asked("--apply", *FEW, code=0)
     assert (said["added"], said["known"]) == (0, 2 * said["answered"])
     assert_warm(said["last_seq"])
 
@@ -158,7 +162,7 @@ def test_an_interrupted_apply_is_finished_by_the_next(folder, monkeypatch):
 def test_a_router_that_runs_decides_with_the_applied_outcomes(folder):
     """A running router follows to the learned policy and still learns; the file's change waits for its next start."""
     with Router.open() as running:
-        said = asked("--apply", code=0)
+        said = asked("--apply", *FEW, code=0)
         running.refresh()
         decision = running.route("easy easy 999?")
         assert decision.version.startswith(f"main-{said['last_seq']}-")

@@ -52,9 +52,13 @@ def package(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def environment(package, tmp_path_factory):
+def wheel(tmp_path_factory):
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def environment(package, wheel, tmp_path_factory):
     """The command of an environment that has the wheel and the package."""
-    wheel = build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
     python = new_environment(tmp_path_factory.mktemp("environment"), str(wheel), str(package))
     return str(python.with_name("ragbandit"))
 
@@ -118,13 +122,13 @@ print(arm_parts()["by_length"])
     assert done[1].split("\n")[:3] == ["small", "large", "('short', 'long')"], done
 
 
-def test_its_fault_names_the_package(environment, package, project, tmp_path_factory):
+def test_its_fault_names_the_package(wheel, package, project, tmp_path_factory):
     """An addition that cannot be read is named with its package by `validate`, and all other verbs work."""
     broken = tmp_path_factory.mktemp("broken")
     (broken / "pyproject.toml").write_text((package / "pyproject.toml").read_text())
     (broken / "my_router_parts").mkdir()
     (broken / "my_router_parts" / "__init__.py").write_text("1 / 0\n")
-    python = new_environment(broken / "environment", str(build_wheel(ROOT, broken / "wheel")), str(broken))
+    python = new_environment(broken / "environment", str(wheel), str(broken))
     command = str(python.with_name("ragbandit"))
     (project / "config.yaml").write_text("encoder: {model: hashing}\n")
     code, out, _ = run(command, "validate", "--settings-only", folder=project)

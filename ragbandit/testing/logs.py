@@ -68,7 +68,7 @@ def _check_keys(form: type[LogForm], *, records: Sequence[Record]) -> None:
 
 
 def _questions(form: type[LogForm], record: Record) -> list[Record]:
-    """The questions of a record as the tool writes it."""
+    """The questions that the form reads from a record of its own tool; asserts that they fit JSON."""
     read = _read(form, record)
     if isinstance(read, Exception):
         raise AssertionError(f"`read` raised {read!r} for a record of its own tool: {record!r:.300}") from read

@@ -153,7 +153,7 @@ def check_pmf_over_any_arms(make: Make) -> None:
             assert all(0.0 <= p <= 1.0 for p in pmf.values()), pmf
 
 
-def check_pmf_follows_the_order(make: Make) -> None:
+def check_pmf_ignores_the_order(make: Make) -> None:
     """The probabilities do not depend on the order of the arms."""
     policy = taught(make, made_updates(30))
 

@@ -104,8 +104,8 @@ def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
 
 
 async def _body_of(request: Request, field: "ModelField") -> Any:
-    """The JSON body, checked. Raises HTTPException(400) if it is not JSON, and InvalidInput if the body is missing or
-    has wrong or too many values.
+    """The JSON body, checked. Raises HTTPException(400) if it is not JSON, and InvalidInput if it is missing, not
+    declared as JSON, or has wrong or too many values.
     """
     body = await request.body()
     if not body:

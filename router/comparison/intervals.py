@@ -107,7 +107,7 @@ def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, val
 
 
 def _regressed(moments: Moments, *, extra: Matrix) -> tuple[Vector, Vector]:
-    """Regress the score on the weights with each of m extra rows. Returns (scores at weight 1, standard errors)."""
+    """Regress score on weights, m times with an extra row. Returns (predictions at weights of 1, standard errors)."""
     rows, total = moments.rows, moments.rows + _SHARE
     step = extra - moments.mean
     mean = moments.mean + step * (_SHARE / total)

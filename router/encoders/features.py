@@ -181,7 +181,7 @@ class Projection:
 
     #: mean of each state over the reference questions, shape (size,)
     mean: Array
-    inverse: Array  #: 1 / standard deviation of each state
+    inverse: Array  #: 1 / standard deviation of each component of the states, shape (size,)
     #: readings = states @ directions + offset, (size, labels) and (labels,); new questions' readings have variance 1
     directions: Array
     offset: Array

@@ -103,9 +103,10 @@ class AveragedHeads:
         #: model in which arms share parts, so that it can also predict arms without rows; None if arms share no parts
         self._shared = next((name for name, model in self._models.items() if model.facts is not None), None)
         self.seen: dict[ArmName, int] = {}
-        #: cost weight of the last row whose question had no cost weight of its own; 0 before the first row
+        #: cost weight of the last row whose question had no cost weight of its own, or of the last row if all questions
+        #: had one (`_is_borrowed`); 0 before the first row
         self.weight = 0.0
-        #: whether every question so far had its own cost weight; then `weight` is the one of the last question
+        #: whether every question so far had its own cost weight
         self._is_borrowed = False
         self._arms: dict[ArmName, _Arm] = {}
         #: model -> sum of its squared prediction errors, in which old rows have less weight

@@ -85,7 +85,7 @@ class Pairing:
     def covers(self, answer: PairedAnswer) -> bool:
         return (answer.judge, answer.version) == (self.judge, self.versions.get(answer.arm))
 
-    def has_ended(self, answer: PairedAnswer) -> bool:
+    def is_settled(self, answer: PairedAnswer) -> bool:
         """Whether an answer counts: it has a score, or the judge refused one.
 
         An arm that failed when it was asked again is asked once more by the next run.
@@ -95,13 +95,13 @@ class Pairing:
     def waits(self, answer: PairedAnswer) -> bool:
         """Whether an answer waits for a person's label."""
         is_labelled = self.by_people and self.covers(answer) and answer.status != "failed"
-        return is_labelled and not self.has_ended(answer)
+        return is_labelled and not self.is_settled(answer)
 
     def pairs(self, answers: Iterable[PairedAnswer]) -> dict[DecisionId, dict[ArmName, PairedAnswer]]:
         """Decision -> arm -> its answer, of those that have ended."""
         pairs: dict[DecisionId, dict[ArmName, PairedAnswer]] = {}
         for one in answers:
-            if self.has_ended(one):
+            if self.is_settled(one):
                 pairs.setdefault(one.decision_id, {})[one.arm] = one
         return pairs
 

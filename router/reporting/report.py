@@ -429,7 +429,7 @@ def _could_draw(log: ReportRows, second: Matrix) -> Flags:
 
 
 def _valued(log: ReportRows) -> Iterator[tuple[Vector, Possible | None]]:
-    """Qualities and rewards, each with the possible values of unrated answers."""
+    """Yields (qualities, possible values of unrated answers), then the same of rewards, or the first pair again."""
     quality = None if log.limits is None else Possible(best=1.0, worst=0.0, least=0.0, most=1.0)
     yield log.quality, quality
     if log.reward is None or log.limits is None:

@@ -227,7 +227,7 @@ def alone(database: Database) -> Iterator[Callable[[], None]]:
 
     def prolong() -> None:
         if not lease.acquire(holder=holder, lease_s=ERASE_LEASE_S):
-            present = lease.held()
+            present = lease.last_holder()
             detail = f": {present.holder}, its lease ends in {max(0.0, present.left_s):.0f} s" if present else ""
             remedy = "wait until that process has ended, then run this again"
             raise NotReady(f"another process is erasing in this store{detail}", field="erase", remedy=remedy)

@@ -62,7 +62,7 @@ class BoughtAnswers:
     def has(self, key: DecisionId, arm: ArmName) -> bool:
         """Whether the arm has answered; a person's score may be missing."""
         answer = self._answers.get((key, arm))
-        return answer is not None and (self.pairing.has_ended(answer) or self.pairing.waits(answer))
+        return answer is not None and (self.pairing.is_settled(answer) or self.pairing.waits(answer))
 
     def has_both(self, question: ComparedQuestion) -> bool:
         return self.has(question.id, question.arm) and self.has(question.id, self._against)

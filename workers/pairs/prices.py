@@ -168,7 +168,7 @@ def _score_dollars(
     scores = [
         max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
         for answer in answers
-        if pairing.has_ended(answer)
+        if pairing.is_settled(answer)
     ]
     if scores:
         return statistics.fmean(scores)

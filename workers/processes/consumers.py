@@ -33,12 +33,12 @@ class Consumer:
     name: str
     threads: int
     #: claims a job; returns None if there is none. Argument: whether a wake-up came. Called by one thread at a time
-    look: Callable[[bool], Job | None]
+    claim_next: Callable[[bool], Job | None]
     jobs: RedisJobs
     stopping: threading.Event
     every_s: float = LOOK_S
     busy: int = 0
-    #: True until `look` was called; the first call counts as woken, because jobs may be older than this process
+    #: True until `claim_next` was called; the first call counts as woken, because jobs may be older than this process
     _is_first_look: bool = True
     _look_lock: threading.Lock = field(default_factory=threading.Lock)
     _busy_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -76,11 +76,11 @@ class Consumer:
                 return
 
     def _next(self, *, burst: bool, wait: bool) -> Job | None:
-        """The next job; None if this process is ending, or with `burst` if there is none. wait: wait before `look`."""
+        """The next job; None if this process is ending, or with `burst` if there is none. wait: wait first."""
         woken = wait and not burst and self._wait()
         while not self.stopping.is_set():
             try:
-                job = self.look(woken or self._is_first_look)
+                job = self.claim_next(woken or self._is_first_look)
                 self._is_first_look = False
                 self._outage.note_success()
             except Exception as error:  # most often a StoreError; this thread must continue

@@ -112,7 +112,7 @@ def consumer_of(
         "learn": (partial(next_learn, context), sweep_s),
     }
     look, every_s = looks[name]
-    return Consumer(name=name, threads=threads, look=look, jobs=jobs, stopping=context.ending, every_s=every_s)
+    return Consumer(name=name, threads=threads, claim_next=look, jobs=jobs, stopping=context.ending, every_s=every_s)
 
 
 def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:

@@ -17,7 +17,7 @@ TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", OUTPUT_LIMIT)
 
 #: name of a count here -> its names at different servers. "a.b" is field b of the object a
 _NAMES: Final = {
-    # OpenAI, Gemini (two spellings), Cohere (two objects), Ollama. "written" includes "thoughts".
+    # OpenAI, Bedrock, Gemini (two spellings), Cohere (two objects), Ollama, llama.cpp. "thoughts" is part of "written".
     "read": "prompt_tokens promptTokenCount prompt_token_count tokens.input_tokens billed_units.input_tokens "
     "prompt_eval_count",
     "written": "completion_tokens output_tokens candidatesTokenCount candidates_token_count outputTokens "

@@ -169,7 +169,7 @@ class LabelRequest(Fact):
     draw: float | None
     #: probability of being put into the queue
     q: float
-    #: labels a day / decisions a day
+    #: `learning.labels_per_day` / counted decisions a day, at most 1
     share: float
     #: whether the smallest possible q would have sufficed, so that the choice does not depend on the question
     uniform: bool | None

@@ -39,7 +39,7 @@ RunBy = Literal["worker", "caller"]
 ArmBy = Literal["caller", "calls", "failover", "limit", "kill switch", "task", "rule", "needs", "breaker", "only arm"]
 #: values of ArmBy of decisions that do not count among those that a policy decided (`Update.decided`)
 NOT_BY_POLICY: Final[tuple[ArmBy, ...]] = ("caller", "calls", "failover", "limit", "kill switch")
-#: values of ArmBy that left one arm on offer
+#: values of ArmBy of decisions for which filters left a single arm to draw from
 ONE_ARM_LEFT: Final[tuple[ArmBy, ...]] = ("rule", "needs", "breaker", "only arm")
 #: scope of an API key: whether its caller may choose the arm
 CHOOSES_ARM: Final = "forced"

@@ -54,7 +54,7 @@ def hash_conversation(
 
 
 def continued_answers(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
-    """What a request continues: the answers whose calls have the results that end the messages, shortest answer first.
+    """If the messages end with results of tools: the answers that may contain the calls, shortest answer first.
 
     Yields (index of the answer's first message, ids of its calls). A client may send one answer as several messages,
     with or without results between them, so each of the last messages of the assistant may have begun it. Reminders may

@@ -118,7 +118,7 @@ class RateLimiter:
         wait_s = max(0.001, allowance.reset_s)
         error = RateLimited(
             f"more than {item.amount} requests in {item.get_expiry()} s came from {sender}",
-            remedy=f"wait {wait_s:.1f} s; server.rate_limits, or the scope rate of the key, sets the limit",
+            remedy=f"wait {wait_s:.1f} s; server.rate_limits sets the limit, or the key's own scope `rate`",
             retry_after_s=wait_s,
         )
         error.allowance = allowance

@@ -264,7 +264,7 @@ def read_table(
     schema: ContextSchema | None = None,
     bad: list[BadRow] | None = None,
 ) -> LabelledTable:
-    """Read the table in this file. Most rows define the arms and the costs; a row that lacks one is unusable.
+    """Read the table in this file. It has the arms and costs that most of its rows have; rows without one are unusable.
 
     columns: our key -> column of the file, for names that are not found by themselves. schema: declared keys of the
     context, whose columns become context. bad: receives the faults of unusable rows, which are left out; None to raise

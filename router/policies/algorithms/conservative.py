@@ -184,7 +184,7 @@ class Shortfall:
         return self.slack + self._target(gain=gain, pairs=pairs) - self._target() if gain > 0.0 else self.slack
 
     def _target(self, *, gain: float = 0.0, pairs: int = 0) -> float:
-        """The slack that follows from the sums."""
+        """Allowed minus lost reward minus one standard deviation; `slack` moves there. Parameters: see `slack_with`."""
         rest, others = self._ratio - 1.0, self._others
         number = pairs if gain > 0.0 else 0
         learned = others / (others + number) if number else 1.0

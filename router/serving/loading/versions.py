@@ -167,7 +167,11 @@ class VersionLoader:
                 self.live = LiveVersions(control=control, candidates=candidates)
                 self._loaded_revision = control.revision
         listed = ", ".join(candidate.version.name for candidate in candidates)
-        log.info("versions at revision %d", control.revision, extra={"action": "versions", "live": listed})
+        log.info(
+            "the versions in shadow and canary are those of revision %d",
+            control.revision,
+            extra={"action": "versions", "live": listed},
+        )
 
     def _candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
         if version.name not in self._runners:

@@ -74,8 +74,8 @@ class _Locked:
     decided: Mapping[str, Row]
     #: decision id -> hash of its outcome's body, of stored outcomes and of those that are inserted
     hashes: dict[str, str]
-    #: rows of `waiting`; see `lock_with_firsts`
-    waiting: Callable[[], Sequence[Row]]
+    #: rows of `waiting`: decisions that no ledger has learned or closed; see `lock_with_firsts`
+    unlearned: Callable[[], Sequence[Row]]
     #: counters; {} unless outcomes wait for scores
     counts: Callable[[], Mapping[str, int]]
 
@@ -99,8 +99,8 @@ class OutcomeWrites:
             locked = _lock(connection, rows, label=label, scoring=scoring, successor=successor)
             new = _insert(connection, group, rows=rows, locked=locked, moves=moves, kinds=self._kinds)
             if new:
-                scored = _add(connection, new, locked=locked)
-                self._queue(connection, scored, new=new, locked=locked, scoring=scoring, moves=moves)
+                scorable = _add_turns_to_outcomes(connection, new, locked=locked)
+                self._queue(connection, scorable, new=new, locked=locked, scoring=scoring, moves=moves)
                 if successor is not None:
                     self._decisions.replace(connection, successor, label=label, moves=moves)
         inserted = set(map(id, map(itemgetter(0), new)))
@@ -112,7 +112,7 @@ class OutcomeWrites:
     def _queue(
         self,
         connection: Connection,
-        scored: Sequence[Outcome],
+        scorable: Sequence[Outcome],
         *,
         new: Sequence[tuple[Outcome, Row]],
         locked: _Locked,
@@ -126,10 +126,10 @@ class OutcomeWrites:
             drawn = {key: request.asked for key, request in requests.items() if request is not None}
             shard = self.database.shard
             sample_outcomes(
-                connection, scored, counts=counts, sample=scoring.judge, drawn=drawn, moves=moves, shard=shard
+                connection, scorable, counts=counts, sample=scoring.judge, drawn=drawn, moves=moves, shard=shard
             )
         if scoring.check:
-            add_jobs(connection, scored, kind="check", room=MAX_CHECKS - counts["check_due"], moves=moves)
+            add_jobs(connection, scorable, kind="check", room=MAX_CHECKS - counts["check_due"], moves=moves)
         to_label = [outcome for outcome, _ in new if _is_asked_for_label(outcome, locked.decided[outcome.decision_id])]
         if to_label:
             add_labels(connection, to_label, moves=moves)
@@ -154,7 +154,7 @@ def _lock(
         counts=ask_kept(connection, label=label) if is_counted else dict[str, int],
         decided={row["id"]: {**row, "parsed": object_or_empty(row["facts"])} for row in decided()},
         hashes={row["decision_id"]: row["body_hash"] for row in stored()},
-        waiting=waits,
+        unlearned=waits,
     )
 
 
@@ -185,7 +185,7 @@ def _insert(
     if new:
         insert_rows(connection, outcomes, sorted(map(itemgetter(1), new), key=_DECISION_ID))
         keys = {outcome.decision_id for outcome, _ in new}
-        flagged = [row for row in locked.waiting() if row["decision_id"] in keys]
+        flagged = [row for row in locked.unlearned() if row["decision_id"] in keys]
         flag_waiting(connection, flagged, moves=moves, has_outcome=True)
         by_workers = [outcome.decision_id for outcome, _ in new if _is_of_workers(locked.decided[outcome.decision_id])]
         removed = answers.remove(connection, by_workers)
@@ -194,9 +194,11 @@ def _insert(
     return new
 
 
-def _add(connection: Connection, new: Sequence[tuple[Outcome, Row]], *, locked: _Locked) -> list[Outcome]:
-    """Add turns to the outcomes of their decisions. Returns the outcomes that can be scored: each is whole now."""
-    scored, of_tasks = list[Outcome](), list[str]()
+def _add_turns_to_outcomes(
+    connection: Connection, new: Sequence[tuple[Outcome, Row]], *, locked: _Locked
+) -> list[Outcome]:
+    """Add turns to the outcomes of their decisions. Returns the outcomes that can be scorable: each is whole now."""
+    scorable, of_tasks = list[Outcome](), list[str]()
     turns = list[tuple[Outcome, Row, DecisionId]]()
     for outcome, row in new:
         decision = locked.decided[outcome.decision_id]
@@ -206,12 +208,12 @@ def _add(connection: Connection, new: Sequence[tuple[Outcome, Row]], *, locked: 
         if TaskTurn.key in decision["parsed"]:
             of_tasks.append(outcome.decision_id)
         if continued_by(decision["request"]).failed is None:
-            scored.append(outcome)
+            scorable.append(outcome)
     if of_tasks:
         turns += earlier_turns(connection, of_tasks, without={outcome.decision_id for outcome, _, _ in turns})
     if turns:
-        scored += add_turns(connection, turns, waits=set(map(_DECISION_ID, locked.waiting())))
-    return scored
+        scorable += add_turns(connection, turns, waits=set(map(_DECISION_ID, locked.unlearned())))
+    return scorable
 
 
 def _is_asked_for_label(outcome: Outcome, decision: Row) -> bool:

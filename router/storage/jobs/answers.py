@@ -40,8 +40,8 @@ _HAS_RUN: Final = jobs.c.tries > 0
 #: turn of decisions that a process claimed when they were stored, or that were moved to the front; other decisions have
 #: turns above it
 _FRONT: Final = 0
-#: dialect -> query for the time and two turns. upcoming: lowest turn of a waiting decision, else highest turn of a
-#: claimed one, else 1. last: highest turn of the given tenant's waiting decisions, else 0
+#: dialect -> query for the time and two turns, which are places in the queue. upcoming: the next turn, or the last one
+#: that was claimed if nothing waits (1 before the first). last: highest turn of the tenant's waiting decisions, or 0
 _TURNS: Final = {
     dialect: f"""
     SELECT {now} AS now, coalesce(

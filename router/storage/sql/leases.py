@@ -35,7 +35,7 @@ class Lease:
         """Take or renew the lease for `lease_s` seconds; False if another process, which may be alive, holds it."""
         if self._take(holder=holder, lease_s=lease_s):
             return True
-        held = self.held()
+        held = self.last_holder()
         if held is None:
             return False
         is_alive = holder_alive(held.holder)
@@ -45,7 +45,7 @@ class Lease:
         self.release(holder=held.holder)
         return self._take(holder=holder, lease_s=lease_s)
 
-    def held(self) -> "HeldLease | None":
+    def last_holder(self) -> "HeldLease | None":
         """The lease's holder and time left, even if it has expired; None if no process has taken it."""
         return next(iter(held_leases(self.database, leases.c.name == self.name)), None)
 

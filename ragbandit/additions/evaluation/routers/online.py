@@ -91,11 +91,11 @@ def _of_policy(name: str, seeds: Mapping[int, Sequence[PolicyPlay]], *, outcomes
     ]
     every = [one for folds in passes for one in folds]
 
-    def sums(values: Matrix) -> list[float]:
+    def mean_totals_by_seed(values: Matrix) -> list[float]:
         """The mean sum over the passes of each seed."""
         return [float(np.mean([values[one.order, one.drawn].sum() for one in folds])) for folds in passes]
 
-    earned = sums(reward)
+    earned = mean_totals_by_seed(reward)
     best = [float(np.mean([fixed[one.order].sum() for one in folds])) for folds in passes]
     return OnlineRow(
         name=name,
@@ -103,8 +103,10 @@ def _of_policy(name: str, seeds: Mapping[int, Sequence[PolicyPlay]], *, outcomes
         questions=min(len(one.order) for one in every),
         reward=estimate(earned),
         above_best=estimate([mine - theirs for mine, theirs in zip(earned, best, strict=True)]),
-        regret=estimate(sums(regret)),
-        quality_per_dollar=_per_dollar(sums(outcomes.table.correct), outcomes=outcomes, dollars=sums),
+        regret=estimate(mean_totals_by_seed(regret)),
+        quality_per_dollar=_per_dollar(
+            mean_totals_by_seed(outcomes.table.correct), outcomes=outcomes, dollars=mean_totals_by_seed
+        ),
         break_even=break_even(every, fixed=fixed)[0],
         curve=_curve(every, fixed=fixed, regret=regret, fixed_regret=regret[:, best_arm(outcomes)]),
     )
@@ -124,7 +126,7 @@ def _of_arm(place: int, *, outcomes: RoutingTable, questions: int) -> OnlineRow:
     def total(values: Vector) -> Estimate:
         return Estimate(mean=questions * float(values.mean()), error=None)
 
-    def sums(values: Matrix) -> list[float]:
+    def totals(values: Matrix) -> list[float]:
         return [questions * float(values[:, place].mean())]
 
     return OnlineRow(
@@ -134,7 +136,7 @@ def _of_arm(place: int, *, outcomes: RoutingTable, questions: int) -> OnlineRow:
         reward=total(reward[:, place]),
         above_best=total(reward[:, place] - reward[:, best]),
         regret=total(reward.max(axis=1) - reward[:, place]),
-        quality_per_dollar=_per_dollar(sums(outcomes.table.correct), outcomes=outcomes, dollars=sums),
+        quality_per_dollar=_per_dollar(totals(outcomes.table.correct), outcomes=outcomes, dollars=totals),
     )
 
 

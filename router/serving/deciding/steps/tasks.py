@@ -101,7 +101,7 @@ class Tasks(Step):
             return
         question.turn_of = task.first
         question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until))
-        if not brings_results:  # results of tools go to the arm of their calls
+        if not brings_results:  # the arm that called the tools gets their results, whichever arm the task has
             _keep(question, arm=task.arm, by="task")
 
     def after(self, batch: Batch) -> None:

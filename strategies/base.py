@@ -117,7 +117,8 @@ class Completion:
     finish: Literal["stop", "length", "deadline"]
     #: capability in `Request.want` -> its result, see ragbandit.strategies.generators.parts
     details: Mapping[str, object] = field(default_factory=dict, hash=False)
-    dollars: float = 0.0  #: price of this call; 0.0 for a model without prices
+    dollars: float = 0.0  #: price of this call; 0.0 if it has none
+    assumed_dollars: float = 0.0  #: price that is assumed for a call without one, see `Generator.assumed_prices`
     #: seconds until the first piece of a streamed answer; None if unknown, or if the answer was not streamed
     first_s: float | None = field(default=None, compare=False)
     cached_tokens: int = 0  #: prompt tokens that the provider read from its prompt cache
@@ -195,6 +196,9 @@ class Generator(Protocol):
     capabilities: frozenset[Need]
     #: maximum number of tokens of prompt and completion. None if unknown: then no call is refused for its length
     context_tokens: int | None
+    #: dollars per million tokens (see `Tokens.dollars`) that rewards and limits count for a call of a server whose
+    #: price nobody lists and the server does not tell; () for none
+    assumed_prices: Sequence[float] = ()
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Number of the prompt's tokens with the chat template, or an upper bound. Called often, on the event loop."""

@@ -122,7 +122,12 @@ class Run:
         """Cap of the budget -> amount used so far, for all caps except seconds."""
         tokens = self.cost.prompt_tokens + self.cost.completion_tokens
         rounds = sum(isinstance(event, Round) for event in self.trace)
-        return {"passages": self.cost.passages, "tokens": tokens, "dollars": self.cost.dollars, "rounds": rounds}
+        return {
+            "passages": self.cost.passages,
+            "tokens": tokens,
+            "dollars": self.cost.charged_dollars,
+            "rounds": rounds,
+        }
 
     def begin_round(self, *, cap: int) -> bool:
         """Begin a round of retrieval and generation. Returns False if `cap`, or the budget, allows no further round.
@@ -349,6 +354,7 @@ class Run:
             reasoning_tokens=done.reasoning_tokens or 0,
             seconds_generate=seconds,
             dollars=done.dollars,
+            assumed_dollars=done.assumed_dollars,
         )
         tokens = {"prompt_tokens": done.prompt_tokens, "completion_tokens": done.completion_tokens}
         self.trace.append(Generated(purpose=purpose, text=done.text, seconds=seconds, **tokens))
@@ -370,7 +376,7 @@ class Run:
     def _check_left(self) -> None:
         if seconds_until(self.deadline) == 0.0:
             raise OutOfBudget("seconds")
-        if self.budget.dollars is not None and self.cost.dollars >= self.budget.dollars:
+        if self.budget.dollars is not None and self.cost.charged_dollars >= self.budget.dollars:
             raise OutOfBudget("dollars")
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
 from ragbandit.shared.additions import offered_beside, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
-from ragbandit.shared.model_servers.token_usage import MAX_ROWS
+from ragbandit.shared.model_servers.token_usage import MAX_ROWS, USUAL_CALL
 from ragbandit.shared.model_servers.told_prices import Preference
 from ragbandit.shared.types import COST_TERMS, MAX_WEIGHT, Aggregate, DecisionUnit, Query, SpenderKind
 
@@ -146,7 +146,7 @@ class GeneratorSettings(Section):
     #: "scripted": seconds between words
     script_word_s: Annotated[float, Field(ge=0)] = 0.0
     #: dollars per million tokens, as {input: 0.15, output: 0.6, cached_input: 0.075}; the cost term `dollars` of
-    #: outcomes is computed from them. None: calls cost 0 dollars
+    #: outcomes is computed from them. None: calls of a server have no price (docs/price.md#an-arm-without-a-price)
     token_prices: TokenPrices | None = None
     #: servers: which price of a call counts if the server reports one and `token_prices` has another. "told": the
     #: server's, which includes fees and discounts, up to 100 times the listed one (docs/price.md). "listed": the list's
@@ -186,6 +186,12 @@ class GeneratorSettings(Section):
         if self.token_prices is not None:
             prices[self.model] = self.token_prices.in_order
         return prices
+
+
+def assumed_prices(generators: Mapping[str, GeneratorSettings]) -> Sequence[float]:
+    """Prices of the calls that have none: the most expensive listed ones, for a usual call. () if none are listed."""
+    listed = (generator.prices_by_model.get(generator.model) for generator in generators.values())
+    return max(filter(None, listed), key=USUAL_CALL.dollars, default=())
 
 
 class RewriteSettings(Section):

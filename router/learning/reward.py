@@ -76,8 +76,12 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
 
 
 def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> float:
-    """Cost of an outcome: sum of price * amount over the terms. terms: cost term -> price per unit."""
-    return math.fsum(price * (steps if term == "steps" else getattr(cost, term)) for term, price in terms.items())
+    """Cost of an outcome: sum of price * amount over the terms. terms: cost term -> price per unit.
+
+    Calls without a price count at the price that is assumed for them.
+    """
+    amounts = {"steps": steps, "dollars": cost.charged_dollars}
+    return math.fsum(price * amounts.get(term, getattr(cost, term, 0.0)) for term, price in terms.items())
 
 
 _AGGREGATES: Final[Mapping[Aggregate, Callable[[Sequence[float]], float]]] = MappingProxyType(

@@ -52,9 +52,8 @@ def findings_of_prices(settings: "Settings", *, database: "Database | None" = No
         unknown = [arm for arm in unpriced if expected.of(arm, tenant="") is None]
         if not unknown:
             continue
-        others = ", ".join(arm for arm in priced if arm not in unknown)
-        effect = f"beside {others} it looks free to the policy, and budgets in dollars do not count it"
-        effect = effect if others else "dollars decide nothing, and budgets in dollars do not count it"
+        effect = "rewards and limits count them at the most expensive listed price, and budgets do not count them"
+        effect = effect if priced.keys() - {*unknown} else "dollars decide nothing, and budgets do not count them"
         what = f"the calls of {', '.join(unknown)} have no price: {effect}"
         remedy = f"set {section}.token_prices ({{input: 0.0, output: 0.0}} if it is free)"
         remedy += "" if database is not None else ", or ignore this if its server tells the price of each call"

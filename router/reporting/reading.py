@@ -39,10 +39,11 @@ from ragbandit.router.reporting.left_out import (
     decided_by,
     reason_to_leave_out,
 )
+from ragbandit.router.storage.access.corrections import Corrections, corrections_of
 from ragbandit.router.storage.access.turn_sums import reached_labels, turn_spenders
 from ragbandit.router.storage.decisions.tasks import STOPPED
 from ragbandit.router.storage.rows.conversion import feedback_value
-from ragbandit.router.storage.rows.outcome_rows import Amounts, cost_value, spent_of
+from ragbandit.router.storage.rows.outcome_rows import ASSUMED, Amounts, cost_value, spent_of
 from ragbandit.router.storage.rows.queried_facts import (
     FACT_COLUMNS,
     IMPORTED_COLUMNS,
@@ -167,6 +168,8 @@ class Report:
     """All questions of the period, also those that no comparison includes."""
     spent: float = 0.0
     """What all these questions cost, in `unit`; estimated if the report is made from a sample."""
+    unpriced: Mapping[str, int] = field(default_factory=dict)
+    """Arm -> number of its answers without a price: `spent` does not include them, and no dollars are compared."""
     undrawn: tuple[UndrawnQuestions, ...] = ()
     """Questions that the policy did not draw, by what decided them, the most first. No comparison includes them."""
     left_out: Mapping[str, int]
@@ -264,6 +267,8 @@ class ReportRows:
     limited: Mapping[tuple[SpenderKind, str], tuple[int, int]] = field(default_factory=dict)
     #: (arm, unit) -> the part of its costs that came after the decision was closed, so that no reward has it
     late: Mapping[tuple[str, Unit], float] = field(default_factory=dict)
+    #: arm -> number of its answers whose calls have no price, in `left_out` too
+    unpriced: Mapping[str, int] = field(default_factory=dict)
     #: number of questions in the period if only a sample of them was read; None if all were read
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
@@ -457,11 +462,13 @@ _RATED_TEXT: Final = (
 def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) -> "_Rows":
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     in_scope = and_(scope.condition, in_sample(questions, most=scope.most))
+    corrections = corrections_of(connection)
     query = select(
         *decisions.c["id", "made_at", "tenant", "api_key", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
         *decisions.c["session", "turn_of"],
         *FACT_COLUMNS,
         *outcomes.c["cost", "steps"],
+        *([outcomes.c.made_by, outcomes.c.made_at.label("ended_at")] if corrections.rules else []),
         scope.is_open.label("is_open"),
         exists().where(*_stopped_in(scope.label)).label("is_stopped"),
         *updates.c["quality", "value", "source", "sample_weight", "judged_by", "surrogates", "preset"],
@@ -474,6 +481,7 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
         retracted=_retracted_ratings(connection, in_scope),
         judged=_judged_qualities(connection, and_(in_scope, may_be(decisions.c.arm_by.is_not(None)))),
         reached=_reached(connection, scope.conversation),
+        corrections=corrections,
     )
     with connection.execute(query.execution_options(yield_per=_PAGE)) as result:
         for row in result.mappings():
@@ -539,6 +547,8 @@ class _Rows:
     #: (whether it has reached a limit, kind, arm) -> number of questions
     limited: Counter[tuple[bool, SpenderKind, str]] = field(default_factory=Counter)
     late: dict[tuple[str, Unit], float] = field(default_factory=dict)
+    corrections: Corrections = field(default_factory=Corrections)
+    unpriced: Counter[str] = field(default_factory=Counter)
     imported: int = 0
     is_bounded: bool = True  #: whether every quality is in [0, 1], and every reward quality - cost
     judged_twice: int = 0  #: answers with both a person's rating and a judge's score
@@ -640,7 +650,15 @@ class _Rows:
         for unit, amount in zip(UNITS, late, strict=True):
             if amount:
                 self.late[row["arm"], unit] = self.late.get((row["arm"], unit), 0.0) + amount
-        return costs
+        if not self.corrections.rules and ASSUMED not in row["cost"]:
+            return costs
+        cost = right = cost_value(row["cost"])
+        if self.corrections.rules:
+            facts = {"made_by": object_or_empty(row["made_by"]), "made_at": row["ended_at"]}
+            right = self.corrections.cost(cost, decision_id=row["id"], arm=row["arm"], **facts)
+        if right.assumed_dollars:
+            self.unpriced[row["arm"]] += 1
+        return costs[0] + right.dollars - cost.dollars, *costs[1:]
 
     def _add_offered(
         self, arms: list[str], *, pmf: list[float], candidate: Sequence[float] | None, facts: Mapping[str, Any]
@@ -693,6 +711,7 @@ class _Rows:
                 if is_reached
             },
             late=self.late,
+            unpriced=self.unpriced,
             whole=whole,
             reward=columns["reward"],
             **self._bounds(columns, setting=scope.reward),

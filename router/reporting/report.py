@@ -144,6 +144,7 @@ def report_of(
         retracted=dict(_retracted_by_arm(log)),
         questions=round(log.scale * log.read),
         spent=log.scale * (float(np.nansum(log.costs[unit])) + log.left_costs.get(unit, 0.0)),
+        unpriced={arm: round(log.scale * count) for arm, count in sorted(log.unpriced.items())},
         undrawn=_undrawn(log, unit=unit),
         left_out=left_out,
         notes=(),
@@ -331,7 +332,9 @@ def compared_ways(
     most = float(np.nanmax(spent[priced & (chosen > 0.0)], initial=0.0))
     of_priced: dict[str, Any] = {name: None if value is None else value[priced] for name, value in ways.items()}
     cost = Difference(first=float(np.nanmean(spent)) if (spent >= 0.0).any() else None)
-    if priced.any():
+    if unit == "dollars" and log.unpriced:
+        cost = Difference()
+    elif priced.any():
         cost, *_ = compared(spent[priced], predicted=log.expected_cost[priced], least=0.0, most=most, **of_priced)
     # The difference is largest if the second way would have cost nothing, and smallest if the first would have.
     ends = (-math.inf, cost.first or 0.0) if first is None else (-(cost.second or 0.0), math.inf)
@@ -465,8 +468,13 @@ def _notes(report: Report, log: ReportRows, *, policy: PolicySettings) -> Iterat
     if report.sample is not None:
         yield f"comparisons are {words.sample_words(report.sample)}, drawn by their ids; sums are scaled to all of them"
     outcomes, free = int((~np.isnan(costs)).sum()), int((costs == 0.0).sum())
-    if free and unit == "dollars":
+    if free and unit == "dollars" and not report.unpriced:
         yield f"{free:,} of {outcomes:,} outcomes report no dollars, and count as 0"
+    if report.unpriced:
+        yield (
+            f"{words.unpriced_words(report)} have no price: sums of dollars do not include them, and no dollars are "
+            "compared. Set their token_prices, then `ragbandit data reprice`"
+        )
     if np.nansum(log.costs["seconds"]) > 0.0:
         yield f"shares of these questions, and mean seconds of an answer: {'; '.join(_arm_shares(log))}"
     if policy.holdback is None:

@@ -36,6 +36,10 @@ def undrawn_words(report: Report) -> list[str]:
     return lines
 
 
+def unpriced_words(report: Report) -> str:
+    return ", ".join(f"{counted(answers, 'answer')} of {arm}" for arm, answers in report.unpriced.items())
+
+
 def with_before(report: Report, before: str) -> Report:
     """The report with the findings of before the start, also in its sentence."""
     return replace(report, before=before, sentence=f"{report.sentence} {before}")
@@ -61,6 +65,8 @@ def _sums(report: Report) -> str:
 def _spent(report: Report) -> str:
     """Costs of the whole period, and the arm's estimated costs if all questions are compared."""
     total, spent = report.total, _money(report.spent, report)
+    if report.unpriced and report.unit == "dollars":
+        return f"{spent} and {counted(sum(report.unpriced.values()), 'answer')} without a price"
     if total is None or _priced(total) != report.questions or comparison_words.cost_change(total.cost) is None:
         return spent
     return f"{spent} instead of {_money(_sum(total.cost.second, total), report)} with {total.second}"

@@ -289,5 +289,5 @@ class Savings:
         self.mean = totals.dollars / totals.ended if totals.ended >= FEWEST_EFFECTIVE and totals.dollars > 0.0 else None
 
     def of(self, cost: Cost) -> float | None:
-        """Dollars saved: the mean of the holdback's arm minus the dollars of this cost; None if the mean is unknown."""
-        return None if self.mean is None else self.mean - cost.dollars
+        """Dollars saved: the mean of the holdback's arm minus the dollars of this cost; None if one is unknown."""
+        return None if self.mean is None or cost.assumed_dollars else self.mean - cost.dollars

@@ -248,6 +248,7 @@ class OpenAiGenerator(Generator):
     def _completion(self, call: "PromptCall", *, is_late: bool) -> Completion:
         used, reply = self._usage(call), call.reply
         reply.drop_prefix()
+        dollars, assumed = self._dollars(used, reply=reply)
         finish: Literal["stop", "length", "deadline"] = "length" if reply.finish == "length" else "stop"
         return Completion(
             text=reply.text,
@@ -255,7 +256,8 @@ class OpenAiGenerator(Generator):
             completion_tokens=used.written,
             finish="deadline" if is_late else finish,
             details=call.details(),
-            dollars=self._dollars(used, reply=reply),
+            dollars=dollars,
+            assumed_dollars=assumed,
             first_s=reply.first_s,
             cached_tokens=used.cached,
             cache_write_tokens=used.cache_write,
@@ -263,12 +265,17 @@ class OpenAiGenerator(Generator):
             estimated=used.estimated,
         )
 
-    def _dollars(self, used: Tokens, *, reply: PartialReply) -> float:
-        """The price that the server reports, which includes its fees and discounts, or the price of the tokens."""
+    def _dollars(self, used: Tokens, *, reply: PartialReply) -> tuple[float, float]:
+        """Dollars of a call: (by a price, by `assumed_prices` if it has none).
+
+        The price is the server's, which includes its fees and discounts, or that of the tokens.
+        """
         prices, model = self._options.token_prices, reply.model
         price = prices.get(self.name if model is None or model not in prices else model)
+        if price is None and reply.dollars is None:
+            return 0.0, used.dollars(self.assumed_prices) if self.assumed_prices else 0.0
         listed = None if price is None else used.dollars(price)
-        return charged_dollars(reply.dollars, listed=listed, prefers=self.prices, model=self.name)
+        return charged_dollars(reply.dollars, listed=listed, prefers=self.prices, model=self.name), 0.0
 
     def _failed(self, error: Exception, *, call: "PromptCall") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
@@ -291,13 +298,15 @@ class OpenAiGenerator(Generator):
         if not call.was_sent or is_free:
             return
         used = self._usage(call)
+        dollars, assumed = self._dollars(used, reply=reply)
         call.request.lost.cost += Cost(
             prompt_tokens=used.read,
             completion_tokens=used.written,
             cached_tokens=used.cached,
             cache_write_tokens=used.cache_write,
             reasoning_tokens=used.reasoning or 0,
-            dollars=self._dollars(used, reply=reply),
+            dollars=dollars,
+            assumed_dollars=assumed,
         )
 
     def _remedy(self, error: Exception, *, failure: Failure) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ragbandit.router.config.named_sections import errors_of, section_of
+from ragbandit.router.config.sections import assumed_prices
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, RewardSettings, Settings
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import ArmName, Budget, Json
@@ -108,6 +109,7 @@ class ArmLoader:
                 workers, cores = self._settings.workers, os.cpu_count() or 1
                 threads = generators.threads_of_worker(workers, cores=cores, models=models)
                 generator = generators.make_generator(chosen, section=section, threads=threads)
+                generator.assumed_prices = assumed_prices(self._settings.named_generators)
                 most_runs = generators.concurrency_of(chosen, wanted=workers.concurrency, generator=generator)
                 self._generators[key] = generator, most_runs
             return self._generators[key][0]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, SupportsFloat
 from ragbandit.router.config.grids import NAME
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import function_identity, import_class
-from ragbandit.shared.types import ArmName, Cost
+from ragbandit.shared.types import REPORTED_COSTS, ArmName, Cost
 from ragbandit.strategies.arms.callable import CallableArm, asked_by, output_text
 from ragbandit.strategies.arms.http import add_reply, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
@@ -23,7 +23,7 @@ Pipelines = Mapping[str, Any]
 #: cost terms that a pipeline cannot report: they are measured, or counted by the store
 _MEASURED: Final = frozenset({"seconds_total", "turns"})
 #: cost terms that a pipeline can report
-_COSTS: Final = frozenset(asdict(Cost())) - _MEASURED
+_COSTS: Final = frozenset(REPORTED_COSTS) - _MEASURED
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'
 
 

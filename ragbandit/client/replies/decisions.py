@@ -259,7 +259,9 @@ class CostReply(TypedDict):
     seconds_total: float
     """Seconds from the start of the arm to its end."""
     dollars: float
-    """Price of all tokens; 0 if the generator has no prices."""
+    """Price of all calls that have a price."""
+    assumed_dollars: float
+    """Price of the calls without a price, at the most expensive listed price; `dollars` does not include it."""
     turns: int
     """Further turns of the decision: results of tools, and later requests of its task."""
 

@@ -88,6 +88,10 @@ class Tokens:
         return (plain + self.cached * of_cached + writes + thoughts * of_thoughts) / 1e6
 
 
+#: a call whose price stands for what a list of prices costs
+USUAL_CALL: Final = Tokens(read=2000, written=1000)
+
+
 def add_usage(known: dict[str, int], reply: Mapping[str, Any]) -> None:
     """Update `known` with the counts in a reply, or in a chunk of one. Null and 0 do not replace a known count."""
     if _PLACES.isdisjoint(reply):

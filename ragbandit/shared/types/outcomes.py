@@ -61,8 +61,10 @@ class Cost:
     seconds_generate: float = 0.0
     #: duration of the whole answer, waits included
     seconds_total: float = 0.0
-    #: price of all tokens; 0 if the generator has no prices
+    #: price of all calls that have a price
     dollars: float = 0.0
+    #: price of the calls without a price, at the most expensive listed price; sums of dollars do not include it
+    assumed_dollars: float = 0.0
     #: further turns of a decision: results of tools, and later requests of a task
     turns: int = 0
 
@@ -71,6 +73,11 @@ class Cost:
             amount = getattr(self, name)
             if not 0 <= amount <= MAX_AMOUNT:
                 object.__setattr__(self, name, type(amount)(MAX_AMOUNT if amount > 0 else 0))
+
+    @property
+    def charged_dollars(self) -> float:
+        """What rewards and limits count: dollars, and assumed dollars of calls without a price."""
+        return self.dollars + self.assumed_dollars
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
@@ -232,7 +239,9 @@ class StatusNote:
     text: str
 
 
-COST_TERMS = ("steps", *(field.name for field in fields(Cost)))
+#: fields of a cost that callers and arms may report, and that a reward may price
+REPORTED_COSTS: Final = tuple(field.name for field in fields(Cost) if field.name != "assumed_dollars")
+COST_TERMS = ("steps", *REPORTED_COSTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

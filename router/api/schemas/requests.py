@@ -7,7 +7,6 @@ Schema, so that a request that fits the OpenAPI document is never refused as inv
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, ValidationError
@@ -18,7 +17,7 @@ from ragbandit.router.serving.checks import questions
 from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER, USUAL_SCALES, bounds_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS
-from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, Cost, DecisionUnit, OutcomeStatus
+from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, REPORTED_COSTS, Cost, DecisionUnit, OutcomeStatus
 
 #: required field -> its type; the others are strings
 _REQUIRED: Final = {"items": "list", "messages": "list", "body": "object"}
@@ -153,7 +152,8 @@ EffortBound = Annotated[str | None, wanted("text or null"), limits(enum=[*EFFORT
 Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
 _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
 _COSTS: Final[dict[str, Any]] = {
-    field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0} for field in fields(Cost)
+    name: {"type": "integer" if isinstance(getattr(Cost(), name), int) else "number", **_FROM_0}
+    for name in REPORTED_COSTS
 }
 #: the schema lists the usual scales, since JSON Schema cannot express that a number is on the scale of another field
 _WITHIN_SCALE: Final[list[dict[str, Any]]] = [

@@ -15,6 +15,7 @@ from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,
     OWN_BEGINNINGS,
+    REPORTED_COSTS,
     Cost,
     DecisionId,
     Feedback,
@@ -206,8 +207,8 @@ def _checked_cost(cost: Mapping[str, float]) -> Cost:
     check_type(cost, Mapping, field="cost", wanted="a mapping")
     amounts: dict[str, float | int] = {}
     for name, value in cost.items():
-        if name not in Cost.__dataclass_fields__:
-            remedy = known_choices(Cost.__dataclass_fields__, given=name)
+        if name not in REPORTED_COSTS:
+            remedy = known_choices(REPORTED_COSTS, given=name)
             raise InvalidInput(f"unknown cost {name!r}", field="cost", remedy=remedy)
         amount = checked_number(value, field=f"cost.{name}")
         is_count = isinstance(getattr(Cost(), name), int)

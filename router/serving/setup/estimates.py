@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ragbandit.router.config.named_sections import DEFAULT, section_of
-from ragbandit.router.config.settings import GeneratorSettings
+from ragbandit.router.config.sections import GeneratorSettings, assumed_prices
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.additions import arm_parts
 
@@ -64,4 +64,5 @@ def expected_dollars(arms: Arms, *, generators: Mapping[str, GeneratorSettings])
     models = {arm: generators[arms[arm].get("generator", DEFAULT)].model for arm in prices}
     unpriced = chain.from_iterable(unpriced_arms(arms, generators=generators).values())
     searching = [arm for arm, params in arms.items() if params.get("class", arm) != "model"]
-    return ExpectedDollars(prices=prices, models=models, unpriced=[*unpriced], searching=searching)
+    assumed = assumed_prices(generators)
+    return ExpectedDollars(prices=prices, models=models, unpriced=[*unpriced], assumed=assumed, searching=searching)

@@ -62,11 +62,14 @@ class Correction:
         )
 
     def dollars_of(self, cost: Cost, *, arm: str, model: object) -> float | None:
-        """The right dollars of an outcome that is covered; None if there is no price for its tokens."""
+        """The right dollars of an outcome that is covered; None if there is no price for its tokens.
+
+        A factor leaves an outcome as it is whose calls have no price.
+        """
         if self.dollars is not None:
             return self.dollars
         if self.factor is not None:
-            return cost.dollars * self.factor
+            return None if cost.assumed_dollars else cost.dollars * self.factor
         price = self.prices.get(arm, {}).get(str(model))
         tokens = Tokens(
             read=cost.prompt_tokens,
@@ -110,7 +113,7 @@ class Corrections:
         for rule in self.rules:
             if rule.covers(decision_id=decision_id, arm=arm, made_by=made_by, made_at=made_at):
                 dollars = rule.dollars_of(cost, arm=arm, model=made_by.get("generator"))
-                cost = cost if dollars is None else replace(cost, dollars=dollars)
+                cost = cost if dollars is None else replace(cost, dollars=dollars, assumed_dollars=0.0)
         return cost
 
 
@@ -157,7 +160,7 @@ def changes_of(database: Database, new: Correction, *, label: str, now: float) -
         dollars = new.dollars_of(before, arm=row["arm"], model=made_by.get("generator"))
         if dollars is None:
             changes.unpriced += 1
-        elif dollars != before.dollars:
+        elif dollars != before.dollars or before.assumed_dollars:
             changes.outcomes += 1
             changes.dollars_before += before.dollars
             changes.dollars_after += dollars

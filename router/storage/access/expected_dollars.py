@@ -19,7 +19,7 @@ from ragbandit.router.storage.sql.bulk_insert import run_statement
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.dialects.registry import token_limits
-from ragbandit.shared.model_servers.token_usage import Tokens
+from ragbandit.shared.model_servers.token_usage import USUAL_CALL, Tokens
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import Decision
 
@@ -34,8 +34,6 @@ _FRESH_S: Final = 1.0
 _KEPT: Final = 10_000
 #: number of newest outcomes of an arm that come last in the order if all of them are failures
 _FAILURES: Final = 5
-#: tokens of the prompt of an arm that searches, and most tokens of an answer that an estimate assumes
-_PROMPT, _ANSWER = 2000, 1000
 #: an arm's answers to one tenant; None for those of all tenants
 _Key = tuple[str, str | None]
 
@@ -47,16 +45,17 @@ class ExpectedDollars:
         prices: Mapping[str, Sequence[float]] = MappingProxyType({}),
         models: Mapping[str, str] = MappingProxyType({}),
         unpriced: Collection[str] = (),
+        assumed: Sequence[float] = (),
         searching: Collection[str] = (),
     ) -> None:
         """prices: arm -> listed dollars per million tokens. models: arm -> name of its present model. unpriced: arms
-        that ask a server without a listed price. searching: arms whose prompts have more than the question
+        that ask a server without a listed price. assumed: prices of these; () for none. searching: arms whose prompts
+        have more than the question
         """
-        self._prices, self._models = prices, models
+        self._prices, self._models, self._assumed = prices, models, assumed
         self.unpriced, self._searching = frozenset(unpriced), frozenset(searching)
-        usual = Tokens(read=_PROMPT, written=_ANSWER)
         #: arm -> dollars of a usual call at its listed price
-        self._listed = {arm: usual.dollars(price) for arm, price in prices.items()}
+        self._listed = {arm: USUAL_CALL.dollars(price) for arm, price in prices.items()}
         self._read_at = -math.inf
         #: (mean dollars, mean steps)
         self._means: dict[_Key, tuple[float, float]] = {}
@@ -71,21 +70,21 @@ class ExpectedDollars:
     def estimate(self, decision: Decision) -> float:
         """Estimated dollars of one call of the arm's model by a worker, for what limits count until the outcome comes.
 
-        The call has the prompt's estimated tokens (_PROMPT for arms that search), and as many tokens of an answer as
-        the request allows, at most _ANSWER. An arm whose calls have no listed price, and no known price either, is
-        estimated at the most expensive listed price. 0.0 if no arm has a price.
+        The call has the prompt's estimated tokens (those of USUAL_CALL for arms that search), and as many tokens of an
+        answer as the request allows, at most those of USUAL_CALL. An arm whose calls have no listed price, and no
+        known price either, is estimated at the assumed prices. 0.0 without a price.
         """
         arm, query = decision.arm, decision.query
         price = self._prices.get(arm)
-        if arm in self.unpriced and self.of(arm, tenant=query.tenant) is None and self._listed:
-            price = self._prices[max(self._listed, key=self._listed.__getitem__)]
-        if price is None or decision.run_by != "worker":
+        if arm in self.unpriced and self.of(arm, tenant=query.tenant) is None:
+            price = self._assumed
+        if not price or decision.run_by != "worker":
             return 0.0
         sent = query.sent.tokens
         read = estimated_tokens(query.text) + 1 if sent is None else sent
         if arm in self._searching:
-            read = max(read, _PROMPT)
-        written = min([_ANSWER, *token_limits(query.conversation).values()])
+            read = max(read, USUAL_CALL.read)
+        written = min([USUAL_CALL.written, *token_limits(query.conversation).values()])
         return Tokens(read=read, written=written).dollars(price)
 
     def rank(self, arm: str, *, tenant: str) -> tuple[bool, bool, float, float]:

@@ -205,9 +205,9 @@ def settle_answers(
     for outcome in outcomes:
         row = rows[outcome.decision_id]
         sums = turn_spenders(row, kinds=kinds)
-        spenders = [*spenders_of(row["tenant"], key=row["api_key"]), *sums]
-        dollars = max(0.0, outcome.cost.dollars)
-        count_dollars(moves, spenders, dollars=dollars, now=outcome.made_at, is_outcome=is_stored)
+        cost, now, budgets = outcome.cost, outcome.made_at, spenders_of(row["tenant"], key=row["api_key"])
+        count_dollars(moves, budgets, dollars=cost.dollars, now=now, is_outcome=is_stored)
+        count_dollars(moves, sums, dollars=cost.charged_dollars, now=now, is_outcome=is_stored)
         is_replaced = successor_of(outcome.made_by) is not None
         ended = {"status": outcome.status, "stop_reason": outcome.stop_reason}
         is_lost = is_stored and not is_turn(cost=outcome.cost, is_replaced=is_replaced, **ended)

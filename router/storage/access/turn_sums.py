@@ -199,7 +199,7 @@ def _counted(connection: Connection, spender: Spender) -> TurnSum:
         is_replaced = successor_of(made_by) is not None
         ended = {"status": row["status"], "stop_reason": row["stop_reason"]}
         turns += is_turn(cost=cost, is_replaced=is_replaced, **ended)
-        units += round(min(max(cost.dollars, 0.0), MOST_DOLLARS) / UNIT) + (row["reserved"] or 0)
+        units += round(min(cost.charged_dollars, MOST_DOLLARS) / UNIT) + (row["reserved"] or 0)
         oldest = min(oldest, row["made_at"])
     units += sum(row["value"] for row in run_statement(connection, _OTHER, spender.label, day_of(oldest)))
     return TurnSum(turns=turns, units=units)

@@ -118,6 +118,8 @@ LATER: Final = "later"
 #: is no part of the cost, since no reward has it, but it was spent: see `spent_of`
 LATE: Final = "late"
 _STEPS: Final = "steps"
+#: key in the JSON of a cost that has calls without a price
+ASSUMED: Final = "assumed_dollars"
 #: dollars, steps and seconds
 Amounts = tuple[float, float, float]
 

@@ -46,7 +46,7 @@ def lines(settings, **more):
 def test_an_arm_without_a_price_is_named_where_dollars_count(dollars):
     """The finding names the generator and its arms, and the arms that have a price."""
     (line,) = lines(made(**dollars))
-    assert line.startswith("generators.large: the calls of b have no price: beside a it looks free to the policy")
+    assert line.startswith("generators.large: the calls of b have no price: rewards and limits count")
     assert "set generators.large.token_prices" in line
 
 

@@ -260,7 +260,7 @@ def test_an_arm_of_unknown_price_comes_last(serve):
         service.router.service.refresh_steps()
         assert {ask("auto") for _ in range(6)} == {"dear"}
     found = {one.about: one.what for one in findings_of_settings(service.router.settings)}
-    assert "the calls of cheap have no price: beside dear it looks free to the policy" in found["generators.cheap"]
+    assert "the calls of cheap have no price: rewards and limits count them" in found["generators.cheap"]
     assert "it is taken for the most expensive arm" in found["conversation.at_limit"]
     assert "it is never reached: a task ends after" in found["conversation.task_limit.turns"]
 

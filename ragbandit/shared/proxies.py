@@ -23,24 +23,31 @@ from ragbandit.shared.errors import ConfigError
 log = logging.getLogger("ragbandit.proxies")
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+#: names of loopback in the file of hosts of Linux
+_LOOPBACK: Final = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 #: ports of a URL without one
 _PORTS: Final = {"http": 80, "https": 443}
 _HTTP: Final = ("http://", "https://")
 
 
 def proxy_of(url: str) -> str | None:
-    """URL of the proxy through which a valid URL is asked; None if it is asked directly, as also for SOCKS."""
+    """URL of the proxy for a valid URL; None: ask directly, as also for SOCKS. Raises ConfigError for another text."""
     proxies = getproxies()
     parts = urlsplit(url)
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    kind = parts.scheme if proxies.get(parts.scheme) else "all"
+    proxy = proxies.get(kind, "").strip()
     port = parts.port or _PORTS.get(parts.scheme)
     if not proxy or _is_direct(parts.hostname or "", port=port, listed=proxies.get("no")):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    if proxy.lower().startswith(_HTTP):
-        return proxy
-    _warn_of(proxy.partition(":")[0])
-    return None
+    if not proxy.lower().startswith(_HTTP):
+        _warn_of(proxy.partition(":")[0])
+        return None
+    with suppress(ValueError):  # the port is no number, or a bracket is missing
+        if urlsplit(proxy).hostname and urlsplit(proxy).port != 0:
+            return proxy
+    name, remedy = f"{kind.upper()}_PROXY", "for example http://proxy.example.org:3128"
+    raise ConfigError(f"{name} is not the URL of a proxy", field=name, remedy=remedy)
 
 
 @functools.cache
@@ -78,11 +85,13 @@ def certificates() -> ssl.SSLContext:
     if is_bundle:
         file, folder = (None, bundle) if os.path.isdir(str(bundle)) else (bundle, None)
     try:
+        if folder and not file and not any(map(os.path.isdir, folder.split(os.pathsep))):  # OpenSSL would trust nobody
+            raise NotADirectoryError("this is not a folder")
         return _context(file or None, folder or None)
     except OSError as error:
-        message = f"the certificates in {file or folder} cannot be read: {error.strerror or error}"
-        name = "REQUESTS_CA_BUNDLE" if is_bundle else "SSL_CERT_FILE"
-        raise ConfigError(message, field=name, remedy="let it name a file of certificates in PEM form") from error
+        name = "REQUESTS_CA_BUNDLE" if is_bundle else "SSL_CERT_FILE" if file else "SSL_CERT_DIR"
+        message = f"the certificates in {file or folder} ({name}) cannot be read: {error.strerror or error}"
+        raise ConfigError(message, field=name, remedy="let it name certificates in PEM form") from error
 
 
 def _is_direct(host: str, *, port: int | None, listed: str | None) -> bool:
@@ -95,7 +104,7 @@ def _is_direct(host: str, *, port: int | None, listed: str | None) -> bool:
 def _is_here(host: str, address: _Address | None) -> bool:
     """Whether a host is this machine. No name is looked up."""
     if address is None:
-        return host == "localhost" or host.endswith(".localhost") or host == socket.gethostname().lower()
+        return host in _LOOPBACK or host.endswith(".localhost") or host == socket.gethostname().lower()
     if address.is_loopback or address.is_unspecified:
         return True
     kind = socket.AF_INET if address.version == 4 else socket.AF_INET6
@@ -112,9 +121,10 @@ def _matches(entry: str, *, host: str, address: _Address | None, port: int | Non
     entry = entry.lower().removeprefix("http://").removeprefix("https://")
     if not entry:
         return False
-    if "/" in entry and address is not None:
+    network, listed_port = _with_port(entry)
+    if "/" in network and address is not None and listed_port in (None, port):
         with suppress(ValueError):
-            return address in ipaddress.ip_network(entry.replace("[", "").replace("]", ""), strict=False)
+            return address in ipaddress.ip_network(network.replace("[", "").replace("]", ""), strict=False)
     entry, listed_port = _with_port(entry.partition("/")[0])
     if listed_port is not None and listed_port != port:
         return False

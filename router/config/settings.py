@@ -57,9 +57,9 @@ _SCHEMES: Final = {
 
 
 def known_scheme(url: str | None) -> str | None:
-    """The address with the scheme that the clients of this service know."""
-    scheme, sign, rest = (url or "").partition("://")
-    return f"{_SCHEMES.get(scheme.lower(), scheme)}{sign}{rest}" if sign else url
+    """The address with the scheme that the clients of this service know, without the line's end of a mounted secret."""
+    scheme, sign, rest = (url or "").strip().partition("://")
+    return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}{sign}{rest}" if sign else url
 
 
 #: param of an arm: what it does and when it is right

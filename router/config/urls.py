@@ -12,7 +12,7 @@ PLAIN_VARIABLES: Final = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_ur
 #: setting with a URL -> (supported schemes, remedy)
 _URLS = {
     "database_url": (("sqlite", "postgresql"), "use sqlite:///FILE or postgresql+psycopg://host/name"),
-    "redis_url": (("redis", "rediss", "unix"), "for example redis://host:6379/0"),
+    "redis_url": (("redis", "rediss", "unix"), "name one server, as redis://host:6379/0; no sentinels, no cluster"),
 }
 #: database -> the driver that this service uses
 _DRIVERS: Final = {"sqlite": "pysqlite", "postgresql": "psycopg"}

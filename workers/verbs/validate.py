@@ -36,6 +36,7 @@ from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.serving.setup import requirements
 from ragbandit.shared.additions import additions, section_parts
 from ragbandit.shared.errors import ConfigError, StoreError
+from ragbandit.shared.proxies import certificates, proxy_of
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.setup.generators import check_worker_arms, names_in_use, needs_workers
 from ragbandit.workers.setup.judge_checks import check_judge
@@ -178,7 +179,10 @@ def _try_port(server: ServerSettings) -> None:
 
 
 def _connect(url: str) -> None:
-    parts = urlsplit(url)
+    """Connect to a server, or to the proxy through which it is asked. Raises OSError, and ConfigError."""
+    if url.startswith("https:"):
+        certificates()
+    parts = urlsplit(proxy_of(url) or url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
 

@@ -174,7 +174,7 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
     after_s = asked_wait_s(headers=headers or {}, body=body, message=message)
     kind = _KINDS.get(status, "failed" if status >= 500 else "refused" if status >= 400 else "denied")
     code = _code(body)
-    if status == 429 and (code in _NO_QUOTA or is_daily_quota(body, message=message)):
+    if status == 429 and (code in _NO_QUOTA or is_daily_quota(body, message=message, after_s=after_s)):
         kind, after_s = "denied", 0.0
     failure = Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
     if kind != "refused":

@@ -16,8 +16,10 @@ MAX_WAIT_S: Final = 3600.0
 _MOST: Final = 1_000
 _DEEPEST: Final = 8
 _LONGEST: Final = 100_000
+#: headers with milliseconds: OpenAI, Azure
+_MS_HEADERS: Final = ("retry-after-ms", "x-ms-retry-after-ms")
 #: field of an error -> seconds of one unit. google.rpc.RetryInfo has a text such as "2.2s", or seconds and nanos;
-#: errors of Cloudflare have retry_after
+#: errors of Cloudflare have retry_after. Hugging Face sends estimated_time while it loads a model
 _FIELDS: Final = {
     "retrydelay": 1.0,
     "retry_delay": 1.0,
@@ -26,17 +28,23 @@ _FIELDS: Final = {
     "retry_after_s": 1.0,
     "retry_after_seconds": 1.0,
     "retry_after_ms": 1e-3,
+    "estimated_time": 1.0,
 }
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _NUMBER: Final = r"\d{1,12}(?:\.\d{0,12})?"
 _AMOUNT: Final = re.compile(rf"({_NUMBER})\s?(ms|milli|s|m|h|d)?[a-z]{{0,12}}\s?(?:,|and)?\s?", re.IGNORECASE)
-#: "Please try again in 6m0s" (OpenAI, Groq), "Please retry in 2.2s" (Gemini), "retry after 26 seconds" (Azure)
+#: "Please try again in 6m0s" (OpenAI, Groq), "Please retry in 2.2s" and "your quota will reset after 45s" (Gemini),
+#: "retry after 26 seconds" and "retry your requests after 5 seconds" (Azure), "Please wait 20 seconds" (GitHub)
 _WORDS: Final = re.compile(
-    rf"(?:try|retry|retrying)\s(?:again\s)?(?:in|after)\s((?:{_NUMBER}\s?[a-z]{{0,12}}(?:,|\sand)?\s?){{1,4}})",
+    r"(?:(?:try|retry|retrying|resets?)\s(?:again\s|your\srequests?\s)?(?:in|after)|wait)\s(?:about\s|for\s)?"
+    rf"((?:{_NUMBER}\s?[a-z]{{0,12}}(?:,|\sand)?\s?){{1,4}})",
     re.IGNORECASE,
 )
-#: a quota of a day, as Gemini names it in `quotaId`, and OpenRouter in the message
-_PER_DAY: Final = re.compile(r"PerDay|free-models-per-day")
+#: a quota of a day, as Gemini names it in these fields, and OpenRouter in the message
+_PER_DAY: Final = re.compile(r"per_?day|free-models-per-day", re.IGNORECASE)
+_QUOTA_NAMES: Final = ("quotaid", "quota_id", "quotametric", "quota_limit")
+#: words about such a quota. They count if no wait is named, since a part of OpenAI's limits of a day is free again soon
+_DAILY: Final = re.compile(r"\b(?:requests|tokens) per day\b|\bdaily (?:quota|limit|free allocation)\b", re.IGNORECASE)
 
 
 def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> float:
@@ -44,9 +52,8 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
 
     headers: names in lower case. message: the error's text
     """
-    milliseconds = finite_number(headers.get("retry-after-ms"))
     asked = (
-        milliseconds / 1e3 if milliseconds else 0.0,
+        *((finite_number(headers.get(name)) or 0.0) / 1e3 for name in _MS_HEADERS),
         retry_after_s(headers.get("retry-after")),
         *(_field_s(name, value) for name, value in _fields(body)),
         _words_s(message),
@@ -54,10 +61,10 @@ def asked_wait_s(*, headers: Mapping[str, str], body: object, message: str) -> f
     return min(next((seconds for seconds in asked if seconds > 0.0), 0.0), MAX_WAIT_S)
 
 
-def is_daily_quota(body: object, *, message: str) -> bool:
-    """Whether the quota of a day is used up. Even then servers may name a short wait."""
-    ids = (value for name, value in _fields(body, wanted=("quotaid", "quota_id")) if isinstance(value, str))
-    return any(map(_PER_DAY.search, (*ids, message)))
+def is_daily_quota(body: object, *, message: str, after_s: float) -> bool:
+    """Whether the quota of a day is used up. Even then servers may name a short wait, `after_s`."""
+    names = (value for name, value in _fields(body, wanted=_QUOTA_NAMES) if isinstance(value, str))
+    return any(map(_PER_DAY.search, (*names, message))) or (not after_s and _DAILY.search(message) is not None)
 
 
 def retry_after_s(header: str | None) -> float:

@@ -49,12 +49,26 @@ def environ(monkeypatch):
         ({"ALL_PROXY": PROXY}, "https://model.example/v1", PROXY),
         ({"ALL_PROXY": "socks5://proxy.example:1080"}, "https://model.example/v1", None),
         ({"HTTP_PROXY": ""}, "http://model.example/v1", None),
+        ({"HTTP_PROXY": f" {PROXY}\n"}, "http://model.example/v1", PROXY),
+        ({"http_proxy": PROXY, "HTTP_PROXY": "http://other.example:1"}, "http://model.example/v1", PROXY),
+        ({"http_proxy": "", "HTTP_PROXY": PROXY}, "http://model.example/v1", None),
     ],
 )
 def test_the_proxy_of_a_scheme(environ, variables, url, proxy):
     """The variable of the scheme goes before ALL_PROXY; a proxy of SOCKS is not used."""
     environ(**variables)
     assert proxy_of(url) == proxy
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("value", ["http://", "http://proxy.example:port", "http://[fd00::1", "//proxy.example"])
+def test_a_proxy_that_is_no_url_is_refused(environ, name, value):
+    """A variable from which no client could be made is named, in place of a traceback, but only if it is needed."""
+    environ(**{name: value}, NO_PROXY="model.example")
+    assert proxy_of("http://model.example/v1") is None
+    with pytest.raises(ConfigError) as caught:
+        Client("http://other.example:8000")
+    assert caught.value.field == name.upper()
 
 
 def test_a_proxy_that_is_not_used_is_named(environ, caplog):
@@ -82,6 +96,8 @@ def test_a_proxy_that_is_not_used_is_named(environ, caplog):
         ("10.1.2.3", "http://10.1.2.3:8000/v1"),
         ("10.1.2.3:8000", "http://10.1.2.3:8000/v1"),
         ("10.1.*", "http://10.1.2.3:8000/v1"),
+        ("10.0.0.0/8:8000", "http://10.1.2.3:8000/v1"),
+        ("[fd00::/8]:8000", "http://[fd00::7]:8000/v1"),
         ("10.0.0.0/8", "http://10.1.2.3:8000/v1"),
         ("10.1.2.3/8", "http://10.9.9.9:8000/v1"),
         ("fd00::/8", "http://[fd00::7]:8000/v1"),
@@ -108,6 +124,8 @@ def test_what_is_asked_without_the_proxy(environ, listed, url):
         ("a.model.example", "http://model.example/v1"),
         ("10.0.0.0/8", "http://11.1.2.3/v1"),
         ("10.0.0.0/8", "http://ten.example/v1"),
+        ("10.0.0.0/8:8000", "http://10.1.2.3/v1"),
+        ("[fd00::/8]:8000", "http://[fd00::7]/v1"),
         ("fd00::/8", "http://[fe80::7]/v1"),
         ("10.1.2.3:8000", "http://10.1.2.3/v1"),
         ("2.3", "http://10.1.2.3/v1"),
@@ -121,7 +139,9 @@ def test_what_is_asked_through_the_proxy(environ, listed, url):
     assert proxy_of(url) == PROXY
 
 
-@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.8.9.1", "[::1]", "0.0.0.0", "hostname"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "ip6-localhost", "a.localhost", "127.0.0.1", "127.8.9.1", "[::1]", "0.0.0.0", "hostname"]
+)
 def test_this_machine_is_never_asked_through_a_proxy(environ, host):
     """Loopback, in any form, and the name of this machine need no entry in NO_PROXY."""
     environ(HTTP_PROXY=PROXY)
@@ -139,16 +159,18 @@ def test_every_client_can_be_made_behind_a_proxy(environ):
     assert connect(base_url="http://model.example/v1", key=None, headers={})._proxy == PROXY
 
 
-@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
+@pytest.mark.parametrize("name", ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"])
 def test_the_certificates_of_the_environment(environ, name, tmp_path):
     """A bundle that the operator names is used in place of certifi's, by each of the variables; a folder works too."""
     environ(**{name: str(tmp_path / "missing.pem")})
     with pytest.raises(ConfigError, match="cannot be read") as caught:
         certificates()
     assert caught.value.field == name
-    environ(**{name: ""}, SSL_CERT_DIR="")
+    environ(**{"SSL_CERT_DIR": "", name: ""})
     assert certificates().cert_store_stats()["x509_ca"] > 50
     environ(REQUESTS_CA_BUNDLE=str(tmp_path))
+    assert certificates().cert_store_stats()["x509_ca"] == 0
+    environ(SSL_CERT_DIR=f"{tmp_path / 'missing'}:{tmp_path}")
     assert certificates().cert_store_stats()["x509_ca"] == 0
 
 

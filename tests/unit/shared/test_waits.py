@@ -10,8 +10,8 @@ RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay":
 GEMINI = {"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED", "details": [RETRY_INFO]}}
 
 
-def quota(name):
-    violation = {"quotaId": name, "quotaValue": "50"}
+def quota(name, *, field="quotaId"):
+    violation = {field: name, "quotaValue": "50"}
     failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
     return {"error": {"code": 429, "message": "Quota exceeded.", "details": [failure, RETRY_INFO]}}
 
@@ -22,6 +22,7 @@ def quota(name):
         ({"retry-after-ms": "350"}, None, 0.35),
         ({"retry-after-ms": "1500", "retry-after": "60"}, None, 1.5),
         ({"retry-after-ms": "soon", "retry-after": "3"}, GEMINI, 3.0),
+        ({"x-ms-retry-after-ms": "1200"}, None, 1.2),
         ({}, GEMINI, 2.2),
         ({}, [GEMINI], 2.2),
         ({}, {"error": {"metadata": {"raw": json.dumps(GEMINI)}}}, 2.2),
@@ -33,6 +34,16 @@ def quota(name):
         ({}, {"error": {"message": "Rate limit reached. Please try again in 350ms."}}, 0.35),
         ({}, {"error": {"message": "Please retry after 26 seconds. Contact us"}}, 26.0),
         ({}, {"error": {"message": "Quota exceeded. Please retry in 2.2s."}}, 2.2),
+        ({}, {"error": {"message": "Rate limit reached for requests. Please try again in 1m2.5s. Visit"}}, 62.5),
+        ({}, {"error": {"message": "You exceeded your quota.\nPlease retry in 32.937425301s."}}, 32.937425301),
+        ({}, {"error": {"message": "No capacity is left. Your quota will reset after 1m45s."}}, 105.0),
+        ({}, {"error": {"message": "Please retry your requests after 5 seconds."}}, 5.0),
+        (
+            {},
+            {"error": {"message": "Rate limit of 10 per 60s exceeded. Please wait 34 seconds before retrying."}},
+            34.0,
+        ),
+        ({}, {"error": "Model x is currently loading", "estimated_time": 20.0}, 20.0),
         ({}, {"message": "Try again in 1 hour and 2 minutes"}, 3600.0),
         ({}, "Too many requests. Please try again in 5 minutes", 300.0),
         ({}, {"error": {"message": "Please try again in a while", "details": [None, 3, {"retryDelay": None}]}}, None),
@@ -54,7 +65,11 @@ def test_the_wait_that_a_server_asks_for(headers, body, seconds):
     [
         quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier"),
         [quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")],
+        quota("generativelanguage.googleapis.com/generate_requests_per_model_per_day", field="quotaMetric"),
+        quota("GenerateContentRequestsPerDayPerProjectPerRegion", field="quota_limit"),
         {"error": {"message": "Rate limit exceeded: free-models-per-day", "code": 429}},
+        {"error": {"message": "Rate limit reached on tokens per day (TPD): Limit 100000, Used 100000."}},
+        {"errors": [{"message": "you have used up your daily free allocation of 10,000 neurons"}]},
     ],
 )
 def test_a_daily_quota_is_not_tried_again(body):
@@ -64,7 +79,10 @@ def test_a_daily_quota_is_not_tried_again(body):
 
 
 def test_a_quota_of_a_minute_is_tried_again():
-    """A quota of the minute is a limit with its wait."""
+    """A quota of the minute is a limit with its wait, and so is one of a day that frees a part of itself sooner."""
+    rolling = "Rate limit reached on requests per day (RPD): Limit 10000, Used 10000. Please try again in 8.64s."
+    failure = failure_of_status(429, body={"error": {"message": rolling}})
+    assert (failure.may_pass, failure.retry_after_s) == (True, 8.64)
     failure = failure_of_status(429, body=quota("GenerateRequestsPerMinutePerProjectPerModel-FreeTier"))
     assert (failure.may_pass, failure.retry_after_s) == (True, 2.2)
 

@@ -206,6 +206,23 @@ def test_validate_tries_what_it_can(run, tmp_path):
             assert sorted(each.name for each in tmp_path.iterdir()) == ["broken.db", "config.yaml"]
 
 
+def test_validate_tries_a_model_server_as_it_is_asked(run, monkeypatch):
+    """A server behind a proxy is tried through it, though its name is not known here; a wrong variable is named."""
+    far = "generator: {name: openai, model: m, openai: {base_url: 'https://model.invalid/v1'}}\nserver: {port: 0}"
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name, value, words in (
+            ("HTTPS_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}", "tried: data_dir, server.port, generator"),
+            ("HTTPS_PROXY", f"http://127.0.0.1:{free_port()}", "Connection refused"),
+            ("HTTPS_PROXY", "http://proxy.example:port", "HTTPS_PROXY is not the URL of a proxy"),
+            ("SSL_CERT_FILE", "/missing.pem", "/missing.pem (SSL_CERT_FILE) cannot be read: No such file"),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, value)
+                assert words in run(far, "validate").output
+
+
 @pytest.mark.parametrize(
     ("text", "package", "extra"),
     [

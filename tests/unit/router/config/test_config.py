@@ -307,6 +307,8 @@ def test_unknown_database_is_refused(written, url):
         ("DATABASE_URL", "POSTGRESQL://host/name", "postgresql+psycopg://host/name"),
         ("DATABASE_URL", "postgresql+psycopg://host/name", "postgresql+psycopg://host/name"),
         ("DATABASE_URL", "sqlite:////var/a.db", "sqlite:////var/a.db"),
+        ("DATABASE_URL", "postgres://host/name\n", "postgresql+psycopg://host/name"),
+        ("REDIS_URL", "REDIS://host:6380/1\n", "redis://host:6380/1"),
         ("REDIS_URL", "valkey://:pw@host:6380/1", "redis://:pw@host:6380/1"),
         ("REDIS_URL", "valkeys://host?ssl_ca_certs=/ca.pem", "rediss://host?ssl_ca_certs=/ca.pem"),
     ],
@@ -323,6 +325,13 @@ def test_another_driver_is_refused_with_the_scheme_that_works(written, driver):
     error = refused(written(""), DATABASE_URL=f"postgresql+{driver}://host/name")
     assert (error.field, driver in error.message) == ("database_url", True)
     assert "postgresql+psycopg://" in error.remedy
+
+
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "redis-sentinel", "redis+cluster", "tcp"])
+def test_another_kind_of_redis_is_refused_with_the_scheme_that_works(written, scheme):
+    """An address of sentinels or of a cluster is refused, and the remedy names an address of one server."""
+    error = refused(written(""), REDIS_URL=f"{scheme}://host:26379/0")
+    assert (error.field, "redis://host:6379/0" in str(error.remedy)) == ("redis_url", True)
 
 
 LINKS = {

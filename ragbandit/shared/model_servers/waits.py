@@ -42,7 +42,7 @@ _WORDS: Final = re.compile(
 )
 #: a quota of a day, as Gemini names it in these fields, and OpenRouter in the message
 _PER_DAY: Final = re.compile(r"per_?day|free-models-per-day", re.IGNORECASE)
-_QUOTA_NAMES: Final = ("quotaid", "quota_id", "quotametric", "quota_limit")
+_QUOTA_NAMES: Final = ("quotaid", "quota_id", "quotametric", "quota_metric", "quota_limit")
 #: words about such a quota. They count if no wait is named, since a part of OpenAI's limits of a day is free again soon
 _DAILY: Final = re.compile(r"\b(?:requests|tokens) per day\b|\bdaily (?:quota|limit|free allocation)\b", re.IGNORECASE)
 

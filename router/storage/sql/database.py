@@ -158,6 +158,8 @@ class Database:
             self.failed_write = FailedWrite(at=time.monotonic(), reason=reason)
         damaged = is_damaged(cause)
         trouble = "check that the database is reachable, takes writes and has disk space"
+        if isinstance(cause, driver.ProgrammingError) and getattr(cause, "sqlstate", "") is None:  # from psycopg itself
+            trouble = "correct the options in DATABASE_URL: it takes those of libpq"
         remedy = RESTORE if damaged else f"{trouble}, then try again" + ("" if is_known else " with the same id")
         written = "nothing was written" if is_known else "it is not known whether this was written"
         return StoreError(f"the database failed: {reason}", remedy=f"{written}; {remedy}", lasting=damaged)

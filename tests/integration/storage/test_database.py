@@ -112,6 +112,15 @@ def test_statements_of_text(database):
         run_statement(connection, "SELECT 1 FROM absent")
 
 
+@pytest.mark.parametrize("option", ["pgbouncer=true", "schema=public", "connect_timeout=soon"])
+def test_an_option_that_libpq_does_not_have_is_named(option):
+    """An option of another client in DATABASE_URL ends in an error with its name and the place to correct it."""
+    database, name = Database(f"postgresql+psycopg://127.0.0.1:1/name?{option}"), option.partition("=")[0]
+    with closing(database), pytest.raises(StoreError, match=name) as caught, database.look():
+        pass
+    assert "DATABASE_URL" in str(caught.value.remedy)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_statements_that_wait_are_of_one_transaction(database, make_decision, fails):
     """Statements that wait run before a later one of SQLAlchemy, and if one of them fails, nothing is stored."""

@@ -1,5 +1,6 @@
 """Settings: every section with its defaults and ranges; `config.loading` reads them from a file and the environment."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,11 +55,13 @@ _SCHEMES: Final = {
     "valkey": "redis",
     "valkeys": "rediss",
 }
+#: "CERT_" in an option of redis-py, as Celery writes it
+_CERT_REQS: Final = re.compile(r"(?<=ssl_cert_reqs=)(?:CERT_)?(NONE|OPTIONAL|REQUIRED)\b", re.IGNORECASE)
 
 
 def known_scheme(url: str | None) -> str | None:
-    """The address with the scheme that the clients of this service know, without the line's end of a mounted secret."""
-    scheme, sign, rest = (url or "").strip().partition("://")
+    """The address in the form of this service's clients, without the line's end of a mounted secret."""
+    scheme, sign, rest = _CERT_REQS.sub(lambda found: found[1].lower(), (url or "").strip()).partition("://")
     return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}{sign}{rest}" if sign else url
 
 

@@ -17,6 +17,7 @@ from ragbandit.router.queue.listener import Listener
 from ragbandit.router.queue.outage import Outage, reaching
 from ragbandit.router.queue.presence import QueueWork, WorkerState, running_processes, workers_of
 from ragbandit.router.queue.refusals import CHANNEL, try_commands
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import DecisionId
 
 #: queue of work -> name of the RQ queue with the wake-ups for this work
@@ -27,8 +28,15 @@ _WORK_KEY: Final = "ragbandit:work"
 
 
 def connect_redis(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
+    """A client that connects at its first command. Raises ConfigError for an option that redis-py does not have."""
     timeouts = {"socket_connect_timeout": min(3.0, timeout_s), "socket_timeout": timeout_s}
-    return redis.Redis.from_url(url, **timeouts, health_check_interval=30, retry_on_timeout=False)
+    try:
+        client = redis.Redis.from_url(url, **timeouts, health_check_interval=30, retry_on_timeout=False)
+        client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)  # does not connect
+    except (TypeError, ValueError, redis.RedisError) as error:
+        remedy = "correct the part behind the ? in REDIS_URL: it takes options of redis-py"
+        raise ConfigError(f"an option of the URL cannot be used: {error}", field="redis_url", remedy=remedy) from error
+    return client
 
 
 class RedisJobs:

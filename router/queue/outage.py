@@ -52,8 +52,9 @@ def reaching(outage: Outage | None) -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
+        failure = error_of(error)
         if outage is not None:
-            outage.note_failure(error)
-        raise error_of(error) from error
+            outage.note_failure(failure)
+        raise failure from error
     if outage is not None:
         outage.note_reply(began=began)

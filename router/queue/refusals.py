@@ -1,8 +1,10 @@
 """What Redis refuses: a trial of the commands that RagBandit and RQ need, and what to do about each refusal.
 
 A Redis that is full, a read-only copy, in cluster mode, or strict about commands replies to PING like any other.
+docs/decisions/queue-in-sql.md says why a cluster is refused.
 """
 
+import ssl
 from typing import Any, Final
 
 from redis.exceptions import (
@@ -52,16 +54,14 @@ _COMMANDS: Final[tuple[tuple[str | int, ...], ...]] = (
 _LATE: Final = "until then answers and learning are late, not lost"
 _NO_CLUSTER: Final = "Redis is in cluster mode, in which RagBandit's keys lie in several slots"
 _OTHER_REDIS: Final = "use a Redis without cluster mode (a node or a primary with replicas)"
-#: kind of a refusal -> what to do; the first match counts
-_REMEDIES: Final[tuple[tuple[type[RedisError], str], ...]] = (
+#: kinds of a refusal -> what to do; the first match counts
+_REMEDIES: Final[tuple[tuple[type[RedisError] | tuple[type[RedisError], ...], str], ...]] = (
     (OutOfMemoryError, "Redis is out of memory: raise its maxmemory, or remove what fills it"),
     (ReadOnlyError, "this Redis is a read-only replica: let REDIS_URL name the primary"),
     (NoPermissionError, "allow it to the user in REDIS_URL: ACL SETUSER NAME ~ragbandit:* ~rq:* &ragbandit* +@all"),
     (AuthenticationError, "correct the user and the password in REDIS_URL"),
     (MasterDownError, "this Redis is a replica without its primary: let REDIS_URL name the primary"),
-    (ClusterError, _OTHER_REDIS),
-    (ClusterCrossSlotError, _OTHER_REDIS),
-    (MovedError, _OTHER_REDIS),
+    ((ClusterError, ClusterCrossSlotError, MovedError), _OTHER_REDIS),
     (ResponseError, "see the log of Redis"),
 )
 
@@ -74,6 +74,8 @@ def error_of(error: Exception, *, command: str | None = None) -> QueueError:
             named = _NO_CLUSTER if remedy is _OTHER_REDIS else f"Redis refuses {what}"
             return QueueError(f"{named}: {str(error)[:200]}", field="redis_url", remedy=f"{remedy}; {_LATE}")
     remedy = f"start it (`ragbandit up` has its own), or correct REDIS_URL; {_LATE}"
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):
+        remedy = f"let REDIS_URL end in ?ssl_ca_certs=FILE, with the certificate of its authority; {_LATE}"
     return QueueError(f"Redis is not reachable: {str(error)[:200]}", field="redis_url", remedy=remedy)
 
 

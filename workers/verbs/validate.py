@@ -142,7 +142,7 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
         "server.port": (partial(_try_port, settings.server), start),
     }
     if settings.redis_url is not None:
-        attempts["Redis"] = (partial(ping, settings), "the service starts without it, and answers wait")
+        attempts["Redis"] = (partial(ping, settings), "answers wait until it works")
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
     findings = _of_settings(settings)

@@ -124,13 +124,14 @@ def text_of_file(data: bytes) -> str:
 
 
 def cache_root(cache: Path | None = None) -> Path:
-    """`cache`; if that is None, `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`; without a home, as in a pod, a
-    folder of this user in the folder of temporary files.
+    """`cache`; if that is None, `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`; without a home that can be
+    written, as in a pod, a folder of this user in the folder of temporary files.
     """
-    root = cache or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if str(root).startswith("~"):
-        return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}"
-    return cache or Path(root) / "ragbandit"
+    given = cache or os.environ.get("XDG_CACHE_HOME")
+    root = os.path.join(given or os.path.expanduser("~/.cache"), "ragbandit")
+    nearest = next(filter(os.path.exists, map(str, Path(root).parents)))
+    has_home = given or os.path.exists(root) or (not root.startswith("~") and os.access(nearest, os.W_OK))
+    return (cache or Path(root)) if has_home else Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}"
 
 
 def private_socket(folder: str) -> Path:

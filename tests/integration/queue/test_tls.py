@@ -1,10 +1,14 @@
 """A Redis that is reached by TLS, with a certificate of an authority of one's own."""
 
+import asyncio
+
 import pytest
 
+from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.shared.errors import ConfigError, QueueError
+from ragbandit.shared.types import Caller
 from tests.support.servers.tls_redis import OPENSSL, by_server, by_terminator, make_authority
 from tests.support.waiting import until
 
@@ -74,3 +78,15 @@ def test_an_option_that_redis_py_does_not_have_is_refused(option):
     with pytest.raises(ConfigError, match="an option of the URL cannot be used") as caught:
         jobs_of(f"rediss://127.0.0.1:1/0?{option}")
     assert caught.value.field == "redis_url"
+
+
+def test_rate_limits_are_counted_over_tls(port, authority):
+    """The limits of all processes are counted in this Redis, too."""
+
+    async def counted() -> tuple[bool, int]:
+        limiter = RateLimiter(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={authority}", rates={"default": "5/minute"})
+        allowances = [await limiter.take(Caller(role="app", key="k")) for _ in range(3)]
+        await limiter.close()
+        return limiter.is_lost, allowances[-1].remaining
+
+    assert asyncio.run(counted()) == (False, 2)

@@ -96,7 +96,7 @@ def served(folder: str) -> Iterator[tuple[str, Router]]:
 
 def explored_decision(router: Router) -> str:
     """The page of a decision that has the most to tell: three steps, and learned."""
-    from ragbandit.router.storage.decisions.search import Search, search
+    from ragbandit.additions.dashboard.search import Search, search
 
     wanted = Search(label=router.ledger.label, arm="multi_step", state="learned")
     found = search(router.database, wanted).decisions

@@ -62,6 +62,7 @@ READERS = (
         "router.learning.reward",
         "additions.evaluation.answer_metrics",
         "strategies.prompting.passages",
+        "additions.research_arms.replies",
         "workers.judge.rubric",
     ),
 )

@@ -8,6 +8,7 @@ from fastapi import Query as QueryParameter, Request
 from starlette.responses import Response
 
 from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
+from ragbandit.additions.dashboard.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints import decisions, feedback, labels
 from ragbandit.router.api.routes import Endpoints
@@ -18,7 +19,6 @@ from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.explain import Explanation, amounts_in_words, turn_words
-from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.decisions.turns import newest_turns, own_events
 from ragbandit.router.storage.label_queue import LabelCounts, count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json

@@ -13,19 +13,13 @@ from ragbandit.additions.research_arms.lookahead import (
     detail_of,
     merge_words,
 )
+from ragbandit.additions.research_arms.replies import is_content, sentences_in
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arm_parts.prompted import Count, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.parts import Attention
-from ragbandit.strategies.prompting.passages import (
-    PassagePool,
-    first_sentence,
-    has_answer,
-    is_content,
-    sentence_spans,
-    sentences_in,
-)
+from ragbandit.strategies.prompting.passages import PassagePool, first_sentence, has_answer, sentence_spans
 from ragbandit.strategies.run import Run
 
 

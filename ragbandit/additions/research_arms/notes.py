@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ragbandit.additions.research_arms.replies import parsed_items, parsed_numbered_labels, parsed_yes_no
 from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.prompted import (
     Count,
@@ -13,14 +14,7 @@ from ragbandit.strategies.arm_parts.prompted import (
 )
 from ragbandit.strategies.arm_parts.steps import AnswerStyle, finished, gather, gather_once
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.prompting.passages import (
-    PassagePool,
-    extract_answer,
-    has_answer,
-    parsed_items,
-    parsed_numbered_labels,
-    parsed_yes_no,
-)
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
 from ragbandit.strategies.run import Answer, Run
 
 _USEFUL = "useful"

@@ -3,11 +3,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ragbandit.additions.research_arms.replies import sentences_in
 from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once
 from ragbandit.strategies.base import Completion
 from ragbandit.strategies.failures import PromptTooLong
-from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer, sentences_in
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
 from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)

@@ -4,11 +4,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ragbandit.additions.research_arms.replies import parsed_items, parsed_label
 from ragbandit.shared.texts.text_forms import answer_words
 from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.steps import answer_in, finished, gather, keep_partial, mean_logprob, stops_of
 from ragbandit.strategies.base import Need, Passage
-from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_label
+from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.run import Answer, Run
 
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")

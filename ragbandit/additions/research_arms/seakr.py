@@ -9,12 +9,13 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.additions.research_arms.lookahead import LatestPool, merge_words, sentence_tokens
+from ragbandit.additions.research_arms.replies import is_content
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Whole, preset_table
 from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once, together
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
-from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer, is_content
+from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import shown_prompt
 from ragbandit.strategies.run import Answer, Run
 

@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
+from ragbandit.additions.research_arms.replies import parsed_yes_no
 from ragbandit.strategies.arm_parts.prompted import (
     Count,
     PromptedArm,
@@ -13,7 +14,7 @@ from ragbandit.strategies.arm_parts.prompted import (
 )
 from ragbandit.strategies.arm_parts.steps import finished, gather
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.prompting.passages import PassagePool, parsed_yes_no
+from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.run import Answer, Run
 
 

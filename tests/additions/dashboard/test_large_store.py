@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import insert
 
-from ragbandit.additions.dashboard import operation
+from ragbandit.additions.dashboard import operation, search as decision_search
 from ragbandit.router.serving import overview
 from ragbandit.router.serving.explanations import policy_map
-from ragbandit.router.storage.decisions import search as decision_search
 from ragbandit.router.storage.sql.tables import closures, counters
 from tests.support.large_store import grow, rows_counted, steps_counted
 from tests.support.servers.visitors import answered

@@ -7,9 +7,9 @@ import pytest
 
 from ragbandit.additions.research_arms.dragin import Dragin, attention_received
 from ragbandit.additions.research_arms.lookahead import merge_words
+from ragbandit.additions.research_arms.replies import is_content
 from ragbandit.strategies.generators.parts import Attention
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
-from ragbandit.strategies.prompting.passages import is_content
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 PIECE = re.compile(r"\s*\S+")

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given, strategies as st
 
-from ragbandit.strategies.prompting.passages import parsed_items, parsed_label, parsed_numbered_labels, parsed_yes_no
+from ragbandit.additions.research_arms.replies import parsed_items, parsed_label, parsed_numbered_labels, parsed_yes_no
 
 LABELS = ("useful", "useless")
 #: texts that look like what the parsers look for

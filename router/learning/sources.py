@@ -12,7 +12,7 @@ A name that ends in * matches every source that begins with the text before the 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 from sqlalchemy import Connection, func, insert, select
 
@@ -22,7 +22,7 @@ from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import feedback, quarantines, updates
+from ragbandit.router.storage.sql.tables import feedback, quarantines
 from ragbandit.shared.texts.text_forms import name_form
 from ragbandit.shared.types import (
     Feedback,
@@ -100,26 +100,6 @@ def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) ->
                 received_at, key = connection.execute(ordered).one()
                 beyond[api_key, rater, number] = (received_at, key)
     return beyond
-
-
-def raters_lately(ledger: Ledger, *, decisions: int, among: int, limit: int) -> list[dict[str, Any]]:
-    """Raters of the last `decisions` decisions that were learned from feedback. Returns at most `limit` rows.
-
-    Keys of a row: source, rater, api_key, judgements (a number), newest_at. Searches only the newest `among` updates.
-    """
-    learned = select(updates.c.decision_id).where(
-        updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0
-    )
-    columns = feedback.c.source, feedback.c.rater, feedback.c.api_key
-    count = func.count().label("judgements")
-    with ledger.database.read() as connection:
-        learned = learned.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
-        newest = learned.order_by(updates.c.seq.desc()).limit(decisions).subquery()
-        rows = select(*columns, count, func.max(feedback.c.received_at).label("newest_at")).where(
-            feedback.c.decision_id.in_(select(newest.c.decision_id))
-        )
-        ordered = rows.group_by(*columns).order_by(count.desc(), *columns).limit(limit)
-        return [dict(row) for row in connection.execute(ordered).mappings()]
 
 
 #: prefixes of source names, the most specific one first

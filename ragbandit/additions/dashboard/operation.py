@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from fastapi import Request
 from starlette.responses import Response
 
+from ragbandit.additions.dashboard.raters import raters_lately
 from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
 from ragbandit.router.api.dependencies import caller_of, reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints import verdicts
@@ -17,7 +18,7 @@ from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines
 from ragbandit.router.config.finding import Finding
-from ragbandit.router.learning.sources import exclusions_of, raters_lately
+from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.operation.findings import (

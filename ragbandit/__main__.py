@@ -1,6 +1,6 @@
 """`python -m ragbandit` is the command `ragbandit`."""
 
-from ragbandit.workers.cli import main
+from ragbandit.workers.entry import main
 
 if __name__ == "__main__":
     main()

@@ -43,7 +43,7 @@ _OURS: Final[Mapping[str, Verbs]] = {
         "answer": f"{_ROUTER}.calls:answer",
     },
     "Look": {
-        "status": f"{_ROUTER}.inspection:status",
+        "status": f"{_ROUTER}.status:status",
         "report": f"{_WORKERS}.report:report",
         **{verb: f"{_ROUTER}.inspection:{verb}" for verb in ("explain", "verify")},
     },

@@ -17,11 +17,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from ragbandit.shared.errors import ConfigError, required_module
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 log = logging.getLogger("ragbandit.cache")
 
@@ -221,8 +222,8 @@ def replace_folder(target: Path, *, by: Path) -> None:
 
 
 def cached_arrays(
-    kind: str, key: str, *, build: Callable[[], dict[str, npt.NDArray[Any]]], cache: Path | None = None
-) -> dict[str, npt.NDArray[Any]]:
+    kind: str, key: str, *, build: "Callable[[], dict[str, npt.NDArray[Any]]]", cache: Path | None = None
+) -> "dict[str, npt.NDArray[Any]]":
     """Load arrays from a cache file, or build and cache them if the file is missing or damaged.
 
     kind: subfolder of the cache

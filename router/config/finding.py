@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-#: problem: something fails, or data is lost. warning: all works, but perhaps not for long, or not as expected
-Severity = Literal["warning", "problem"]
+#: problem: something fails, or data is lost. warning: all works, but perhaps not for long, or not as expected.
+#: advice: nothing is wrong, and something could be gained
+Severity = Literal["advice", "warning", "problem"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ NEWEST: Final = 1_000
 def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
     begin, end = bounds(budget.period, now=now)
     spent_share, elapsed = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
-    spender, period = f"{budget.spender.kind} {budget.spender.name}", budget.period
+    period = budget.period
     dollars = f"{number(budget.dollars)} dollars of the {period} (UTC)"
-    return f"{spender} has spent {spent_share} of its {dollars}; {elapsed} of the {period} is over"
+    return f"{budget.spender_words} has spent {spent_share} of its {dollars}; {elapsed} of the {period} is over"
 
 
 def budget_lines(
@@ -49,7 +49,7 @@ def raised_in_words(
     with database.read() as connection:
         rows = connection.execute(newest.order_by(column.made_at.desc()).limit(NEWEST)).all()
     answered = Counter(arm for arm, spender in rows if spender == budget.spender.name)
-    sentence = f"the budget of {'the key ' * is_key}{budget.spender.name} raises the price {number(factor)}-fold now"
+    sentence = f"the budget of {budget.spender_words} raises the price {number(factor)}-fold now"
     for arm, count in answered.most_common(1):
         sentence += f"; {arm} answers {percent(round(count / answered.total(), 2))} of its questions"
     return sentence

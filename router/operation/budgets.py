@@ -90,6 +90,12 @@ class DollarBudget:
     stop: bool
     #: name of the setting, or of the key's scope, that sets the budget
     setting: str
+    #: name of the key, for people; "" for a tenant
+    key_name: str = ""
+
+    @property
+    def spender_words(self) -> str:
+        return f"the {self.spender.kind} {self.key_name or self.spender.name}"
 
     def spent_of(self, sums: Spent) -> float:
         """Dollars of stored outcomes; `Spent.of` adds the estimates of answers that run."""
@@ -124,7 +130,12 @@ def bounds(period: Period, *, now: float) -> tuple[float, float]:
 
 
 def budgets_of(
-    tenant: str, *, key: str | None, scopes: Mapping[str, Json], tenants: Mapping[str, TenantSettings]
+    tenant: str,
+    *,
+    key: str | None,
+    scopes: Mapping[str, Json],
+    tenants: Mapping[str, TenantSettings],
+    key_name: str = "",
 ) -> tuple[DollarBudget, ...]:
     if not tenants and not scopes:
         return ()
@@ -137,7 +148,8 @@ def budgets_of(
             budgets.append(DollarBudget(spender, period, dollars, stop=settings.budget_stop, setting=setting))
         if isinstance(scope, int | float):
             stop, setting = bool(scopes.get("budget_stop", settings.budget_stop)), f"the scope {field} of the key"
-            budgets.append(DollarBudget(Spender("key", key or ""), period, float(scope), stop=stop, setting=setting))
+            by_key = DollarBudget(Spender("key", key or ""), period, float(scope), stop, setting, key_name)
+            budgets.append(by_key)
     return tuple(budgets)
 
 
@@ -275,7 +287,8 @@ def budget_states(
         budgets |= dict.fromkeys(budgets_of(tenant, key=None, scopes={}, tenants=tenants))
     for key in keys:
         tenant, scopes = key.tenant or "default", key.scopes
-        budgets |= dict.fromkeys(budgets_of(tenant, key=key.public_id, scopes=scopes, tenants=tenants))
+        own = budgets_of(tenant, key=key.public_id, scopes=scopes, tenants=tenants, key_name=key.name)
+        budgets |= dict.fromkeys(own)
     sums = _sums(database, (budget.spender for budget in budgets), now=now) if budgets else {}
     for budget in budgets:
         yield budget, sums[budget.spender]

@@ -380,7 +380,7 @@ def findings_of_report(month: "Report", *, settings: "Settings") -> list[Finding
     from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
 
     steps = month.advice, rating_advice(month, resources=VerdictResources.of(settings))
-    return [Finding("warning", "routing", text) for text in steps if text is not None]
+    return [Finding("advice", "routing", text) for text in steps if text is not None]
 
 
 def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:

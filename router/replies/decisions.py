@@ -16,7 +16,7 @@ from ragbandit.shared.types import SENT_ID, Decision, FailedArm, Feedback, Outco
 
 
 def decision_json(decision: Decision) -> reply_types.DecisionFields:
-    pmf = dict(zip(decision.arms, decision.pmf, strict=True))
+    pmf = decision.probabilities
     scores = None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True))
     price = price_name(decision.query)
     return filled(reply_types.DecisionFields, decision, decision_id=decision.id, pmf=pmf, scores=scores, price=price)

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from sqlalchemy import RowMapping
+from sqlalchemy import RowMapping, select
 
 from ragbandit.router.storage.rows.queried_facts import QueriedFacts
+from ragbandit.router.storage.sql.tables import api_keys, decisions
 from ragbandit.shared.types import ONE_ARM_LEFT, ArmBy
 
 Unit = Literal["dollars", "steps", "seconds"]
@@ -93,9 +94,20 @@ def reason_to_leave_out(row: RowMapping, *, facts: QueriedFacts, arms: Sequence[
     return None
 
 
+#: columns of a query for `asker_of`
+ASKER_COLUMNS: Final = (
+    *decisions.c["tenant", "api_key"],
+    select(api_keys.c.name)
+    .where(api_keys.c.public_id == decisions.c.api_key)
+    .correlate(decisions)
+    .scalar_subquery()
+    .label("key_name"),
+)
+
+
 def asker_of(row: RowMapping) -> str:
-    """Who asked, in words: the key, or else the tenant."""
-    return f"the tenant {row['tenant']}" if row["api_key"] is None else f"the key {row['api_key']}"
+    """Who asked, in words: the key by its name, or else the tenant."""
+    return f"the tenant {row['tenant']}" if row["api_key"] is None else f"the key {row['key_name'] or row['api_key']}"
 
 
 def budget_of(askers: Sequence[str]) -> str:

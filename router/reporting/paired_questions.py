@@ -16,7 +16,7 @@ from sqlalchemy import RowMapping, and_, func, select
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.reporting.deciders import is_raised, paced_askers
-from ragbandit.router.reporting.left_out import asker_of, reason_to_leave_out
+from ragbandit.router.reporting.left_out import ASKER_COLUMNS, asker_of, reason_to_leave_out
 from ragbandit.router.reporting.reading import (
     ReportScope,
     count_decisions,
@@ -151,7 +151,8 @@ def _routed(
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
-        *decisions.c["id", "arm", "arms", "allowed", "facts", "propensity", "request", "tenant", "api_key", "context"],
+        *decisions.c["id", "arm", "arms", "allowed", "facts", "propensity", "request", "context"],
+        *ASKER_COLUMNS,
         *FACT_COLUMNS,
         func.length(decisions.c.text).label("length"),
         scope.is_open.label("is_open"),

@@ -30,6 +30,7 @@ from ragbandit.router.learning.sources import drawn_weight, retracted, standing
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.reporting.left_out import (
+    ASKER_COLUMNS,
     UNITS,
     UndrawnQuestions,
     UndrawnSums,
@@ -395,7 +396,8 @@ def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = F
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
     joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
-        *decisions.c["arm", "arms", "pmf", "facts", "tenant", "api_key"],
+        *decisions.c["arm", "arms", "pmf", "facts"],
+        *ASKER_COLUMNS,
         *FACT_COLUMNS,
         outcomes.c.cost,
         scope.is_open.label("is_open"),
@@ -464,8 +466,9 @@ def _read_rows(connection: Connection, scope: ReportScope, *, questions: int) ->
     in_scope = and_(scope.condition, in_sample(questions, most=scope.most))
     corrections = corrections_of(connection)
     query = select(
-        *decisions.c["id", "made_at", "tenant", "api_key", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
+        *decisions.c["id", "made_at", "arms", "pmf", "arm", "facts", "price", "cost_weight"],
         *decisions.c["session", "turn_of"],
+        *ASKER_COLUMNS,
         *FACT_COLUMNS,
         *outcomes.c["cost", "steps"],
         *([outcomes.c.made_by, outcomes.c.made_at.label("ended_at")] if corrections.rules else []),

@@ -1,4 +1,4 @@
-"""Verbs that read the database, without a running service: `status`, `verify`, `explain`."""
+"""Verbs that read the database, without a running service: `verify`, `explain`; and what `status` prints."""
 
 import re
 import time
@@ -11,6 +11,7 @@ import typer
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.status_line import keep_line, line_file
 from ragbandit.router.cli.store import open_store, serving_policy
 from ragbandit.router.cli.tables import in_words, show
 from ragbandit.router.config.settings import Settings
@@ -24,12 +25,15 @@ from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.replies.decisions import explanation_json
 from ragbandit.router.replies.status import ledger_json
 from ragbandit.router.replies.values import json_ready
+from ragbandit.router.reporting.prompt_line import prompt_line
+from ragbandit.router.reporting.reading import Report
 from ragbandit.router.reporting.status import status as status_now
 from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.gone_models import GoneModels
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
+from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.inheritance import origin_in
@@ -40,6 +44,8 @@ from ragbandit.shared.additions import distributions
 from ragbandit.shared.texts.formats import moment, number, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
+#: length of one point of totals, seconds
+_MONTH_S: Final = 30 * 86_400
 #: name of a count -> its meaning. Only counts above 0 are printed; counts that need an action are findings instead
 _MEANINGS: Final = {
     "defaulted": "learned with the default reward, since no feedback came in time",
@@ -52,12 +58,8 @@ _MEANINGS: Final = {
 }
 
 
-def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Print what routing earned, counts, learning lag, the health of each arm, and each problem with its remedy.
-
-    Reads the database, and Redis if it is used, so no service has to run. The exit code is 1 if there is a problem.
-    --json prints the ledger's fields of /v1/status, the findings, and the additions of installed packages.
-    """
+def print_status(label: str | None, *, config: str | None, as_json: bool) -> None:
+    """What `ragbandit status` prints without --line. Raises Exit with the code 1 if there is a problem."""
     with open_store(config, label=label) as (settings, ledger):
         serving = serving_policy(ledger, settings=settings)
         now = time.time()
@@ -78,6 +80,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             *checks.findings_of_store(ledger.database, settings=settings, now=now),
             *checks.findings_of_processes(settings),
         ]
+        keep_line(_line(month, ledger=ledger, settings=settings), file=line_file(config, label=label))
         if as_json:
             reply = json_ready(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
             print_json(
@@ -101,6 +104,13 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             show(sections, as_json=False)
         if checks.is_problem(findings):
             raise typer.Exit(1)
+
+
+def _line(month: Report, *, ledger: Ledger, settings: Settings) -> str:
+    """The line of --line, with the shares of all questions of the report's period."""
+    period: dict[str, Any] = {"since": month.since, "until": month.until, "weight": settings.reward.weight}
+    arms = overview(ledger.database, policy=PolicyLabel(settings.policy.label), step=_MONTH_S, **period).arms
+    return prompt_line(month, shares={one.arm: one.share for one in arms if one.totals.decided})
 
 
 def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:

@@ -19,6 +19,8 @@ from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.serving.checks.questions import checked_id
 from ragbandit.router.serving.checks.reports import MAX_RATER
 from ragbandit.router.serving.explanations.explain import Explanation, amounts_in_words, turn_words
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.router.storage.decisions.turns import newest_turns, own_events
 from ragbandit.router.storage.label_queue import LabelCounts, count_items
 from ragbandit.router.storage.rows.outcome_rows import trace_json
@@ -70,6 +72,8 @@ async def show_decision(decision_id: str, request: Request) -> Response:
     values["request_facts"] = request_json(explained.record.decision.query)
     values["may_rate"] = caller_of(request).role != "reader"
     turns = await reads_of(request).run(partial(newest_turns, router.database, decision_id, limit=MOST_TURNS + 1))
+    key = explained.record.decision.query.api_key
+    values["key_name"] = key and await reads_of(request).run(lambda: KeyStore(router.database).names().get(key))
     values |= {"turns": turns[:MOST_TURNS], "open_turns": OPEN_TURNS, "more_turns": len(turns) > MOST_TURNS}
     return page(request, "decision.html", title="Decision", **values)
 

@@ -37,6 +37,7 @@ from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.health.readiness import RouterState
 from ragbandit.router.serving.overview import Overview, Point, Totals, mean, overview, totals_of, with_minutes
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmTotals
@@ -78,6 +79,7 @@ def _feedback(router: Router) -> dict[str, Any]:
     counters = router.status().counters
     return {
         "counters": counters,
+        "key_names": KeyStore(router.database).names(),
         "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=LISTED),
         "decisions": LATELY,
         "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else (),

@@ -454,6 +454,11 @@ class Decision:
     arm_by: ArmBy | None = None
 
     @property
+    def probabilities(self) -> Mapping[ArmName, float]:
+        """Arm -> its probability, as `pmf` in the replies of the HTTP API."""
+        return dict(zip(self.arms, self.pmf, strict=True))
+
+    @property
     def served(self) -> Query:
         """The query as the policy read it: with the cost weight and the unit at which it was decided."""
         unit = decided_unit(self.facts)

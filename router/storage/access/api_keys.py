@@ -197,6 +197,10 @@ class KeyStore:
         with self.database.read() as connection:
             return [_KEYS.value(row) for row in connection.execute(query).mappings()]
 
+    def names(self) -> dict[str, str]:
+        """Public id -> name, also of keys that are no longer valid."""
+        return {key.public_id: key.name for key in self.listed()}
+
     def revoke(self, public_id: str, *, actor: str, now: float) -> ApiKey:
         """Revoke a key; services refuse it within a second. Does nothing if it is revoked already. Raises NotFound."""
         with self.database.write() as connection:

@@ -231,7 +231,9 @@ def test_budgets_are_on_the_overview(serve, visit):
     body = {"decision_id": named, "answer": "x", "status": "answered", "cost": {"dollars": 3.0}}
     service.http.post("/v1/outcomes", json=body).raise_for_status()
     page = browser.page("/ui")
-    assert re.search(r"the budget of default raises the price 1,000-fold now; \w+ answers 100 % of its questions", page)
+    assert re.search(
+        r"the budget of the tenant default raises the price 1,000-fold now; \w+ answers 100 % of its questions", page
+    )
 
 
 def test_no_sentence_calls_all_arms_alone(service, visit):

@@ -1,6 +1,7 @@
 """Findings: what is wrong with real settings, a real database, a real Redis and this host is said, with what to do."""
 
 import json
+import re
 import shutil
 import time
 from collections import namedtuple
@@ -110,7 +111,7 @@ def test_a_router_that_earns_no_more_than_one_arm(stored, settings):
         world.learn()
         month = findings.month_report(world.database, settings=settings(), now=world.now + 1.0)
         reported = [line.partition(";")[0] for line in told(findings.findings_of_report(month, settings=settings()))]
-        assert reported == [f"warning routing: fix: always {best} earns as much"] * lines
+        assert reported == [f"advice routing: fix: always {best} earns as much"] * lines
 
 
 def test_dollar_budgets(stored, settings):
@@ -127,7 +128,7 @@ def test_dollar_budgets(stored, settings):
         tenants = {"acme": {"dollars_per_day": dollars, "budget_stop": True}, "other": {"dollars_per_day": 1.0}}
         return "".join(stored("dollar budgets", tenants=tenants))
 
-    assert f"key {key.public_id} has spent 120 % of its 0.5 dollars of the month" in look(9.0)
+    assert f"the key {key.name} has spent 120 % of its 0.5 dollars of the month" in look(9.0)
     keys.revoke(key.public_id, actor="cli:t", now=now)
     assert look(9.0) == ""
     assert "tenant acme has spent 120 % of its 0.5 dollars of the day (UTC)" in look(0.5)
@@ -250,8 +251,12 @@ def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
 
 
 def test_the_command(settings, make_world, redis_server, redis_client, monkeypatch, tmp_path):
-    """`read_status` prints the findings and what to do, or JSON; exit code 1 with a problem."""
-    make_world()
+    """`status` prints the findings and what to do, or JSON; exit code 1 with a problem. It makes the line of --line."""
+    world = make_world()
+    world.now = time.time() - 60.0
+    for number in range(10):
+        world.outcome(world.route(f"question {number}?"), cost={"dollars": 0.01})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", settings().data_dir)
     monkeypatch.setenv("REDIS_URL", redis_server)
@@ -261,6 +266,8 @@ def test_the_command(settings, make_world, redis_server, redis_client, monkeypat
     printed = " ".join(command.run("status").stdout.split())
     assert "do: start `ragbandit worker --queue learn`" in printed
     hosts(redis_client, {"pid": 2})
+    line = command.run("status", "--line").stdout
+    assert re.fullmatch(r"(\w+ \d+ %(, |; )){1,3}dollars against always \w+: not known yet, n 10; reward .*\n", line)
     mended = command.run("status")
     assert mended.exit_code == 0, mended.stdout
 

@@ -158,7 +158,7 @@ def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
 
 def _favourite(decision: Decision, *, kept: ArmName) -> ArmName:
     """The likeliest arm of a draw; `kept` if no arm is likelier, or if the policy failed."""
-    chances = dict(zip(decision.arms, decision.pmf, strict=True))
+    chances = decision.probabilities
     likeliest = max(decision.arms, key=lambda arm: chances[arm])
     return kept if decision.fault is not None or chances[likeliest] <= chances[kept] else likeliest
 

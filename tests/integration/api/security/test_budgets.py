@@ -53,7 +53,7 @@ def test_the_price_rises(world, caplog):
     (reported,) = [
         one for one in findings_of_store(router.database, settings=router.settings, now=NOON) if "price" in one.what
     ]
-    assert reported.what.startswith(f"the budget of paced raises the price {factor:.3g}-fold now")
+    assert reported.what.startswith(f"the budget of the tenant paced raises the price {factor:.3g}-fold now")
     assert "tenants.paced.dollars_per_day" in reported.remedy
     (said,) = [
         reason

@@ -12,6 +12,7 @@ from ragbandit.router.operation.findings import findings_of_report
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
+from ragbandit.router.reporting.prompt_line import prompt_line
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.shared.errors import NotFound
@@ -46,6 +47,22 @@ def test_the_sentence_has_money_verdict_and_the_parts_that_are_known():
     )
     unrated = reported(replace(log, quality=np.full(1_000, np.nan)))
     assert "no answer was rated" in unrated.sentence
+
+
+def test_the_line_of_a_prompt_has_arms_and_dollars_with_their_interval():
+    """The line has shares, signed dollars of all compared questions with both ends and their number, and the verdict;
+    what decides comes first, and dollars whose interval contains 0 are not known yet.
+    """
+    found = reported(made(WORLDS[6], count=4_000, seed=1).log, against="premium")
+    cost, shares = found.total.cost, {"cheap": 0.784, "premium": 0.216}
+    ends = (f"-${-one * 4_000:.2f}" for one in (cost.estimate, cost.low, cost.high))
+    line = "cheap 78 %, premium 22 %; {} ({} to {}) against always premium, n 4,000; reward worse".format(*ends)
+    assert prompt_line(found, shares=shares).replace("$-", "-$") == line
+    unknown = replace(found.total, cost=replace(cost, low=-0.1, high=0.1), verdict="not known yet")
+    held = replace(found, total=unknown, state="safe start: 97 % of the questions still go to premium")
+    ending = "dollars against always premium: not known yet, n 4,000; reward not known yet"
+    assert prompt_line(held, shares=shares) == f"safe start; cheap 78 %, premium 22 %; {ending}"
+    assert prompt_line(replace(found, total=None), shares={}) == "no questions that compare two arms"
 
 
 def test_what_is_shown_has_no_point_without_a_verdict():

@@ -1,0 +1,30 @@
+"""Verb `status`. The module loads none of the router's, so that --line is quick."""
+
+from typing import Annotated
+
+import typer
+
+from ragbandit.router.cli.console import console
+from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.status_line import kept_line
+
+
+def status(
+    line: Annotated[bool, typer.Option("--line", help="one line for a prompt, at most minutes old")] = False,
+    label: LabelOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what routing earned, counts, learning lag, the health of each arm, and each problem with its remedy.
+
+    Reads the database, and Redis if it is used, so no service has to run. The exit code is 1 if there is a problem.
+    --json prints the ledger's fields of /v1/status, the findings, and the additions of installed packages. --line
+    prints shares of the arms and dollars against always one arm, as the last `ragbandit status` found them, within
+    300 ms; if that is 5 minutes ago, it starts one.
+    """
+    if line:
+        console.say(kept_line(config, label=label))
+        return
+    from ragbandit.router.verbs.inspection import print_status  # it loads numpy and the store
+
+    print_status(label, config=config, as_json=as_json)

@@ -67,6 +67,8 @@ class LearningCurve:
     """Both ends of the interval of the policy's last mean, given the fixed arm's; null if there is no interval."""
     note: str | None = None
     """How to read the curve."""
+    marks: tuple[tuple[int, str], ...] = ()
+    """Changes as (number of questions before, what changed)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

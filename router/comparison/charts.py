@@ -159,7 +159,10 @@ def learning(curves: Sequence[LearningCurve]) -> Picture | None:
         unit="reward",
         places="Questions",
         # more lines would hide the curves; the note names all break-evens
-        verticals=[(float(c.break_even), _break_even(c)) for c in curves if c.break_even][:_VERTICALS],
+        verticals=[
+            *((float(c.break_even), _break_even(c)) for c in curves if c.break_even),
+            *((float(count), what) for c in curves for count, what in c.marks),
+        ][:_VERTICALS],
         below=None if asked == rated else lambda count: f"{np.interp(count, asked, rated):,.0f} rated" if count else "",
         note="; ".join(filter(None, notes)),
     )

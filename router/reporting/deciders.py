@@ -1,9 +1,10 @@
 """What decides questions instead of the policy: a safe start, a warm-up, a ledger that is learned again, a budget.
 
-While it decides more than half of the draws, it is the first thing that a report says: what was served says little
+While it decides more than half of the questions, it is the first thing that a report says: what was served says little
 about routing then. A safe start decides only where the policy prefers another arm than the incumbent, so its share is
 counted among these draws. Else a policy that gives half of the questions to the incumbent anyway would hide a safe
-start that takes most of the others.
+start that takes most of the others. Questions without a draw count, too: a safe start that has no say in an outage is
+not what decides.
 
 A budget of some askers is judged apart if others ask, too: it must not keep these from a verdict.
 """
@@ -14,16 +15,28 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from ragbandit.router.comparison import forecast
+from ragbandit.router.reporting.left_out import DECIDED_BY, budget_of
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ColdStartFloors, HoldbackShare, Json, Rebuilding, SafeStart
 
-Kind = Literal["policy", "safe start", "warm-up", "rebuilt ledger", "budget"]
+Kind = Literal[
+    "policy", "safe start", "warm-up", "rebuilt ledger", "budget", "outage", "limit", "kill switch", "no draw"
+]
+
+#: what decided a question without a draw, in words -> its kind, if it keeps a policy from deciding only for a time
+_FOR_A_TIME: Final[Mapping[str, Kind]] = {
+    DECIDED_BY["breaker"]: "outage",
+    DECIDED_BY["failover"]: "outage",
+    DECIDED_BY["limit"]: "limit",
+    DECIDED_BY["kill switch"]: "kill switch",
+}
 
 #: number of newest questions that are read: the newer half gives the state, the older half how it changes
 NEWEST: Final = 200
 #: a budget decides if it raises the price of a question at least by this factor
 _RAISED: Final = 2.0
-#: least share of questions of other askers from which those at a price that a budget raised are judged apart
+#: least share of questions of other askers from which those at a price that a budget raised are judged apart; least
+#: share of questions without a draw that a safe start's state names
 _OTHERS: Final = 0.1
 #: a smaller fall of the share from the older to the newer half of the newest questions gives no forecast
 _CLEAR: Final = 0.05
@@ -41,9 +54,16 @@ class Decider(NamedTuple):
     others: float = 1.0
     is_rated: bool = False
     asker: str = ""  #: the key that asked, else the tenant, in words
+    by: str = ""  #: what decided a question without a draw, in words
+    served: str = ""  #: the arm that the question got
 
 
 _POLICY: Final = Decider("policy", 0.0)
+
+
+def without_draw(by: str) -> Decider:
+    """What decided a question without a draw. by: in words, see `left_out.decided_by`"""
+    return Decider(_FOR_A_TIME.get(by, "no draw"), 1.0, by=by)
 
 
 def decider_of(
@@ -57,10 +77,10 @@ def decider_of(
         return Decider("rebuilt ledger", 1.0)
     incumbent, cold_start = SafeStart.of(facts), ColdStartFloors.of(facts)
     others = 1.0 if incumbent is None or pmf is None else _others(incumbent, HoldbackShare.of(facts), pmf=pmf)
-    if incumbent is not None and incumbent.share < 1.0:
-        return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm), others)
     if is_raised(budget_factor):
         return Decider("budget", 1.0)
+    if incumbent is not None and incumbent.share < 1.0:
+        return Decider("safe start", 1.0 - incumbent.share, str(incumbent.arm), others)
     if cold_start is not None:
         return Decider("warm-up", min(sum(cold_start.floors.values()), 1.0))
     return _POLICY._replace(others=others)
@@ -92,18 +112,23 @@ def _others(incumbent: SafeStart, holdback: HoldbackShare | None, *, pmf: Mappin
 
 
 def state_of(deciders: Sequence[Decider]) -> str | None:
-    """The state in words, if something else than the policy decides more than half of these draws; else None.
+    """The state in words, if something else than the policy decides more than half of these questions; else None.
 
     deciders: what decided the newest questions, the newest first
     """
     raised = [decider for decider in deciders if decider.kind == "budget"]
     paced = paced_askers(Counter(one.asker for one in deciders), raised=Counter(one.asker for one in raised))
-    deciders = [one for one in deciders if one.kind != "budget" or one.asker not in paced]
-    recent = deciders[: NEWEST // 2]
+    deciders = [
+        one
+        if one.kind != "budget" or one.asker not in paced
+        else one._replace(kind="no draw", by=budget_of([one.asker]))
+        for one in deciders
+    ]
+    recent, drawn = deciders[: NEWEST // 2], [one for one in deciders if not one.by]
     ours = [decider for decider in recent if decider.kind in ("policy", "safe start")]
     shares: dict[Kind, float] = {"safe start": _held(ours) * len(ours) / max(len(recent), 1)}
     for decider in recent:
-        if decider.kind not in ("policy", "safe start"):
+        if decider.kind not in ("policy", "safe start", "no draw"):
             shares[decider.kind] = shares.get(decider.kind, 0.0) + decider.share / len(recent)
     if sum(shares.values()) <= 0.5:
         return None
@@ -114,10 +139,23 @@ def state_of(deciders: Sequence[Decider]) -> str | None:
     if kind == "budget":
         return f"budget: {size} of the questions are decided at a price that spending has raised"
     if kind == "warm-up":
-        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_ends(deciders)}"
+        return f"warm-up: {size} of the draws still try arms that the policy hardly knows{_ends(drawn)}"
+    if kind != "safe start":
+        (by, _), *_ = Counter(decider.by for decider in recent if decider.kind == kind).most_common(1)
+        return f"{kind}: {size} of the questions are decided by {by}"
     arm = next(decider.arm for decider in deciders if decider.kind == kind)
-    size = percent(round(math.fsum(1.0 - one.others * (1.0 - one.share) for one in ours) / len(ours), 2))
-    return f"safe start: {size} of the questions still go to {arm}{_ends(deciders)}"
+    to_arm = math.fsum(1.0 - one.others * (1.0 - one.share) for one in ours)
+    to_arm += sum(one.served == arm for one in recent if one.kind not in ("policy", "safe start"))
+    still = f"safe start: {percent(round(to_arm / len(recent), 2))} of the questions still go to {arm}"
+    return f"{still}{_decided_without(recent)}{_ends(drawn)}"
+
+
+def _decided_without(recent: Sequence[Decider]) -> str:
+    """What decides many of the questions without a draw, as the end of a clause; "" if few are."""
+    for by, count in Counter(one.by for one in recent if one.by).most_common(1):
+        if count >= _OTHERS * len(recent):
+            return f", {percent(round(count / len(recent), 2))} are decided by {by}"
+    return ""
 
 
 def _held(deciders: Sequence[Decider]) -> float:
@@ -127,7 +165,7 @@ def _held(deciders: Sequence[Decider]) -> float:
 
 def _ends(deciders: Sequence[Decider]) -> str:
     """When routing can be judged: the line through the shares of the newer and the older half, extended to a half."""
-    half, rated = len(deciders) // 2, sum(decider.is_rated for decider in deciders) / len(deciders)
+    half, rated = len(deciders) // 2, sum(decider.is_rated for decider in deciders) / max(len(deciders), 1)
     newer, older = map(_held, (deciders[:half], deciders[len(deciders) - half :]))
     if half < NEWEST // 4 or rated <= 0.0 or older - newer < _CLEAR:
         return "; routing is judged when it decides most of them"

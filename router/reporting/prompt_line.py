@@ -27,7 +27,7 @@ def prompt_line(report: Report, *, shares: Mapping[str, float]) -> str:
         means = total.cost.estimate, total.cost.low, total.cost.high
         spent, low, high = (_signed(mean, count, unit=report.unit) for mean in means)
         costs = f"{spent} ({low} to {high}) against {total.second}"
-    reward = f"reward {NOT_KNOWN}" if total.verdict == NOT_KNOWN else f"reward {total.verdict}"
+    reward = f"reward {NOT_KNOWN}" if total.verdict == NOT_KNOWN or report.untried else f"reward {total.verdict}"
     return "; ".join(filter(None, (state, arms, f"{costs}, n {number(count)}", reward)))
 
 

@@ -27,7 +27,8 @@ from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight, retracted, standing
-from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers
+from ragbandit.router.reporting.changes import Change
+from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers, without_draw
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.reporting.left_out import (
     ASKER_COLUMNS,
@@ -153,6 +154,10 @@ class Report:
     """What the questions of a warm start showed before the start, in words; null without a comparison with this arm."""
     asked: PairedComparison | None = None
     """Both ways asked again on a sample of the questions (`report --decide`); null if no question was asked again."""
+    changes: tuple[Change, ...] = ()
+    """Changes within the period, the newest first: new arms, changed prices, drift. The means are of both worlds."""
+    untried: str | None = None
+    """Arms with fewer than ten judged answers, in words, if there is a verdict; null without such an arm."""
     curve: LearningCurve | None = None
     """Mean rewards so far against this arm, by time; null without an interval of the reward, or with a wide one."""
     arms: tuple[Comparison, ...]
@@ -388,31 +393,34 @@ def read_log(database: Database, scope: ReportScope) -> ReportRows:
 
 
 def newest_deciders(connection: Connection, scope: ReportScope, *, own: bool = False) -> list[Decider]:
-    """What decided the newest NEWEST questions that comparisons include, the newest first. Without a tenant they may be
-    older than the period, so that every report says the same of the present.
+    """What decided the newest NEWEST questions, the newest first. Without a tenant they may be older than the period.
+    So every report says the same of the present.
 
     own: only questions that the policy of the scope's ledger decided
     """
     in_ledger = and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
-    joined = decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(updates, in_ledger)
     query = select(
         *decisions.c["arm", "arms", "pmf", "facts"],
         *ASKER_COLUMNS,
         *FACT_COLUMNS,
-        outcomes.c.cost,
-        scope.is_open.label("is_open"),
         updates.c.source,
-    ).select_from(joined)
+    ).select_from(decisions.outerjoin(updates, in_ledger))
     query = query.where(scope.condition if scope.tenant is not None else replace(scope, since=0.0).condition)
     query = query.where(decisions.c.policy == scope.label) if own else query
     query = query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(2 * NEWEST)
     deciders = list[Decider]()
     for row in connection.execute(query).mappings():
         arms, facts = json.loads(row["arms"]), QueriedFacts.of_row(row)
-        if not facts.is_imported and reason_to_leave_out(row, facts=facts, arms=arms) is None:
+        if facts.is_imported:
+            continue
+        by = decided_by(facts, arms=arms)
+        if by is None:
             pmf = dict(zip(arms, json.loads(row["pmf"]), strict=True))
             decider = decider_of(object_or_empty(row["facts"]), budget_factor=facts.budget_factor, pmf=pmf)
-            deciders.append(decider._replace(is_rated=row["source"] == "explicit", asker=asker_of(row)))
+        else:
+            decider = without_draw(by)
+        is_rated = row["source"] == "explicit"
+        deciders.append(decider._replace(is_rated=is_rated, asker=asker_of(row), served=row["arm"]))
     return deciders[:NEWEST]
 
 

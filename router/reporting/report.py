@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from sqlalchemy import select
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.comparison.words import assumption_words, signed
 from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.learning.monitoring.price import price_words
 from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
+from ragbandit.router.reporting.changes import Change, changes_in, drifts_of
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Choices, Compared, Possible, compared
 from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit
@@ -28,6 +31,7 @@ from ragbandit.router.reporting.reading import Flags, Report, ReportRows, Report
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import NOTHING, money, number, percent
@@ -41,6 +45,8 @@ FEWEST_TO_FIX: Final = 300
 FEWEST_TO_AGREE: Final = 30
 #: maximum number of groups of a kind; if there are more, the smallest are left out
 MOST_GROUPS: Final = 20
+#: share of questions that go to the compared arm from which on a report says that little can differ
+_MOSTLY: Final = 0.9
 _WEEK_S: Final = 7 * 86_400.0
 #: a Monday, 1970-01-05 00:00 UTC, in seconds since 1970
 _MONDAY_S: Final = 4 * 86_400.0
@@ -68,7 +74,9 @@ def report(
         raise InvalidInput(message, field="since", remedy="give seconds since 1970, the earlier time first")
     uneven = recent_sample_ratio(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
-    result = report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm, now=now)
+    drifts = _drifts(database, scope)
+    log = read_log(database, scope)
+    result = report_of(log, scope, policy=policy, against=against, alarm=alarm, now=now, drifts=drifts)
     arm = result.compared_arm
     if result.total is None or arm is None or scope.reward is None:
         return result
@@ -82,6 +90,15 @@ def report(
     return with_stored_comparison(database, result, scope)
 
 
+def _drifts(database: Database, scope: ReportScope) -> list[Change]:
+    """Drifts of the period's ledger that began within the period."""
+    with database.read() as connection:
+        text = connection.execute(select(policies.c.diagnosis).where(policies.c.label == scope.label)).scalar()
+        learning = read_diagnosis(text, unlabelled=0)
+        found = drifts_of(connection, learning, label=scope.label)
+    return [one for one in found if scope.since < one.at < scope.until]
+
+
 def report_of(
     log: ReportRows,
     scope: ReportScope,
@@ -90,10 +107,11 @@ def report_of(
     against: str | None = None,
     alarm: str | None = None,
     now: float | None = None,
+    drifts: Sequence[Change] = (),
 ) -> Report:
     """Make the report from rows.
 
-    alarm: why the rows favour an arm
+    alarm: why the rows favour an arm. drifts: arms whose rewards changed within the period
     """
     log = log.without_paced()
     unit = traffic_cost_unit(log)
@@ -119,6 +137,11 @@ def report_of(
     if chosen is not None and alarm is None:
         comparable = log.part(log.comparable(chosen))
         curve = _curve(comparable, arms[chosen], scores=pairs[chosen].scores, arm=chosen)
+    changes = tuple(sorted((*drifts, *changes_in(log)), key=lambda one: -one.at))
+    if curve is not None and chosen is not None:
+        times = log.made_at[log.comparable(chosen)]
+        marks = [(round(int((times < one.at).sum()) * log.scale), one.what.partition(";")[0]) for one in changes]
+        curve = replace(curve, marks=tuple(mark for mark in marks if mark[0]))
     used = np.bincount(log.arm, minlength=len(log.arms))
     week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
     weeks = {number: day_of(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
@@ -134,6 +157,8 @@ def report_of(
         sample=log.sample,
         total=total,
         to_rate=None if chosen is None or unsteady or alarm else _to_rate(log, pairs[chosen], arm=chosen),
+        changes=changes,
+        untried=None if chosen is None else _untried(log, arms[chosen], arm=chosen),
         curve=curve,
         arms=tuple(
             arms[place] for place in sorted(range(len(arms)), key=lambda place: (-used[place], log.arms[place]))
@@ -269,6 +294,23 @@ def _to_rate(log: ReportRows, compared: ComparedWays, *, arm: int) -> int | None
     unrated = int(np.isnan(answers).sum())
     needed = math.ceil((len(answers) - unrated) * (compared.outlook - 1.0))
     return needed if 0 < needed <= unrated else None
+
+
+def _untried(log: ReportRows, total: Comparison, *, arm: int) -> str | None:
+    """What a verdict says nothing about: arms that were offered and have hardly any judged answer."""
+    rows = log.part(log.comparable(arm))
+    if total.verdict == NOT_KNOWN:
+        return None
+    few = list[str]()
+    for place, name in enumerate(log.arms):
+        judged = int((~np.isnan(rows.quality[rows.arm == place])).sum())
+        if rows.is_offered(place).any() and judged < FEWEST_EFFECTIVE:
+            few.append(f"{name} is {f'hardly tried ({judged} judged)' if judged else 'not tried yet'}")
+    if not few:
+        return None
+    share = float((rows.arm == arm).mean())
+    most = f"{percent(round(share, 2))} of the questions go to {log.arms[arm]}, so little can differ"
+    return "; ".join([most, *few] if share >= _MOSTLY else few)
 
 
 def _curve(log: ReportRows, comparison: Comparison, *, scores: Matrix | None, arm: int) -> LearningCurve | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.reporting.changes import drifts_of
 from ragbandit.router.reporting.deciders import state_of
 from ragbandit.router.reporting.reading import ReportScope, newest_deciders
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -32,4 +33,6 @@ def _under(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | None:
         return None
     scope = ReportScope(label=ledger.label, since=0.0, until=time.time())
     with ledger.database.read() as connection:
-        return learning.under(state_of(newest_deciders(connection, scope, own=True)))
+        drifts = drifts_of(connection, learning, label=ledger.label)
+        changes = "; ".join(one.what for one in drifts) or None
+        return replace(learning, changes=changes).under(state_of(newest_deciders(connection, scope, own=True)))

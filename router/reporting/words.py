@@ -1,15 +1,20 @@
 """The sentence of a report, and what it shows on a screen and a page."""
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words as comparison_words
 from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, NumberTable, QuestionKind
 from ragbandit.router.reporting.left_out import SHOWN_FROM, Unit
 from ragbandit.router.reporting.next_steps import NOW_S
 from ragbandit.router.reporting.reading import Report, Sample
-from ragbandit.shared.texts.formats import counted, duration, moment, money, number, percent
+from ragbandit.shared.texts.formats import counted, duration, iso_time, moment, money, number, percent
+
+#: largest number of changes that are named
+_CHANGES: Final = 2
 
 
 def report_sentence(report: Report, *, now: float) -> str:
@@ -17,8 +22,17 @@ def report_sentence(report: Report, *, now: float) -> str:
     total = report.total
     start = f"{report.state}. " if report.state else ""
     parts = [_sums(report), *undrawn_words(report), _compared(report)]
-    parts.append("no questions that compare two arms" if total is None else _verdict(total))
+    parts.append("no questions that compare two arms" if total is None else _verdict(total, report))
     return f"{start}{period_of(report, now=now)}: {'; '.join(filter(None, parts))}."
+
+
+def change_words(report: Report) -> Iterator[str]:
+    """The newest changes within the period, each with the command that reads what came after."""
+    for one in report.changes[:_CHANGES]:
+        since = str(iso_time(math.ceil(one.at)))[:19]
+        tenant = "" if report.tenant is None else f" --tenant {shlex.quote(report.tenant)}"
+        newer = f"`ragbandit report --since {since}{tenant}` reads the newer one"
+        yield f"{one.what}. This period covers two worlds: {newer}"
 
 
 def undrawn_words(report: Report) -> list[str]:
@@ -45,12 +59,13 @@ def with_before(report: Report, before: str) -> Report:
     return replace(report, before=before, sentence=f"{report.sentence} {before}")
 
 
-def _verdict(total: Comparison) -> str:
+def _verdict(total: Comparison, report: Report) -> str:
     if not total.questions:
         return f"no question was offered {total.second_arm}"
     if not total.rated:
         return "no answer was rated, so that nothing is known of quality"
-    return comparison_words.sentence(total)
+    sentence = comparison_words.sentence(total)
+    return sentence if report.untried is None else f"{report.untried}; {sentence}"
 
 
 def _sums(report: Report) -> str:
@@ -135,7 +150,7 @@ def report_assessment(
         ("what was served against each arm", served, True),
         *((f"by {name}", rows, False) for name, rows in groups),
     ]
-    verdict = report.sentence if total is None else f"{'; '.join([*undrawn_words(report), _verdict(total)])}."
+    verdict = report.sentence if total is None else f"{'; '.join([*undrawn_words(report), _verdict(total, report)])}."
     about = "" if total is None else f"reward a question of routing, compared with {total.second}"
     lead, shown, asked = total, served, report.asked
     if asked is not None:
@@ -177,6 +192,7 @@ def report_assessment(
 
 
 def _actions(report: Report, lead: Comparison | None, *, steps: Sequence[str | None]) -> Iterator[str]:
+    yield from change_words(report)
     if report.advice is not None:
         yield report.advice
     waiting = 0 if report.asked is None else report.asked.waiting

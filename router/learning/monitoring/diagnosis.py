@@ -61,7 +61,7 @@ REMEDIES: Final[Mapping[LearningState, str]] = {
     "learning": "nothing to do: it learns {arm} from the labels that come",
     "held back": "the restraint to the incumbent lets too few questions have {arm}: raise policy.harm, or label {arm}",
     "stuck": "too few labels of {arm} come: label its answers, raise policy.floor, or start warm (docs/advise.md)",
-    "drifting": "the rewards of {arm} changed, and it is learned again: look at what changed behind it",
+    "drifting": "look at what changed behind {arm}, which is learned again",
     "starved": "no labels come: send labels, ratings or a judge's scores (docs/feedback.md)",
 }
 
@@ -90,6 +90,8 @@ class Diagnosis:
     labelled: float | None = None
     #: what decides most questions instead of the policy, in words; None if the policy does. It is not stored
     decides: str | None = None
+    #: when the drifting arms changed and what followed, in words; None if it was not read. It is not stored
+    changes: str | None = None
 
     def under(self, decides: str | None) -> "Diagnosis":
         """The diagnosis while something else than the policy decides most questions. decides: what, in words
@@ -132,7 +134,7 @@ class Diagnosis:
             case "starved":
                 return f"no label came with the newest {self.unlabelled:,} decisions"
             case "drifting":
-                text = f"the rewards of {', '.join(self._arms('drifting'))} changed a few rows ago"
+                text = self.changes or f"the rewards of {', '.join(self._arms('drifting'))} have changed"
             case "stuck":
                 others = ", ".join(arm for arm in self.arms if arm not in self._arms("stuck"))
                 return f"no arm{others and f' but {others}'} is tried enough to know: {self._needs('stuck')}"
@@ -144,7 +146,9 @@ class Diagnosis:
             case "learning":
                 text = self._needs("learning")
             case "steady":
-                text = f"knowing an arm better would bring less than {WORTH:g} of reward a question"
+                judged = ", ".join(f"{arm} {self.judged[arm]:,}" for arm in self._arms("steady") if arm in self.judged)
+                text = "by its own estimate the policy needs no more judged answers"
+                text += f" (it has learned {judged})" if judged else ""
         stuck = ", ".join(self._arms("stuck"))
         return f"{text}; too few labels come of {stuck}" if stuck else text
 
@@ -255,7 +259,7 @@ def diagnose(
     if diagnosis is None:
         return None
     stored = asdict(diagnosis)
-    del stored["decides"]  # it is computed when it is read, and the former release would refuse it
+    del stored["decides"], stored["changes"]  # computed when they are read; the former release would refuse them
     return canonical(stored)
 
 

@@ -123,11 +123,11 @@ def test_the_word_of_all_arms_and_its_sentence():
         "steady, stuck": "stuck: no arm but arm0 is tried enough to know: arm1 has 2 judged answers and needs about 100"
         " more (about 9,000 more questions at this rate); too few labels of arm1 come",
         "stuck, stuck": "stuck: no arm is tried enough to know: arm0 has 2",
-        "steady, steady, stuck": "steady: knowing an arm better would bring less than 0.005 of reward a question; too"
-        " few labels come of arm2",
+        "steady, steady, stuck": "steady: by its own estimate the policy needs no more judged answers (it has learned"
+        " arm0 2, arm1 2); too few labels come of arm2",
         "learning, steady": "learning: arm0 has 2 judged answers and needs about 100 more (about 9,000",
         "held back, steady": "held back: the promise to arm1 (slack 17.1 of reward) lets too few questions try others:",
-        "drifting, stuck": "drifting: the rewards of arm0 changed a few rows ago; too few labels come of arm1; the",
+        "drifting, stuck": "drifting: the rewards of arm0 have changed; too few labels come of arm1; look at",
     }
     with every_case() as case:
         for states, line in cases.items():

@@ -10,7 +10,7 @@ from benchmarks.report import WORLDS, made
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
 from ragbandit.router.operation.findings import findings_of_report
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.deciders import Decider, decider_of, state_of
+from ragbandit.router.reporting.deciders import Decider, decider_of, state_of, without_draw
 from ragbandit.router.reporting.next_steps import VerdictResources, rating_advice
 from ragbandit.router.reporting.prompt_line import prompt_line
 from ragbandit.router.reporting.reading import ReportScope
@@ -287,6 +287,30 @@ def test_the_state_is_what_decides_most_draws():
     assert "routing is judged when it decides most of them" in state_of(flat)
     for kind in ("rebuilt ledger", "budget", "warm-up"):
         assert state_of([Decider(kind, 0.8)] * 100).startswith(f"{kind}: ")
+
+
+def test_shares_are_of_all_questions():
+    """Questions of an outage, a limit or callers are counted: a safe start that decides a third of all questions is no
+    state, an outage that decides most is, and what decides a tenth or more is named beside a safe start.
+    """
+    held = [Decider("safe start", 0.96, "large", served="large")] * 35
+    outage = [without_draw("the circuit breaker, which left one arm")._replace(served="small")] * 65
+    assert state_of([*outage, *held]) == (
+        "outage: 65 % of the questions are decided by the circuit breaker, which left one arm"
+    )
+    named = [without_draw("the caller")._replace(served="small")]
+    assert state_of([*named * 65, *held]) is None
+    assert state_of([*named * 30, *held * 2]).startswith(
+        "safe start: 67 % of the questions still go to large, 30 % are decided by the caller; routing is judged"
+    )
+    assert state_of([*named * 5, *held * 3]).startswith("safe start: 91 % of the questions still go to large; ")
+
+
+def test_a_raised_price_decides_before_a_safe_start():
+    """A question at a price that a budget has raised was decided by the budget, also if a safe start is on."""
+    facts = {"incumbent": {"arm": "large", "share": 0.04}}
+    assert decider_of(facts, budget_factor=1_000.0, pmf={"large": 0.5, "small": 0.5}).kind == "budget"
+    assert decider_of(facts, budget_factor=1.0, pmf={"large": 0.5, "small": 0.5}).kind == "safe start"
 
 
 def test_a_safe_start_decides_where_the_policy_prefers_other_arms():

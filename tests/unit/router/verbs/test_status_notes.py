@@ -79,7 +79,7 @@ def test_the_shares_of_withheld_answers_are_told_by_arm():
         (
             replace(WELL, learning=DRIFTING),
             False,
-            ("drift: the rewards of cheap changed", "look at what changed behind it"),
+            ("drift: the rewards of cheap have changed", "look at what changed behind cheap"),
         ),
         (WELL, True, ("being learned again", "a learner runs")),
     ],

@@ -24,6 +24,7 @@ def library() -> None:
     with Router.open() as router:  # ./config.yaml and the environment
         for question, gold in questions.items():
             decision = router.route(question)  # stored before you see it
+            print(decision.arm, decision.probabilities)  # the arm drawn, and the probability of each
             answer, steps = pipelines[decision.arm](question)
             router.outcome(decision.id, answer=answer, steps=steps)  # what it took
             router.feedback(decision.id, label=gold)  # or rating=True, or rating=4, scale="1-5"

@@ -102,7 +102,9 @@ class Assessment:
     sentence: str  #: all of it in one sentence; the state comes first if it decides
     number: str  #: the one number, such as "+0.094", or "not known yet"
     about: str  #: description of the number, with its unit
+    headline: str = ""  #: one line that begins a page, whose sentence is then folded; "" to begin with the sentence
     verdict: Verdict | None = None  #: gives the colour
+    interval: str = ""  #: the interval behind the verdict, in words
     #: what decides instead of the policy for more than half of the questions; None if the policy decides
     state: str | None = None
     comparisons: tuple[Comparison, ...] = ()  #: the forest plot, the most important first

@@ -45,7 +45,8 @@ def template_values(assessment: Assessment, *, sign: "ArmSigns | None" = None) -
     return {
         "assessment": assessment,
         "colour": "" if assessment.verdict is None else words.COLOURS[assessment.verdict],
-        "state": words.unless_contained(assessment.state, sentence=assessment.sentence),
+        "number_colour": words.COLOURS[assessment.verdict] if assessment.verdict in words.CLEAR else "",
+        "state": words.unless_contained(assessment.state, sentence=assessment.headline or assessment.sentence),
         "missing": words.unless_contained(assessment.missing, sentence=assessment.sentence),
         "share": min(max(0.0, assessment.progress), 1.0),
         "forest": charts.forest(assessment.comparisons) if assessment.comparisons else None,

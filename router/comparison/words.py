@@ -8,6 +8,8 @@ from ragbandit.shared.texts.formats import decimal, money, number, percent
 
 #: verdict -> name of its colour in pages, and of its style on a terminal
 COLOURS: Final[dict[Verdict, str]] = {"better": "good", "as good": "good", "worse": "bad", NOT_KNOWN: "busy"}
+#: verdicts on a difference that is known not to be 0: only its number has a colour, and only its estimate is shown
+CLEAR: Final[frozenset[Verdict]] = frozenset(("better", "worse"))
 STYLES: Final[dict[str, str]] = {"good": "green", "bad": "red", "busy": "yellow"}
 #: share of judged questions from which on a verdict assumes nothing of the others
 _NEARLY_ALL: Final = 0.9
@@ -107,6 +109,18 @@ def estimate_with_interval(value: Difference) -> str:
 def estimate_words(value: Difference) -> str:
     """The estimate; without one, the ends of the interval."""
     return interval_words(value) if value.estimate is None else signed(value.estimate)
+
+
+def lead_words(comparison: Comparison | None) -> str:
+    """The number with which a page begins: the estimate of a known difference, else the interval."""
+    if comparison is None:
+        return NOT_KNOWN
+    if comparison.verdict in CLEAR:
+        return estimate_words(comparison.reward)
+    reward = comparison.reward
+    if reward.low is None or reward.high is None or not reward.low <= 0.0 <= reward.high:
+        return NOT_KNOWN  # something else than the interval keeps it from a verdict
+    return difference(reward)
 
 
 def interval_words(value: Difference) -> str:

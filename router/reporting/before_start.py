@@ -45,6 +45,6 @@ def before_start(database: Database, live: Comparison, *, label: str, weight: fl
         return None
     estimate, low, high = ends
     found = words.estimate_with_interval(Difference(estimate=estimate, low=low, high=high))
-    now = "not known yet" if live.reward.low is None else f"{words.signed(live.reward.low)} or more"
+    now = "not known yet" if live.reward.low is None else words.interval_words(live.reward)
     on = counted(stored["questions"], "labelled question")
     return f"Before the start, on {on}: {found} reward against {live.second}; live so far: {now}."

@@ -163,12 +163,16 @@ def report_assessment(
             verdict = f"{verdict} {asked.sentence}"
     if report.before is not None:
         verdict = f"{verdict} {report.before}"
-    known = lead is not None and lead.verdict != NOT_KNOWN
+    first = NOT_KNOWN if report.state and lead is total else comparison_words.lead_words(lead)
+    if lead is not None and lead.verdict not in comparison_words.CLEAR and first != NOT_KNOWN:
+        about = f"is the interval of the {about}"
     return Assessment(
         title=f"RagBandit: {period_of(report, now=now)}",
         sentence=f"{report.state}. {verdict}" if report.state and total is not None else verdict,
-        number=comparison_words.estimate_words(lead.reward) if lead is not None and known else NOT_KNOWN,
+        number=first,
         about=about,
+        headline=report_headline(report, lead),
+        interval="" if lead is None else _interval(lead),
         verdict=None if lead is None else lead.verdict,
         state=report.state,
         comparisons=shown,
@@ -202,6 +206,34 @@ def _actions(report: Report, lead: Comparison | None, *, steps: Sequence[str | N
         yield from filter(None, steps)
 
 
+def report_headline(report: Report, lead: Comparison | None) -> str:
+    """What people ask first, in one line: what was saved, and whether answers are as good.
+
+    lead: the comparison whose verdict is shown
+    """
+    total, spent = report.total, f"Spent {_money(report.spent, report)}"
+    if total is None or lead is None:
+        return f"{spent}; there is nothing to compare yet" if report.questions else ""
+    change = comparison_words.cost_change(total.cost)
+    if change == 0.0:
+        spent = f"{spent}, the same as with {total.second}"
+    elif change is not None:
+        instead, difference = _sum(total.cost.second, total), abs(_sum(total.cost.estimate, total) or 0.0)
+        of = "Saved {} of {} ({})" if change < 0.0 else "Spent {} more than {} ({})"
+        share = percent(round(abs(change), 2))
+        spent = of.format(_money(difference, report), _money(instead, report), share)
+    verdict = lead.quality_verdict
+    if verdict == NOT_KNOWN or report.untried or (report.state and lead is total):
+        return f"{spent}; not known yet whether answers are as good"
+    return f"{spent}; answers are {verdict}"
+
+
+def _interval(lead: Comparison) -> str:
+    if comparison_words.lead_words(lead) == NOT_KNOWN:
+        return ""
+    return f"reward {comparison_words.interval_words(lead.reward)} a question"
+
+
 def _tells_more(first: Comparison, second: Comparison) -> bool:
     """Whether the first comparison has a verdict, and the second comparison has no verdict or a wider interval."""
     if first.verdict == NOT_KNOWN or second.verdict == NOT_KNOWN:
@@ -215,8 +247,9 @@ def _width(comparison: Comparison) -> float:
 
 
 def _facts(total: Comparison, report: Report) -> dict[str, str]:
-    compared = {} if total.questions == report.questions else {"compared": number(total.questions)}
-    return {"questions": number(report.questions), **compared, "rated": number(total.rated), "spent": _spent(report)}
+    compared = {f"compared with {total.second}": number(total.questions)}
+    counts = {"questions": number(report.questions), **compared, "rated of the compared": number(total.rated)}
+    return counts | {"spent": _spent(report)}
 
 
 def curve_words(comparison: Comparison, *, break_even: int | None, is_sample: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ragbandit.additions.advice.gains import ROUTING
 from ragbandit.additions.advice.verdict import Advice
 from ragbandit.additions.evaluation.warm import WarmRows
-from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, words
+from ragbandit.router.comparison import CONFIDENCE, words
 from ragbandit.router.comparison.assessment import Assessment, NumberTable
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import FREE, price_words
@@ -43,7 +43,7 @@ def advice_assessment(
     best = advice.comparisons[0]
     unit = "units of cost" if best.unit == "cost" else best.unit
     return Assessment(
-        number=words.estimate_words(best.reward) if best.verdict != NOT_KNOWN else NOT_KNOWN,
+        number=words.lead_words(best),
         about=f"reward a question over {best.second}; reward = right answers - {number(reward.weight)} x {unit}",
         verdict=best.verdict,
         arms=tuple(arms if {*advice.shares} <= {*arms} else advice.shares),

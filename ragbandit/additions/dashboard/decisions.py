@@ -166,6 +166,26 @@ def _page_end(text: str | None) -> PageEnd | None:
         raise InvalidInput("this link is not valid", field="after", remedy="begin the search again") from error
 
 
+#: `judged_by`, or the source of feedback, in words
+_JUDGES: Final = {
+    "human": "a person",
+    "user": "a user",
+    "judge": "the judge's model",
+    "event": "an event of the product",
+    "label": "a label",
+}
+
+
+def _quality_words(explained: Explanation) -> str:
+    """What the quality was and who judged, such as "a rating by code"."""
+    reward, feedback = explained.record.reward, explained.record.feedback
+    assert reward is not None
+    measure = "a rating" if reward.preset == "rating" else reward.preset.replace("_", " ")
+    learned = [one.source for one in feedback if one.id not in explained.record.late]
+    judges = dict.fromkeys(learned or filter(None, [reward.judged_by]))
+    return " by ".join(filter(None, (measure, " and ".join(_JUDGES.get(judge, judge) for judge in judges))))
+
+
 def _facts(explained: Explanation) -> dict[str, Any]:
     outcome, reward = explained.record.outcome, explained.record.reward
     steps: Any = () if outcome is None else trace_json(own_events(outcome.trace))
@@ -176,6 +196,7 @@ def _facts(explained: Explanation) -> dict[str, Any]:
         "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
         "has": {name: any(getattr(arm, name) is not None for arm in explained.arms) for name in columns},
         "cost": {} if outcome is None else amounts_in_words(asdict(outcome.cost)),
+        "quality_words": "" if reward is None else _quality_words(explained),
         "terms": amounts_in_words(reward.terms) if reward is not None and reward.terms else {},
         "steps": steps[:MOST_STEPS],
         "titles": {} if outcome is None else {source.id: source.title for source in outcome.sources},

@@ -252,18 +252,18 @@ async def arms(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tried = {row.arm for row in history.arms}
     values["untried"] = [arm for arm in router_of(request).service.arms if arm not in tried]
+    values["is_dollars"] = dict(router_of(request).settings.reward.cost) == {"dollars": 1.0}
     charts = arm_charts(history, sign=values["sign"], cost=router_of(request).settings.reward.cost)
     return page(request, "arms.html", title="Arms", charts=charts, **values)
 
 
 def _findings(router: Router, state: RouterState | None) -> list[Finding]:
-    findings = [
-        *findings_of_parts(router.process.readiness.states()),
-        *findings_of_settings(router.settings, database=router.database),
-    ]
+    """What happens now comes before what the settings may lead to."""
+    findings = findings_of_parts(router.process.readiness.states())
     if state is not None:
         findings += findings_of_ledger(state.ledger)
-    return findings + findings_of_store(router.database, settings=router.settings, now=time.time())
+    findings += findings_of_store(router.database, settings=router.settings, now=time.time())
+    return [*findings, *findings_of_settings(router.settings, database=router.database)]
 
 
 def _time_of(name: str | None) -> str:

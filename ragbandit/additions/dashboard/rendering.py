@@ -65,7 +65,7 @@ def state_sign(state: str | None) -> Markup:
 
 _KINDS: Final = (
     dict.fromkeys(("learned", "answered", "ok", "champion", "healthy", "idle", "steady"), "good")
-    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow"), "busy")
+    | dict.fromkeys(("exhausted", "shadow"), "busy")
     | dict.fromkeys(("half_open", "busy", "learning", "held back", "drifting"), "busy")
     | dict.fromkeys(("quarantined", "failed", "open", "killed", "down"), "bad")
     | dict.fromkeys(("stuck", "starved"), "bad")

@@ -58,12 +58,11 @@ def replay_assessment(replayed: ReplayResult) -> Assessment:
     if replayed.faults:
         faults = "; ".join(map(one_line, replayed.faults))
         sentence = f"this log is wrong, so that no number from it is reliable: {faults}"
-    known = first is not None and first.verdict != NOT_KNOWN
     others = headline(replayed)[1:]
     return Assessment(
         title=f"Replay of {one_line(replayed.log)}",
         sentence=sentence,
-        number=words.signed(first.reward.estimate) if first is not None and known else NOT_KNOWN,
+        number=words.lead_words(first),
         about="" if first is None else f"reward a question of {first.first}, compared with {first.second}",
         verdict=None if first is None else first.verdict,
         comparisons=tuple(compared),

@@ -129,6 +129,15 @@ def test_pages_fit_their_width(open_tab, world, width):
     assert drawn >= 8
 
 
+def test_fifty_decisions_fit_a_phone(open_tab):
+    """A row of the decisions takes at most 80 of 360 pixels' height, so that fifty rows take at most 5,000."""
+    tab = open_tab(width=360)
+    tab.goto("/ui/decisions")
+    heights = tab.evaluate("[...document.querySelectorAll('table.dense tbody tr')].map(row => row.offsetHeight)")
+    assert len(heights) >= 10
+    assert sum(heights) / len(heights) <= 80
+
+
 @pytest.mark.slow
 def test_keys_reach_everything_in_order(open_tab):
     """Tab goes to the skip link, the pages, the colours; Enter on the skip link leads to the content."""

@@ -234,6 +234,7 @@ def test_budgets_are_on_the_overview(serve, visit):
     assert re.search(
         r"the budget of the tenant default raises the price 1,000-fold now; \w+ answers 100 % of its questions", page
     )
+    assert page.index("dollar budgets: the tenant default has spent") < page.index('class="hero')  # it needs a hand
 
 
 def test_no_sentence_calls_all_arms_alone(service, visit):

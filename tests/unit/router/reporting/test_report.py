@@ -1,12 +1,14 @@
 """Verdicts and words of a report."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, made
+from ragbandit.router.comparison.page import template_values
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
 from ragbandit.router.operation.findings import findings_of_report
 from ragbandit.router.reporting import words
@@ -65,11 +67,30 @@ def test_the_line_of_a_prompt_has_arms_and_dollars_with_their_interval():
     assert prompt_line(replace(found, total=None), shares={}) == "no questions that compare two arms"
 
 
+def test_the_headline_answers_what_people_ask():
+    """One line with a capital says what was saved of what, and whether answers are as good. The verdict has its
+    interval, and only better and worse have an estimate as the number.
+    """
+    found = reported(made(WORLDS[6], count=4_000, seed=1).log, against="premium")
+    shown = words.report_assessment(found, now=found.until)
+    assert re.fullmatch(r"Saved \$\S+ of \$\S+ \(\d+ %\); answers are worse", shown.headline)
+    assert (shown.number, shown.interval[:8]) == (f"{found.total.reward.estimate:+.3f}", "reward -")
+    unknown = replace(found.total, quality_verdict="not known yet", verdict="as good")
+    unknown = replace(unknown, reward=replace(unknown.reward, low=-0.03, high=0.02, estimate=0.01))
+    shown = words.report_assessment(replace(found, total=unknown), now=found.until)
+    assert shown.headline.endswith("; not known yet whether answers are as good")
+    assert (shown.number, shown.interval) == ("-0.030 to +0.020", "reward -0.030 to +0.020 a question")
+    assert template_values(shown)["number_colour"] == ""
+    nothing = replace(found, total=None)
+    assert "there is nothing to compare yet" in words.report_assessment(nothing, now=found.until).headline
+
+
 def test_what_is_shown_has_no_point_without_a_verdict():
     """Number, forest, frontier and tables of an open comparison have no estimate; a known one has."""
     found = reported(made(WORLDS[2], count=1_000, seed=1).log, against="premium")
     shown = words.report_assessment(found, now=found.until)
-    assert (shown.number, shown.verdict, shown.missing) == ("not known yet", "not known yet", found.total.missing)
+    ends = f"{found.total.reward.low:+.3f} to {found.total.reward.high:+.3f}"
+    assert (shown.number, shown.verdict, shown.missing) == (ends, "not known yet", found.total.missing)
     assert "always premium" not in {point.name for point in shown.frontier}
     estimates = [f"{one.estimate:+.3f}" for one in (found.total.reward, found.total.quality)]
     assert not [cell for table in shown.tables for row in table.rows for cell in row if cell.startswith(estimates[0])]

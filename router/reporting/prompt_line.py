@@ -5,6 +5,7 @@ from typing import Final
 
 from ragbandit.router.comparison import NOT_KNOWN, words
 from ragbandit.router.reporting.reading import Report
+from ragbandit.router.reporting.words import worth_words
 from ragbandit.shared.texts.formats import money, number, percent
 
 #: largest number of arms that are named
@@ -28,6 +29,8 @@ def prompt_line(report: Report, *, shares: Mapping[str, float]) -> str:
         spent, low, high = (_signed(mean, count, unit=report.unit) for mean in means)
         costs = f"{spent} ({low} to {high}) against {total.second}"
     reward = f"reward {NOT_KNOWN}" if total.verdict == NOT_KNOWN or report.untried else f"reward {total.verdict}"
+    in_dollars = None if report.state else worth_words(total, report)
+    reward = reward if in_dollars is None else f"{reward} ({in_dollars})"
     return "; ".join(filter(None, (state, arms, f"{costs}, n {number(count)}", reward)))
 
 

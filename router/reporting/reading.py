@@ -146,6 +146,8 @@ class Report:
     """Why this arm was chosen for the comparison; null if there is no arm to compare with."""
     price: str | None = None
     """What a right answer is worth by the reward setting, in words; null without a price."""
+    dollars_per_reward: float | None = None
+    """Dollars that a reward of 1 is worth by the reward setting; null if dollars are not the only charged cost."""
     sample: Sample | None = None
     """The sample behind comparisons; null if every question was read."""
     total: Comparison | None

@@ -17,7 +17,7 @@ from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
 from ragbandit.router.comparison.words import assumption_words, signed
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
-from ragbandit.router.learning.monitoring.price import price_words
+from ragbandit.router.learning.monitoring.price import dollars_of_reward, price_words
 from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
@@ -154,6 +154,7 @@ def report_of(
         unit=unit,
         why=why,
         price=None if scope.reward is None else price_words(scope.reward),
+        dollars_per_reward=None if scope.reward is None else dollars_of_reward(scope.reward),
         sample=log.sample,
         total=total,
         to_rate=None if chosen is None or unsteady or alarm else _to_rate(log, pairs[chosen], arm=chosen),

@@ -11,7 +11,7 @@ from ragbandit.router.comparison.assessment import Assessment, FrontierPoint, Nu
 from ragbandit.router.reporting.left_out import SHOWN_FROM, Unit
 from ragbandit.router.reporting.next_steps import NOW_S
 from ragbandit.router.reporting.reading import Report, Sample
-from ragbandit.shared.texts.formats import counted, duration, iso_time, moment, money, number, percent
+from ragbandit.shared.texts.formats import counted, duration, iso_time, moment, money, number, percent, worth
 
 #: largest number of changes that are named
 _CHANGES: Final = 2
@@ -64,8 +64,9 @@ def _verdict(total: Comparison, report: Report) -> str:
         return f"no question was offered {total.second_arm}"
     if not total.rated:
         return "no answer was rated, so that nothing is known of quality"
-    sentence = comparison_words.sentence(total)
-    return sentence if report.untried is None else f"{report.untried}; {sentence}"
+    sentence = "; ".join(filter(None, (report.untried, comparison_words.sentence(total))))
+    in_dollars = None if report.state else worth_words(total, report)
+    return sentence if in_dollars is None else f"{sentence}; it is worth {in_dollars}, {_right_answer(report)}"
 
 
 def _sums(report: Report) -> str:
@@ -172,7 +173,7 @@ def report_assessment(
         number=first,
         about=about,
         headline=report_headline(report, lead),
-        interval="" if lead is None else _interval(lead),
+        interval="" if lead is None else _interval(lead, report),
         verdict=None if lead is None else lead.verdict,
         state=report.state,
         comparisons=shown,
@@ -211,7 +212,7 @@ def report_headline(report: Report, lead: Comparison | None) -> str:
 
     lead: the comparison whose verdict is shown
     """
-    total, spent = report.total, f"Spent {_money(report.spent, report)}"
+    total, spent = report.total, f"Spent {_spent(report) if report.unpriced else _money(report.spent, report)}"
     if total is None or lead is None:
         return f"{spent}; there is nothing to compare yet" if report.questions else ""
     change = comparison_words.cost_change(total.cost)
@@ -228,10 +229,27 @@ def report_headline(report: Report, lead: Comparison | None) -> str:
     return f"{spent}; answers are {verdict}"
 
 
-def _interval(lead: Comparison) -> str:
+def worth_words(comparison: Comparison, report: Report) -> str | None:
+    """The interval of a reward in dollars; None if nothing is known of it, or dollars are not what is rewarded."""
+    reward, dollars = comparison.reward, report.dollars_per_reward
+    if dollars is None or reward.low is None or reward.high is None:
+        return None
+    if comparison_words.lead_words(comparison) == NOT_KNOWN:
+        return None
+    ends = (1_000.0 * dollars * end for end in (reward.low, reward.high))
+    return f"{' to '.join(('+' if end > 0.0 else '') + money(end, 'dollars') for end in ends)} per 1,000 questions"
+
+
+def _right_answer(report: Report) -> str:
+    return f"a right answer at {worth(report.dollars_per_reward or 0.0, 'dollars')}"
+
+
+def _interval(lead: Comparison, report: Report) -> str:
     if comparison_words.lead_words(lead) == NOT_KNOWN:
         return ""
-    return f"reward {comparison_words.interval_words(lead.reward)} a question"
+    reward = f"reward {comparison_words.interval_words(lead.reward)} a question"
+    in_dollars = worth_words(lead, report)
+    return reward if in_dollars is None else f"{in_dollars}, {_right_answer(report)} ({reward})"
 
 
 def _tells_more(first: Comparison, second: Comparison) -> bool:

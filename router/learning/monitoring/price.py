@@ -23,6 +23,14 @@ def price_words(reward: "RewardSettings") -> str | None:
     return f"a right answer is worth {' or '.join(amounts)}"
 
 
+def dollars_of_reward(reward: "RewardSettings") -> float | None:
+    """Dollars that a reward of 1 is worth; None if dollars are not the only cost that is charged."""
+    charged = {term: price for term, price in reward.cost.items() if price > 0.0}
+    if reward.weight == 0.0 or charged.keys() != {"dollars"}:
+        return None
+    return 1.0 / (reward.weight * charged["dollars"])
+
+
 def cost_unit_of(reward: "RewardSettings") -> str:
     """Unit of a cost in the reward: the one term that is charged with the price 1, else "cost"."""
     charged = [(term, price) for term, price in reward.cost.items() if price > 0.0]

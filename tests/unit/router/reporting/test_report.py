@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.report import WORLDS, made
+from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.page import template_values
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings, RewardSettings, Settings
+from ragbandit.router.learning.monitoring.price import dollars_of_reward
 from ragbandit.router.operation.findings import findings_of_report
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.deciders import Decider, decider_of, state_of, without_draw
@@ -65,6 +67,27 @@ def test_the_line_of_a_prompt_has_arms_and_dollars_with_their_interval():
     ending = "dollars against always premium: not known yet, n 4,000; reward not known yet"
     assert prompt_line(held, shares=shares) == f"safe start; cheap 78 %, premium 22 %; {ending}"
     assert prompt_line(replace(found, total=None), shares={}) == "no questions that compare two arms"
+
+
+def test_a_difference_is_also_said_in_money():
+    """Sentence, page and line have the interval in dollars per 1,000 questions if dollars are what is rewarded. With
+    another charged cost, or while something else decides, they have none.
+    """
+    found = reported(made(WORLDS[6], count=4_000, seed=1).log, scope=replace(SCOPE, reward=REWARD), against="premium")
+    reward = Difference(estimate=0.01, low=-0.0635, high=0.158)
+    total = replace(found.total, reward=reward, verdict="as good")
+    found = replace(found, total=total)
+    words_of = "-$6.35 to +$15.80 per 1,000 questions"
+    assert found.dollars_per_reward == 0.1
+    assert words.report_sentence(found, now=found.until).endswith(
+        f"it is worth {words_of}, a right answer at 10 cents."
+    )
+    shown = words.report_assessment(found, now=found.until)
+    assert shown.interval == f"{words_of}, a right answer at 10 cents (reward -0.064 to +0.158 a question)"
+    assert prompt_line(found, shares={"cheap": 1.0}).endswith(f"; reward as good ({words_of})")
+    for other in (replace(found, dollars_per_reward=None), replace(found, state="budget: 60 % ...")):
+        assert words_of not in words.report_sentence(other, now=found.until)
+    assert dollars_of_reward(RewardSettings(weight=10.0, cost={"dollars": 1.0, "steps": 0.1})) is None
 
 
 def test_the_headline_answers_what_people_ask():

@@ -1,4 +1,4 @@
-"""How good is a report's forecast, "about 420 to 2,100 rated questions in all"? 100 made worlds with known truth.
+"""How good is a report's forecast, "about 420 to 1,700 rated questions in all"? 100 made worlds with known truth.
 
 Two arms of random quality and cost answer two kinds of questions; the probabilities of the draw go from a half to those
 of a policy that has learned. The report against the second arm is read until its first verdict, for at most 8,000

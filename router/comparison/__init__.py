@@ -37,7 +37,7 @@ WORTH: Final = 0.01
 #: largest forecast, as a multiple of the rated questions so far
 FARTHEST: Final = 20.0
 #: largest end of a forecast / smallest end
-_RANGE: Final = 5.0
+_RANGE: Final = 4.0
 #: share of the evidence that is there when there are nearly enough rows for an interval
 _WITHOUT_INTERVAL: Final = 0.1
 #: unit of time, its seconds
@@ -236,9 +236,9 @@ def _evidence_share(reward: Difference, *, needed: float) -> float:
 
 
 def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
-    """The rated questions that a verdict takes in all, as a range: "about 420 to 2,100 rated questions in all"."""
-    least = rated * max(multiple / math.sqrt(_RANGE), 1.0)
-    least, most = (float(f"{count:.2g}") for count in (least, _RANGE * least))
+    """The rated questions that a verdict takes in all, as a range: "about 420 to 1,700 rated questions in all"."""
+    least = float(f"{rated * max(multiple / math.sqrt(_RANGE), 1.0):.2g}")
+    most = float(f"{_RANGE * least:.2g}")
     text = f"about {least:,.0f} to {most:,.0f} rated questions in all"
     return (
         text if seconds_each is None else f"{text}, within {about_time((most - rated) * seconds_each)} at today's rate"

@@ -108,7 +108,7 @@ def rating_advice(report: Report, *, resources: VerdictResources | None = None, 
     if report.to_rate is None or arm is None:
         return None
     these = f"{report.to_rate:,} more answers" if report.to_rate > 1 else "one more answer"
-    text = f"rate {these} of {arm}: then it is probably known"
+    text = f"rate {these} of {arm}: then it is perhaps known"
     if resources is None:
         return text
     options = options_of(report, resources=resources, now=report.until if now is None else now)

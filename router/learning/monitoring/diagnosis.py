@@ -167,12 +167,9 @@ class Diagnosis:
         return "; ".join(f"{arm} {self._need(arm)}" for arm in self._arms(state))
 
     def _need(self, arm: ArmName) -> str:
-        labels, questions = self.arms[arm].labels, self.arms[arm].questions
+        """No number of questions: the arm's share of them changes as it is learned, by up to fifty times."""
         judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
-        wait = "none are expected"
-        if questions is not None:
-            wait = f"{roughly(questions)} more question{'' if questions == 1 else 's'}"
-        return f"{judged}needs {roughly(labels)} more ({wait} at this rate)"
+        return f"{judged}needs {roughly(self.arms[arm].labels)} more"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,16 +68,16 @@ def test_a_cost_over_almost_nothing_has_no_percentage(first, second, words):
 
 
 def test_what_is_missing_is_a_range_and_a_time():
-    """The largest end of a forecast is five times the smallest; what is too far away is not known."""
+    """The largest end of a forecast is four times the smallest; what is too far away is not known."""
     comparison = compared(-0.1, 0.05, 0.2)  # half of .15 has to become .1: 2.25 times the ratings
-    assert comparison.missing == "about 100 to 500 rated questions in all, within about 2 weeks at today's rate"
-    assert compared(-0.1, 0.05, 0.2, seconds=None, outlook=8.0).missing == "about 360 to 1,800 rated questions in all"
+    assert comparison.missing == "about 110 to 440 rated questions in all, within about a week at today's rate"
+    assert compared(-0.1, 0.05, 0.2, seconds=None, outlook=8.0).missing == "about 400 to 1,600 rated questions in all"
     assert compared(-0.1, 0.05, 0.2, unsteady="a safe start").missing == "not known how long: a safe start"
     for high in (900.0, float("inf"), float("nan")):
         assert "not known how long: the difference is close" in str(compared(-0.9, 0.0, high).missing)
     assert compared(None, 0.0, None, needed=200).missing == "not known how long: 100 of 200 effective rated questions"
     near_worse = compared(-0.04, -0.02, 0.001)  # half of .0205 has to become .02
-    assert near_worse.missing == "about 100 to 500 rated questions in all, within about 2 weeks at today's rate"
+    assert near_worse.missing == "about 100 to 400 rated questions in all, within about a week at today's rate"
     assert forecast(0.2) == "about 1 more rated question"
 
 

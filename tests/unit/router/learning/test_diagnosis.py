@@ -70,7 +70,7 @@ def test_labels_are_counted_at_the_configured_price():
     raised = NewestDecisions(decisions=decisions(pmf=(0.98, 0.02)), labelled=1.0)
     assert diagnosed(**given, traffic=replace(raised, weight=20.0)).arms[PAIR[1]].labels == 105
     text = diagnosed(**given, traffic=raised).sentence
-    assert "needs tens of thousands more (millions more questions at this rate)" in text
+    assert "needs tens of thousands more" in text
 
 
 def test_few_labels_are_stuck_and_a_restraint_holds_back():
@@ -121,11 +121,11 @@ def test_the_word_of_all_arms_and_its_sentence():
 
     cases = {
         "steady, stuck": "stuck: no arm but arm0 is tried enough to know: arm1 has 2 judged answers and needs about 100"
-        " more (about 9,000 more questions at this rate); too few labels of arm1 come",
+        " more; too few labels of arm1 come",
         "stuck, stuck": "stuck: no arm is tried enough to know: arm0 has 2",
         "steady, steady, stuck": "steady: by its own estimate the policy needs no more judged answers (it has learned"
         " arm0 2, arm1 2); too few labels come of arm2",
-        "learning, steady": "learning: arm0 has 2 judged answers and needs about 100 more (about 9,000",
+        "learning, steady": "learning: arm0 has 2 judged answers and needs about 100 more",
         "held back, steady": "held back: the promise to arm1 (slack 17.1 of reward) lets too few questions try others:",
         "drifting, stuck": "drifting: the rewards of arm0 have changed; too few labels come of arm1; look at",
     }

@@ -419,7 +419,7 @@ def test_the_ratings_that_a_verdict_lacks_are_named():
     shown = words.report_assessment(found, now=found.until, steps=[text])
     days = math.ceil((found.until - found.since) / 86_400.0)
     assert text == (
-        f"rate {found.to_rate} more answers of premium: then it is probably known; `ragbandit report --since {days}d "
+        f"rate {found.to_rate} more answers of premium: then it is perhaps known; `ragbandit report --since {days}d "
         "--against premium --rate` puts them on the page Labels"
     )
     assert (found.total.verdict, text in shown.actions) == ("not known yet", True)

@@ -106,7 +106,7 @@ PARTS = f"; quality better (0.630 against 0.580){COST}"
         ),
         (
             candidate("fixed:none", 0.007, 0.1),
-            f"(reward -0.093 to +0.107 a question); missing: about 17,000 to 83,000 rated questions in all{PARTS}",
+            f"(reward -0.093 to +0.107 a question); missing: about 18,000 to 72,000 rated questions in all{PARTS}",
         ),
         (
             candidate("mba", -0.01, 0.2, blocked="draws of deep", unsupported={"deep": 0.123}, bounds=(0.31, 0.66)),

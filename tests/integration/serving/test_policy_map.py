@@ -40,8 +40,8 @@ def test_the_map_is_read_from_the_store(make_world):
     unexplained = "no kind of question gets other arms than the rest, in the newest 90 questions"
     assert replace(mapped, explained=0.004).sentence == unexplained
     who, many = mapped.kinds
-    assert (who.name, who.share, who.arms[arms[0]]) == ("question: who", 60 / 90, 1.0)
-    assert (many.name, many.share, many.arms[arms[1]]) == ("question: other than who", 30 / 90, 1.0)
+    assert (who.name, who.share, who.arms[arms[0]]) == ('begins with "who"', 60 / 90, 1.0)
+    assert (many.name, many.share, many.arms[arms[1]]) == ("asks how many, how much or how long", 30 / 90, 1.0)
     assert 0.5 < who.reward <= 1.0
     assert many.reward is None
     assert many.examples[0] == "How many are 87?"

@@ -6,7 +6,9 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.serving.explanations import policy_map
-from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, grow_tree, question_facts
+from ragbandit.router.serving.explanations.kind_names import Condition, kind_name
+from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, Asked, grow_tree
+from ragbandit.router.serving.explanations.question_facts import frequent_words, question_facts
 from tests.support.cases import every_case
 
 SCHEMA = {
@@ -27,34 +29,86 @@ def facts(text, *, price=None, weight=None, **context):
     return question_facts(row, schema=SCHEMA)
 
 
+def told(text):
+    """The facts of a text that hold, and its values."""
+    return {name: value for name, value in facts(text).items() if value is not False and name not in BARE}
+
+
 def test_facts_of_questions_in_any_language():
-    """Kind, words, names and numbers; of a text that is not kept, or has none of these, what there is."""
+    """How a question begins, its language and length, and what is in it; of a text that is not kept, nothing."""
     cases = {
-        "Who wrote Dracula in 1897?": {"question": "who", "words": 5.0, "names": 1.0, "numbers": 1.0},
-        "How many moons has Mars?": {"question": "how many", "words": 5.0, "names": 1.0, "numbers": 0.0},
-        "how does it work": {"question": "how", "words": 4.0, "names": 0.0, "numbers": 0.0},
-        "In which year?": {"question": "which", "words": 3.0, "names": 0.0, "numbers": 0.0},
-        "Is it?": {"question": "yes or no", "words": 2.0, "names": 0.0, "numbers": 0.0},
-        "¿Quién escribió Drácula?": {"question": "other", "words": 3.0, "names": 1.0, "numbers": 0.0},
-        "谁写了这本书": {"question": "other", "words": 1.0, "names": 0.0, "numbers": 0.0},
-        "\ud800 \u202e ?": {"question": "other", "words": 3.0, "names": 0.0, "numbers": 0.0},
-        "in": {"question": "other", "words": 1.0, "names": 0.0, "numbers": 0.0},
+        "Who wrote Dracula in 1897?": (
+            {"begins": "who", "language": "English", "words": 5.0, "a name": True, "a number": True, "a date": True}
+        ),
+        "How many moons has Mars?": {"begins": "how many", "language": "English", "words": 5.0, "a name": True},
+        "how does it work": {"begins": "how", "language": "English", "words": 4.0},
+        "In which year?": {"begins": "which", "language": "English", "words": 3.0},
+        "Is it? And why?": {"begins": "yes or no", "language": "English", "words": 4.0, "several questions": True},
+        "Welche Farbe hat der Ofen?": {"begins": "welche", "language": "German", "words": 5.0},
+        "Ist er besser als der Herd?": (
+            {"begins": "yes or no", "language": "German", "words": 6.0, "a comparison": True}
+        ),
+        "Wie viele Monde hat er?": {"begins": "how many", "language": "German", "words": 5.0},
+        "Fix `run()`": {"begins": "no question word", "words": 2.0, "code": True},
+        "¿Quién escribió el libro?": {"begins": "no question word", "language": "Spanish", "words": 4.0},
+        "谁写了这本书": {"language": "Chinese", "characters": 6.0},
+        "Кто написал книгу?": {"language": "Cyrillic letters", "words": 3.0},
+        "\ud800 \u202e ?": {"begins": "no question word", "words": 3.0},
+        "in": {"begins": "no question word", "language": "English", "words": 1.0},
         "   ": {},
         "0" * 64: {},
     }
     with every_case() as case:
-        for text, told in cases.items():
+        for text, expected in cases.items():
             with case(text):
-                assert facts(text) == BARE | told
+                assert told(text) == expected
         with case("context"):
             given = {"plan": "paid", "age": 40, "tags": ["a", "b"], "vip": True, "asked_by": "x", "other": "x"}
             assert facts("", **given) == BARE | {
-                "plan": "paid", "age": 40.0, "tags a": "yes", "tags b": "yes", "vip": "true"
+                "plan": "paid", "age": 40.0, "tags a": True, "tags b": True, "vip": "true"
             }  # fmt: skip
         with case("of before it was declared"):
             assert facts("", plan=3, age="x", tags="a", vip=None) == BARE
         with case("price"):
             assert facts("", price="economy", weight=0.2) == BARE | {"price": "economy", "weight of cost": 0.2}
+
+
+def test_words_that_twenty_questions_have():
+    """Words and pairs of neighbours without a topic, or of fewer than twenty questions, are none; Chinese has pairs."""
+    texts = [f"What is the late refund of order {number}?" for number in range(20)] + ["Where is my parcel?"] * 19
+    words = frequent_words([*texts, *["我要退款吗"] * 20, "0" * 64])
+    assert {"refund", "late", "late refund", "order", "退款", "我要", "要退", "款吗"} == words.keys()
+    assert words["late refund"] == list(range(20))
+
+
+def test_names_say_what_questions_are():
+    """A condition that does not hold is named by the values that the questions of the kind have."""
+    rows = [facts(text, plan="paid") for text in ("Who is it?", "When is it?", "Is it?")]
+
+    def name(*conditions, rows=rows, words=None):
+        given = [(Condition(fact, value, is_word=fact == "refund"), holds) for fact, value, holds in conditions]
+        return kind_name(given, facts=rows, words=words or {})
+
+    short = ("words", 12.0, True)
+    cases = {
+        "all questions": name(),
+        'begins with "who" or "when" or asks yes or no': name(("begins", "why", False)),
+        'begins with "who"': name(("begins", "who", True), rows=rows[:1]),
+        "up to 12 words": name(short, ("words", 20.0, True)),
+        "10 to 12 words": name(short, ("words", 9.0, False)),
+        "longer than 12 words": name(("words", 12.0, False)),
+        "up to 1 word": name(("words", 1.0, True)),
+        "without numbers and up to 12 words": name(("a number", True, False), short),
+        "plan paid": name(("plan", "free", False)),
+        "age up to 40": name(("age", 40.0, True), rows=[]),
+        'up to 12 words and about "refund"': name(("refund", True, True), short),
+        'without "refund"': name(("refund", True, False)),
+        'about "parcel"': name(("refund", True, False), words={"order": 0.8, "parcel": 1.0}),
+    }
+    with every_case() as case:
+        for expected, said in cases.items():
+            with case(expected):
+                assert said == expected
 
 
 def questions(count, *, seed=0):
@@ -64,24 +118,25 @@ def questions(count, *, seed=0):
 
 
 def mapped(rows, pmfs):
-    """Returns (conditions of each leaf -> its questions, the share that the leaves explain)."""
-    tests = policy_map._tests(rows)
-    leaves = {frozenset(policy_map._conditions(path)): places for path, places in grow_tree(pmfs, tests=tests)}
-    common = {"tests": tests, "arms": "abc"[: pmfs.shape[1]], "rewards": np.full(len(rows), np.nan)}
-    return leaves, policy_map._mapped([""] * len(rows), pmfs=pmfs, **common).explained
+    """Returns (name of each leaf -> its questions, the share that the leaves explain)."""
+    asked = Asked(texts=[""] * len(rows), facts=rows, words={}, tests=[*policy_map._tests(rows)])
+    leaves = {
+        policy_map._name(path, places=places, asked=asked): places
+        for path, places in grow_tree(pmfs, tests=asked.tests)
+    }
+    common = {"arms": "abc"[: pmfs.shape[1]], "rewards": np.full(len(rows), np.nan)}
+    return leaves, policy_map._mapped(asked, pmfs=pmfs, **common).explained
 
 
 def test_a_policy_that_is_a_tree_is_found_again():
     """Long questions get one arm, short questions with "who" a second arm; three leaves explain this policy."""
     rows = questions(600)
-    long, who = (np.array([row["words"] > 9 for row in rows]), np.array([row["question"] == "who" for row in rows]))
+    long, who = (np.array([row["words"] > 9 for row in rows]), np.array([row["begins"] == "who" for row in rows]))
     pmfs = np.where(long[:, None], [0.1, 0.1, 0.8], np.where(who[:, None], [0.2, 0.7, 0.1], [0.9, 0.05, 0.05]))
     said, explained = mapped(rows, pmfs)
-    assert set(said) == {
-        frozenset({"more than 9 words"}),
-        frozenset({"at most 9 words", "question: who"}),
-        frozenset({"at most 9 words", "question: other than who"}),
-    }
+    other = next(name for name in said if "why" in name)
+    assert said.keys() == {"longer than 9 words", 'up to 9 words and begins with "who"', other}
+    assert all(word in other for word in ("up to 9 words", '"why"', '"how"', '"when"'))
     assert explained > 0.9
     again, _ = mapped(rows, pmfs)
     assert {leaf: here.tolist() for leaf, here in said.items()} == {leaf: here.tolist() for leaf, here in again.items()}
@@ -96,7 +151,7 @@ def test_chance_makes_no_leaves():
         assert explained < 0.2
     assert leaves <= 22
     said, explained = mapped(questions(200), np.full((200, 3), 1 / 3))
-    assert (list(said), explained) == ([frozenset()], 0.0)
+    assert (list(said), explained) == (["all questions"], 0.0)
 
 
 def test_leaves_are_few_and_not_small():
@@ -108,4 +163,4 @@ def test_leaves_are_few_and_not_small():
     assert len(said) == MOST_LEAVES
     assert min(map(len, said.values())) >= 600 / 50
     assert 0.3 < explained < 1.0
-    assert all(len(leaf) <= 2 for leaf in said)  # "at most 9" says "at most 15" too
+    assert all(" and " not in leaf for leaf in said)  # "up to 9 words" says "up to 15 words" too

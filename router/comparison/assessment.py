@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ragbandit.router.comparison import Comparison, Verdict
+from ragbandit.router.comparison import Comparison, Difference, Verdict
 
-#: maximum number of points of a learning curve
-CURVE_POINTS: Final = 60
+CURVE_POINTS: Final = 60  #: maximum number of points of a learning curve
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +41,7 @@ class QuestionKind:
     share: float  #: share of all questions
     arms: Mapping[str, float]  #: arm -> its share of this kind
     reward: float | None  #: mean reward; None with too few ratings
+    over_best: Difference = field(default_factory=Difference)  #: reward of the policy minus that of the best fixed arm
     examples: tuple[str, ...] = ()
 
 
@@ -111,7 +111,7 @@ class Assessment:
     frontier: tuple[FrontierPoint, ...] = ()
     planes: tuple[Plane, ...] = ()
     kinds: tuple[QuestionKind, ...] = ()
-    kinds_of: str = ""  #: the questions that `kinds` divides, such as "the newest 500 questions"
+    kinds_of: str = ""  #: how well the kinds tell questions apart
     arms: tuple[str, ...] = ()  #: their order gives the colours; others follow as they appear
     curves: tuple[LearningCurve, ...] = ()
     charts: tuple[LineChart, ...] = ()

@@ -94,7 +94,7 @@ def page_environment(*packages: str) -> "Environment":
     jinja = Environment(
         loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    jinja.filters |= {function.__name__: function for function in (number, percent, decimal, coded)}
+    jinja.filters |= {function.__name__: function for function in (number, percent, decimal, coded, words.difference)}
     jinja.finalize = _plain
     return jinja
 

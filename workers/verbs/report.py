@@ -119,7 +119,9 @@ def report(
     result = replace(result, learning=None if state is None else state.line)
     steps = rating_advice(result, resources=resources, now=now), None if step is None else step.text
     arms = [*settings.arms]
-    shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, arms=arms, steps=steps)
+    shown = words.report_assessment(
+        result, now=now, kinds=mapped.kinds, kinds_of=mapped.sentence, arms=arms, steps=steps
+    )
     shown = replace(shown, notes=(*budgets, *unpriced, *shown.notes))
     if html is not None:
         write_page(html, shown, field="html")

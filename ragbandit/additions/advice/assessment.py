@@ -50,6 +50,7 @@ def advice_assessment(
         comparisons=advice.comparisons,
         frontier=advice.frontier,
         kinds=advice.kinds,
+        kinds_of=advice.kinds_of,
         tables=tuple(_tables(advice, unit=unit)),
         notes=(*_method(advice), price_words(reward) or FREE, *notes),
         cost_unit=best.unit,

@@ -24,7 +24,7 @@ from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.engine import replay_pmfs
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.report import comparisons
-from ragbandit.router.serving.explanations.policy_map import question_kinds
+from ragbandit.router.serving.explanations.policy_map import map_of_queries
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import IMPORTED, ArmName, Json, Matrix
@@ -46,6 +46,7 @@ class Gains:
     )  #: share of the questions that routing sends to an arm
     frontier: tuple[FrontierPoint, ...] = ()  #: the fixed arms, and routing
     kinds: tuple[QuestionKind, ...] = ()  #: kinds of questions, and the arms that routing chooses for them
+    kinds_of: str = ""  #: how well the kinds tell the questions apart
     notes: tuple[str, ...] = ()
     untried: Mapping[ArmName, str] = field(default_factory=dict)  #: arm that the log cannot judge -> the reason
     #: routing's choices by label, if every arm answered the questions, else None
@@ -99,18 +100,15 @@ def on_outcomes(
     if outcomes.rows[0].reward.has_parts:  # else no quality is known, and so no right answer
         labels = labels_of(outcomes.values["quality"][:, columns], cost=outcomes.values["cost"][:, columns])
         confusion = confusion_of(chosen, labels=labels, arms=complete)
+    rewards = outcomes.values["reward"][:, columns]
+    mapped = map_of_queries(queries, pmfs=chosen, arms=complete, rewards=rewards, schema=schema)
     return Gains(
         confusion=confusion,
         questions=len(queries),
         on=f"on {counted(len(queries), 'question')} with the outcomes of every arm",
         shares=dict(zip(complete, map(float, chosen.mean(axis=0)), strict=True)),
-        kinds=question_kinds(
-            queries,
-            pmfs=chosen,
-            arms=complete,
-            rewards=routed["reward"],
-            schema=schema,
-        ),
+        kinds=mapped.kinds,
+        kinds_of=mapped.sentence,
         **_ordered(gains, judged=complete),
     )
 

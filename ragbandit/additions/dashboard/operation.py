@@ -115,7 +115,7 @@ def _report(
     step = verdict_step(router.database, result, scope, resources=VerdictResources.of(settings), now=now)
     can_buy = step is not None and step.is_ours
     steps = rating_advice(result), None if step is None or can_buy else step.text
-    shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.of, steps=steps)
+    shown = words.report_assessment(result, now=now, kinds=mapped.kinds, kinds_of=mapped.sentence, steps=steps)
     return _Shown(result, shown, can_buy)
 
 

@@ -8,7 +8,9 @@ from typing import Final
 from ragbandit.router.serving.explanations.question_facts import (
     BEGINS,
     LANGUAGE,
+    NEEDS,
     NO_QUESTION_WORD,
+    SESSION,
     SIGNS,
     WORDS,
     Facts,
@@ -103,9 +105,7 @@ def _of_a_number(fact: str, conditions: Sequence[tuple[Condition, bool]], *, has
 def _either(fact: str, *, holds: bool) -> str:
     if fact in _EITHER:
         return _EITHER[fact][not holds]
-    if fact.startswith("needs "):
-        return f"{'with' if holds else 'without'} {fact.removeprefix('needs ')}"
-    return f"{'with' if holds else 'without'} {fact}"
+    return f"{'with' if holds else 'without'} {fact.removeprefix(NEEDS)}"
 
 
 def _of_values(fact: str, counts: Counter[str | float | bool | None]) -> str:
@@ -119,6 +119,10 @@ def _of_values(fact: str, counts: Counter[str | float | bool | None]) -> str:
         said += [_BEGINNINGS[value] for value in shown if value in _BEGINNINGS]
         return _listed(said + (["in another language"] if None in counts else []))
     said = [*shown, *(["others"] if more else [])]
+    if fact == SESSION:
+        return _listed(
+            [*(f"{value} of a session" for value in shown), *(["without a session"] if None in counts else [])]
+        )
     if fact == LANGUAGE:
         return _listed([f"in {value}" for value in shown] + (["in another language"] if more or None in counts else []))
     return f"{fact} {_listed(said + (['unknown'] if None in counts else []))}"

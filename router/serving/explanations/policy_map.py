@@ -2,7 +2,7 @@
 
 A regression tree (CART: Breiman, Friedman, Olshen and Stone 1984) predicts the arm probabilities (pmfs) of the newest
 questions from simple facts about them. Each step splits the leaf for which a split most reduces the sum of squares of
-the pmfs around the leaves' means.
+the pmfs around the leaves' means, on half of the questions; a split is kept if it reduces that of the other half too.
 """
 
 import json
@@ -10,23 +10,32 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from sqlalchemy import and_, select
 
+from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.serving.explanations.kind_names import Condition, kind_name, telling_words
-from ragbandit.router.serving.explanations.question_facts import Facts, frequent_words, kept_text, question_facts
+from ragbandit.router.serving.explanations.kind_rewards import KindRewards
+from ragbandit.router.serving.explanations.question_facts import (
+    FIRST,
+    LATER,
+    Facts,
+    frequent_words,
+    kept_text,
+    question_facts,
+)
 from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.texts.formats import counted, percent
-from ragbandit.shared.types import ArmName, Matrix, Query, Vector
+from ragbandit.shared.types import ArmName, Matrix, Query
 
 #: number of newest decisions that are read, and most questions among them that are mapped: older ones were decided by
 #: policies that had learned less
@@ -38,6 +47,10 @@ FEWEST, _FEWEST_PART = 10, 50
 #: least reduction by a split, as a share of the sum of squares before all splits; smaller ones may be chance
 LEAST_GAIN: Final = 0.01
 EXAMPLES, LONGEST = 3, 120
+#: kinds are named if they explain so much, and if the pmfs are on average so far from their mean
+EXPLAINED, LEAST_SPREAD = 1 / 3, 0.05
+#: most arms whose questions are shown instead
+MOST_DIFFERENT: Final = 4
 _MOST_VALUES: Final = 100
 
 #: columns of `updates` with the reward, and of `decisions` with facts about the question
@@ -49,21 +62,34 @@ Rows = npt.NDArray[np.intp]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyMap:
     questions: int
-    #: the kinds of questions, the largest share first; empty for fewer than 2 * FEWEST questions
+    #: the kinds of questions, the largest share first, or the questions that differ most; empty if none differ
     kinds: tuple[QuestionKind, ...] = ()
-    #: R^2: share of the pmfs' sum of squares that is between kinds
+    #: R^2: share of the pmfs' sum of squares that is between kinds, on questions from which no kind was made
     explained: float = 0.0
+    #: the fixed arm with the highest mean reward; None if it is not known
+    best: ArmName | None = None
+    has_texts: bool = True
 
     @property
-    def of(self) -> str:
-        return f"the newest {counted(self.questions, 'question')} with several arms"
+    def is_named(self) -> bool:
+        """Whether `kinds` are kinds, and not single questions."""
+        return bool(self.kinds) and self.explained >= EXPLAINED
 
     @property
     def sentence(self) -> str:
-        if self.explained < LEAST_GAIN:
-            return f"no kind of question gets other arms than the rest, in the newest {self.questions:,} questions"
-        part = f"these {len(self.kinds)} kinds explain {percent(round(self.explained, 2))}"
-        return f"{part} of how the probabilities differ between the newest {self.questions:,} questions"
+        if self.questions < 2 * FEWEST:
+            return ""
+        newest = f"the newest {counted(self.questions, 'question')} with several arms"
+        share = percent(round(self.explained, 2))
+        texts = "" if self.has_texts else "; the kinds have no words, since texts are not kept (log.text)"
+        if self.is_named:
+            part = f"these {len(self.kinds)} kinds explain {share} of how the probabilities differ between {newest}"
+            best = f"; the best fixed arm is {self.best}" if self.best else ""
+            return f"{part}{best}{texts}"
+        if self.kinds:
+            part = f"kinds of questions explain {share} of how the probabilities differ between {newest}"
+            return f"{part}, too little to name them: these are the questions that differ most"
+        return f"no kind of question gets other arms than the rest, in {newest}{texts}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,16 +108,25 @@ class Asked:
     facts: Sequence[Facts]
     words: Mapping[str, Sequence[int]]  #: frequent word -> places of the questions that have it
     tests: Sequence[Test]
+    #: whether splits are made from the question; the others prove them. Equal texts are on the same side
+    made: npt.NDArray[np.bool_]
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]], *, schema: ContextSchema) -> Self:
         """rows: columns of decisions"""
         texts = [kept_text(row["text"]) for row in rows]
         facts, words = [question_facts(row, schema=schema) for row in rows], frequent_words(texts)
-        return cls(texts=texts, facts=facts, words=words, tests=[*_tests(facts), *_tests_of_words(words, len(rows))])
+        tests = [*_tests(facts), *_tests_of_words(words, len(rows))]
+        return cls(texts=texts, facts=facts, words=words, tests=tests, made=halves(texts))
 
 
 Path = tuple[tuple[Test, bool], ...]
+
+
+def halves(texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """True for every second question. Equal texts count once; without a text, every question is another one."""
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(text or at, len(numbers)) % 2 == 0 for at, text in enumerate(texts)])
 
 
 def policy_map(
@@ -106,40 +141,71 @@ def policy_map(
     for at, row in enumerate(rows):
         pmfs[at, [arms.index(arm) for arm in arms_value(row["arms"])]] = scores_value(row["pmf"])
     rewards = np.array([np.nan if row["value"] is None else reward_at(row, weight=weight) for row in rows])
-    return _mapped(Asked.of(rows, schema=schema), pmfs=pmfs, arms=arms, rewards=rewards)
+    fixed, drawn = np.full(pmfs.shape, np.nan), [arms.index(row["arm"]) for row in rows]
+    fixed[np.arange(len(rows)), drawn] = rewards
+    earned = KindRewards(policy=rewards, fixed=fixed, weights=1.0 / np.maximum(pmfs, 1e-9))
+    return map_of(Asked.of(rows, schema=schema), pmfs=pmfs, arms=arms, earned=earned)
 
 
-def question_kinds(
-    queries: Sequence[Query], *, pmfs: Matrix, arms: Sequence[ArmName], rewards: Vector, schema: ContextSchema
-) -> tuple[QuestionKind, ...]:
-    """Map questions that need not be in a store. pmfs: shape (n questions, K arms). rewards: expected rewards of the
-    policy, shape (n,).
-
-    Returns the kinds of questions, the largest share first.
-    """
+def map_of_queries(
+    queries: Sequence[Query], *, pmfs: Matrix, arms: Sequence[ArmName], rewards: Matrix, schema: ContextSchema
+) -> PolicyMap:
+    """Map questions that need not be in a store. pmfs: shape (n questions, K arms). rewards: of every arm, (n, K)."""
     same = {"price": None, "cost_weight": None}
     rows = [{"tenant": q.tenant, "text": q.text, "context": json.dumps(dict(q.context)), **same} for q in queries]
-    return _mapped(Asked.of(rows, schema=schema), pmfs=pmfs, arms=arms, rewards=rewards).kinds
+    earned = KindRewards(policy=(pmfs * rewards).sum(axis=1), fixed=rewards, weights=np.ones(rewards.shape))
+    return map_of(Asked.of(rows, schema=schema), pmfs=pmfs, arms=arms, earned=earned)
 
 
-def _mapped(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], rewards: Vector) -> PolicyMap:
-    """The leaves of a tree that is fitted on all questions. rewards: NaN for questions that were not rated."""
-    kinds, within = [], 0.0
-    for path, places in grow_tree(pmfs, tests=asked.tests):
-        within += _squares(pmfs[places])
-        rated = rewards[places][~np.isnan(rewards[places])]
-        texts = list(dict.fromkeys(asked.texts[at] for at in places if asked.texts[at]))
-        kind = QuestionKind(
+def map_of(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName], earned: KindRewards) -> PolicyMap:
+    """The leaves of a tree, or the questions that differ most if the leaves explain too little."""
+    leaves = grow_tree(pmfs, tests=asked.tests, made=asked.made)
+    best, has_texts = earned.best(), any(asked.texts)
+    common: dict[str, Any] = {"questions": len(pmfs), "has_texts": has_texts}
+    common["best"] = None if best is None else arms[best]
+    if math.sqrt(_squares(pmfs) / (2 * len(pmfs))) < LEAST_SPREAD:
+        return PolicyMap(**common)
+    explained = _explained(pmfs, leaves, made=asked.made)
+    if explained < EXPLAINED:
+        return PolicyMap(kinds=tuple(_most_different(asked, pmfs=pmfs, arms=arms)), explained=explained, **common)
+    kinds = [
+        QuestionKind(
             name=_name(path, places=places, asked=asked),
             share=len(places) / len(pmfs),
             arms=dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True)),
-            reward=float(rated.mean()) if len(rated) >= FEWEST_EFFECTIVE else None,
-            examples=tuple(t if len(t) <= LONGEST else f"{t[:LONGEST]} ..." for t in texts[:EXAMPLES]),
+            reward=earned.mean(places),
+            over_best=Difference() if best is None else earned.over(best, places=places),
+            examples=_examples(asked, places=places),
         )
-        kinds.append(kind)
+        for path, places in leaves
+    ]
     kinds.sort(key=lambda kind: -kind.share)
-    explained = 1.0 - within / max(_squares(pmfs), 1e-9)
-    return PolicyMap(questions=len(pmfs), kinds=tuple(kinds), explained=explained if len(kinds) > 1 else 0.0)
+    return PolicyMap(kinds=tuple(kinds), explained=explained, **common)
+
+
+def _explained(pmfs: Matrix, leaves: Sequence[tuple[Path, Rows]], *, made: npt.NDArray[np.bool_]) -> float:
+    """R^2 of the leaves' means on the questions that they were not made from."""
+    within = sum(_squares(pmfs[rows[~made[rows]]], around=pmfs[rows[made[rows]]]) for _, rows in leaves)
+    whole = _squares(pmfs[~made], around=pmfs[made])
+    return max(0.0, (whole - within) / max(whole, 1e-9))
+
+
+def _most_different(asked: Asked, *, pmfs: Matrix, arms: Sequence[ArmName]) -> Iterator[QuestionKind]:
+    """For each arm whose probability varies most, the questions with its highest probability."""
+    if not any(asked.texts):
+        return
+    for arm in np.argsort(-np.ptp(pmfs, axis=0), kind="stable")[:MOST_DIFFERENT]:
+        places = np.argsort(-pmfs[:, arm], kind="stable")
+        texts = _examples(asked, places=places)
+        places = places[: len(texts)]
+        means = dict(zip(arms, pmfs[places].mean(axis=0).tolist(), strict=True))
+        name = f"the {counted(len(texts), 'question')} most likely to get {arms[arm]}"
+        yield QuestionKind(name=name, share=len(places) / len(pmfs), arms=means, reward=None, examples=texts)
+
+
+def _examples(asked: Asked, *, places: Rows) -> tuple[str, ...]:
+    texts = list(dict.fromkeys(asked.texts[at] for at in places if asked.texts[at]))
+    return tuple(text if len(text) <= LONGEST else f"{text[:LONGEST]} ..." for text in texts[:EXAMPLES])
 
 
 def _name(path: Path, *, places: Rows, asked: Asked) -> str:
@@ -155,7 +221,7 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
         select(decisions.c.id).order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(LOOKED_AT).subquery()
     )
     learned = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id, updates.c.source == "explicit")
-    columns = [*decisions.c["id", "arms", "pmf", *_FACTS]]
+    columns = [*decisions.c["id", "session", "arms", "arm", "pmf", *_FACTS]]
     columns += FACT_COLUMNS
     query = (
         select(*columns, *(updates.c[name] for name in _REWARD))
@@ -166,9 +232,29 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
     if tenant is not None:
         query = query.where(decisions.c.tenant == tenant)
     with database.read() as connection:
-        rows = connection.execute(query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc())).mappings().all()
-    return [dict(row) for row in rows if not QueriedFacts.of_row(row).is_undrawn and len(arms_value(row["arms"])) > 1][
-        :MOST_QUESTIONS
+        found = connection.execute(query.order_by(decisions.c.made_at.desc(), decisions.c.id.desc())).mappings()
+        rows = [dict(row) for row in found]
+        places = _session_places(rows)
+        drawn = [*islice((place for place, row in enumerate(rows) if _has_choice(row)), MOST_QUESTIONS)]
+        ids = [rows[place]["id"] for place in drawn]
+        query = select(decisions.c.id, decisions.c.request).where(decisions.c.id.in_(ids))
+        requests = {row.id: row.request for row in connection.execute(query)}
+    return [
+        {**rows[place], "request": requests.get(rows[place]["id"]), "session_place": places[place]} for place in drawn
+    ]
+
+
+def _has_choice(row: Mapping[str, Any]) -> bool:
+    return not QueriedFacts.of_row(row).is_undrawn and len(arms_value(row["arms"])) > 1
+
+
+def _session_places(rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """Whether each question is the first one of its session among these, the newest first; None without a session."""
+    sessions = [(row["tenant"], row["session"]) for row in rows]
+    first = {session: place for place, session in enumerate(sessions)}
+    return [
+        None if name is None else FIRST if first[tenant, name] == place else LATER
+        for place, (tenant, name) in enumerate(sessions)
     ]
 
 
@@ -194,27 +280,49 @@ def _tests_of_words(words: Mapping[str, Sequence[int]], questions: int) -> Itera
         yield Test(condition=Condition(word, True, is_word=True), holds=holds)
 
 
-def grow_tree(targets: Matrix, *, tests: Sequence[Test]) -> list[tuple[Path, Rows]]:
-    """The leaves of a tree. targets: pmfs, shape (n questions, K arms)."""
-    rows, holds = np.arange(len(targets)), np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
-    least, fewest = LEAST_GAIN * _squares(targets), max(FEWEST, len(rows) // _FEWEST_PART)
+def grow_tree(targets: Matrix, *, tests: Sequence[Test], made: npt.NDArray[np.bool_]) -> list[tuple[Path, Rows]]:
+    """The leaves of a tree. targets: pmfs, shape (n questions, K arms). made: see `Asked`."""
+    holds = np.array([test.holds for test in tests]).reshape(len(tests), len(targets))
+    rows = np.arange(len(targets))
+    least = [LEAST_GAIN * _squares(targets[side]) + 1e-12 * len(rows) for side in (made, ~made)]
+    fewest = max(FEWEST, len(rows) // _FEWEST_PART) // 2
+
+    def best_of(places: Rows) -> tuple[float, int]:
+        from_these = places[made[places]]
+        return _best_split(targets[from_these], holds[:, from_these], fewest=fewest)
+
     leaves: list[tuple[Path, Rows]] = [((), rows)]
-    best = [_best_split(targets, holds, fewest=fewest)]
+    best = [best_of(rows)]
     while len(leaves) < MOST_LEAVES:
         at = max(range(len(leaves)), key=lambda leaf: best[leaf][0])
-        gain, test = best.pop(at)
-        if gain <= max(least, 1e-12 * len(rows)):
+        gain, test = best[at]
+        if gain <= least[0]:
             break
-        path, places = leaves.pop(at)
-        for side in (True, False):
-            part = places[holds[test, places] == side]
-            leaves.append(((*path, (tests[test], side)), part))
-            best.append(_best_split(targets[part], holds[:, part], fewest=fewest))
+        path, places = leaves[at]
+        sides = [places[holds[test, places] == side] for side in (True, False)]
+        if _proven(targets, places=places, sides=sides, made=made) <= least[1]:
+            best[at] = (0.0, 0)
+            continue
+        leaves[at : at + 1] = [
+            ((*path, (tests[test], side)), part) for side, part in zip((True, False), sides, strict=True)
+        ]
+        best[at : at + 1] = [best_of(part) for part in sides]
     return leaves
 
 
-def _squares(targets: Matrix) -> float:
-    return float(((targets - targets.mean(axis=0)) ** 2).sum())
+def _proven(targets: Matrix, *, places: Rows, sides: Sequence[Rows], made: npt.NDArray[np.bool_]) -> float:
+    """The reduction of the sum of squares on the questions that the split was not made from."""
+
+    def squares(rows: Rows) -> float:
+        return _squares(targets[rows[~made[rows]]], around=targets[rows[made[rows]]])
+
+    return squares(places) - sum(map(squares, sides))
+
+
+def _squares(targets: Matrix, *, around: Matrix | None = None) -> float:
+    """Sum of squares around the mean of these rows, or of other ones."""
+    mean = (targets if around is None else around).mean(axis=0) if len(targets) else 0.0
+    return float(((targets - mean) ** 2).sum())
 
 
 def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -> tuple[float, int]:

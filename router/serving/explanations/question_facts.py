@@ -16,12 +16,17 @@ from ragbandit.router.serving.explanations.question_words import (
     PREPOSITIONS,
 )
 from ragbandit.router.storage.sql.json_columns import object_at, object_or_empty
+from ragbandit.shared.types.request_facts import sent_of
 
 #: name of the fact -> a value out of a few, whether it holds, or a number
 Facts = Mapping[str, str | float | bool]
 
 #: names of facts: how the question begins, its language, and its length
 BEGINS, LANGUAGE, WORDS, SIGNS = "begins", "language", "words", "characters"
+#: what a request needs of an arm, such as tools or images: the name of the fact begins so
+NEEDS: Final = "needs "
+#: name and values of the fact of the place in a session
+SESSION, FIRST, LATER = "session", "first question", "later question"
 #: value of BEGINS: no word of the tables
 NO_QUESTION_WORD: Final = "no question word"
 #: most characters of a text that are read
@@ -75,11 +80,10 @@ def question_facts(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
         facts["weight of cost"] = float(row["cost_weight"])
     if (text := kept_text(row["text"])).strip():
         facts |= _text_facts(text)
-    needs = object_at(object_or_empty(row.get("request")), "edge").get("needs")
-    for need in needs if isinstance(needs, list) else ():
-        facts[f"needs {need}"] = True
+    sent = sent_of(object_at(object_or_empty(row.get("request")), "edge"))
+    facts |= {f"{NEEDS}{need}": True for need in (*sent.needs, *sent.optional_needs)}
     if (place := row.get("session_place")) is not None:
-        facts["session"] = place
+        facts[SESSION] = place
     context = json.loads(row["context"])
     for key, declared in schema.items():
         value = context.get(key)

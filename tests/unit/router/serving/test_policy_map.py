@@ -7,7 +7,7 @@ import numpy as np
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.serving.explanations import policy_map
 from ragbandit.router.serving.explanations.kind_names import Condition, kind_name
-from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, Asked, grow_tree
+from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, Asked, KindRewards, grow_tree, halves, map_of
 from ragbandit.router.serving.explanations.question_facts import frequent_words, question_facts
 from tests.support.cases import every_case
 
@@ -69,6 +69,11 @@ def test_facts_of_questions_in_any_language():
             }  # fmt: skip
         with case("of before it was declared"):
             assert facts("", plan=3, age="x", tags="a", vip=None) == BARE
+        with case("request and session"):
+            edge = {"edge": {"needs": ["tools"], "optional_needs": ["images"]}}
+            row = {"text": "", "tenant": "acme", "context": "{}", "price": None, "cost_weight": None}
+            found = question_facts(row | {"request": json.dumps(edge), "session_place": "first question"}, schema={})
+            assert found == BARE | {"needs tools": True, "needs images": True, "session": "first question"}
         with case("price"):
             assert facts("", price="economy", weight=0.2) == BARE | {"price": "economy", "weight of cost": 0.2}
 
@@ -99,6 +104,10 @@ def test_names_say_what_questions_are():
         "longer than 12 words": name(("words", 12.0, False)),
         "up to 1 word": name(("words", 1.0, True)),
         "without numbers and up to 12 words": name(("a number", True, False), short),
+        "first question of a session or without a session": name(
+            ("session", "later question", False), rows=[{"session": "first question"}] * 2 + [{}]
+        ),
+        "without tools": name(("needs tools", True, False)),
         "plan paid": name(("plan", "free", False)),
         "age up to 40": name(("age", 40.0, True), rows=[]),
         'up to 12 words and about "refund"': name(("refund", True, True), short),
@@ -117,15 +126,14 @@ def questions(count, *, seed=0):
     return [facts(f"{words[rng.integers(4)]} {'x ' * rng.integers(1, 20)}") for _ in range(count)]
 
 
-def mapped(rows, pmfs):
+def mapped(rows, pmfs, *, texts=None):
     """Returns (name of each leaf -> its questions, the share that the leaves explain)."""
-    asked = Asked(texts=[""] * len(rows), facts=rows, words={}, tests=[*policy_map._tests(rows)])
-    leaves = {
-        policy_map._name(path, places=places, asked=asked): places
-        for path, places in grow_tree(pmfs, tests=asked.tests)
-    }
-    common = {"arms": "abc"[: pmfs.shape[1]], "rewards": np.full(len(rows), np.nan)}
-    return leaves, policy_map._mapped(asked, pmfs=pmfs, **common).explained
+    texts = texts or [""] * len(rows)
+    tests = [*policy_map._tests(rows)]
+    asked = Asked(texts=texts, facts=rows, words={}, tests=tests, made=halves(texts))
+    tree = grow_tree(pmfs, tests=tests, made=asked.made)
+    leaves = {policy_map._name(path, places=places, asked=asked): places for path, places in tree}
+    return leaves, policy_map._explained(pmfs, tree, made=asked.made)
 
 
 def test_a_policy_that_is_a_tree_is_found_again():
@@ -143,13 +151,13 @@ def test_a_policy_that_is_a_tree_is_found_again():
 
 
 def test_chance_makes_no_leaves():
-    """Random pmfs hardly ever give a second leaf; equal pmfs are explained by nothing."""
+    """Random pmfs never give a second leaf in 20 tries; equal pmfs are explained by nothing."""
     rng, leaves = np.random.default_rng(1), 0
     for seed in range(20):
         said, explained = mapped(questions(200, seed=seed), rng.dirichlet([1.0, 1.0, 1.0], 200))
         leaves += len(said)
         assert explained < 0.2
-    assert leaves <= 22
+    assert leaves == 20
     said, explained = mapped(questions(200), np.full((200, 3), 1 / 3))
     assert (list(said), explained) == (["all questions"], 0.0)
 
@@ -164,3 +172,54 @@ def test_leaves_are_few_and_not_small():
     assert min(map(len, said.values())) >= 600 / 50
     assert 0.3 < explained < 1.0
     assert all(" and " not in leaf for leaf in said)  # "up to 9 words" says "up to 15 words" too
+
+
+def test_a_split_holds_on_questions_that_it_was_not_made_from():
+    """What is true of one half of the questions only makes no kind, and equal texts are in the same half."""
+    rows, texts = questions(400), [f"question {number // 2}" for number in range(400)]
+    made, long = halves(texts), np.array([row["words"] > 9 for row in rows])
+    assert made.tolist() == [number // 2 % 2 == 0 for number in range(400)]
+    of_all = np.where(long[:, None], [0.1, 0.9], [0.9, 0.1])
+    assert len(mapped(rows, of_all, texts=texts)[0]) == 2
+    of_half = np.where((long == made)[:, None], [0.1, 0.9], [0.9, 0.1])
+    said, explained = mapped(rows, of_half, texts=texts)
+    assert (list(said), explained) == (["all questions"], 0.0)
+
+
+def shown(pmfs, *, rows, texts, rewards=None):
+    rewards = np.full(pmfs.shape, np.nan) if rewards is None else rewards
+    earned = KindRewards(policy=(pmfs * rewards).sum(axis=1), fixed=rewards, weights=np.ones(pmfs.shape))
+    asked = Asked(texts=texts, facts=rows, words={}, tests=[*policy_map._tests(rows)], made=halves(texts))
+    return map_of(asked, pmfs=pmfs, arms=["cheap", "dear"], earned=earned)
+
+
+def test_kinds_that_explain_little_are_not_named():
+    """The questions that differ most are shown instead; without texts, and where none differ, there are none."""
+    rows, texts = questions(400), [f"question {number}" for number in range(400)]
+    chances = np.random.default_rng(1).random(400)
+    pmfs = np.stack([chances, 1.0 - chances], axis=1)
+    told = shown(pmfs, rows=rows, texts=texts)
+    assert not told.is_named
+    likeliest = [f"question {number}" for number in np.argsort(-chances)[:3]]
+    first = told.kinds[0]
+    assert (first.name, [*first.examples]) == ("the 3 questions most likely to get cheap", likeliest)
+    assert "too little to name them" in told.sentence
+    assert shown(pmfs, rows=rows, texts=[""] * 400).kinds == ()
+    alike = shown(0.5 + (pmfs - 0.5) / 50, rows=rows, texts=texts)
+    assert (alike.kinds, "no kind of question gets other arms" in alike.sentence) == ((), True)
+
+
+def test_a_kind_earns_so_much_over_the_best_fixed_arm():
+    """The difference is that of the means on the questions of the kind, and its interval holds it."""
+    rows, texts = questions(400), [f"question {number}" for number in range(400)]
+    long = np.array([row["words"] > 9 for row in rows])
+    pmfs = np.where(long[:, None], [0.0, 1.0], [1.0, 0.0])
+    rewards = np.where(long[:, None], [0.2, 0.8], [0.6, 0.5]) + np.random.default_rng(3).normal(0, 0.1, (400, 2))
+    told = shown(pmfs, rows=rows, texts=texts, rewards=rewards)
+    assert told.best == "dear"
+    kinds = {kind.name: kind.over_best for kind in told.kinds}
+    assert kinds["longer than 9 words"].estimate == 0.0
+    short = kinds["up to 9 words"]
+    assert 0.05 < short.low < 0.1 < short.high < 0.15
+    unknown = shown(pmfs, rows=rows, texts=texts)
+    assert (unknown.best, unknown.kinds[0].over_best.estimate) == (None, None)

@@ -19,7 +19,7 @@ from ragbandit.router.serving.explanations.question_words import HOW_MANY, YES_O
 from ragbandit.shared.texts.formats import number
 
 #: most values of a fact in a name; further ones are "others"
-_MOST_NAMED: Final = 3
+_MOST_NAMED: Final = 4
 #: least share of a kind with a word that names it, and most of the other questions
 _MOST_OF, _FEW_OF = 0.8, 0.05
 #: facts with a name of their own whether they hold or not
@@ -114,9 +114,9 @@ def _of_values(fact: str, counts: Counter[str | float | bool | None]) -> str:
     shown, more = values[:_MOST_NAMED], len(values) > _MOST_NAMED
     if fact == BEGINS:
         words = [_quoted(value) for value in shown if value not in _BEGINNINGS]
-        words += ["another question word"] if more else []
         said = [f"begins with {_listed(words)}"] if words else []
         said += [_BEGINNINGS[value] for value in shown if value in _BEGINNINGS]
+        said += ["begins otherwise"] if more else []
         return _listed(said + (["in another language"] if None in counts else []))
     said = [*shown, *(["others"] if more else [])]
     if fact == SESSION:

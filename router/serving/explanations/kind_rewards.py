@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ from ragbandit.router.comparison import Difference
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.types import Matrix, Vector
 
+#: half the width of a 95 % interval, in standard errors
+NORMAL_95: Final = 1.96
 Rows = npt.NDArray[np.intp]
 
 
@@ -42,7 +45,7 @@ class KindRewards:
         first, second = float(policy.mean()), float(means[arm])
         # how far each question moves the difference of the means
         moves = policy - first - weights / weights.mean() * (np.nan_to_num(fixed) - second)
-        half = 1.96 * math.sqrt(float((moves**2).sum())) / len(rated)
+        half = NORMAL_95 * math.sqrt(float((moves**2).sum())) / len(rated)
         gap = round(first - second, 9)  # no rounding of equal means
         common = {"effective_rows": float(effective[arm]), "first": first, "second": second}
         return Difference(estimate=gap, low=gap - half, high=gap + half, **common)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from statistics import NormalDist
 from typing import Any, Final, Self
 
 import numpy as np
@@ -21,7 +22,7 @@ from ragbandit.router.comparison import Difference
 from ragbandit.router.comparison.assessment import QuestionKind
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.serving.explanations.kind_names import Condition, kind_name, telling_words
-from ragbandit.router.serving.explanations.kind_rewards import KindRewards
+from ragbandit.router.serving.explanations.kind_rewards import NORMAL_95, KindRewards
 from ragbandit.router.serving.explanations.question_facts import (
     FIRST,
     LATER,
@@ -76,6 +77,14 @@ class PolicyMap:
         return bool(self.kinds) and self.explained >= EXPLAINED
 
     @property
+    def is_earning(self) -> bool:
+        """Whether at least one kind is known to earn more than the best fixed arm, with 95 % for all kinds together."""
+        wider = NormalDist().inv_cdf(1.0 - 0.025 / max(len(self.kinds), 1)) / NORMAL_95
+        gains = [kind.over_best for kind in self.kinds]
+        known = [(gain.estimate, gain.low) for gain in gains if gain.estimate is not None and gain.low is not None]
+        return any(estimate - wider * (estimate - low) > 0.0 for estimate, low in known)
+
+    @property
     def sentence(self) -> str:
         if self.questions < 2 * FEWEST:
             return ""
@@ -85,7 +94,8 @@ class PolicyMap:
         if self.is_named:
             part = f"these {len(self.kinds)} kinds explain {share} of how the probabilities differ between {newest}"
             best = f"; the best fixed arm is {self.best}" if self.best else ""
-            return f"{part}{best}{texts}"
+            chance = "" if self.is_earning else "; no kind is known yet to earn more, so the differences may be chance"
+            return f"{part}{best}{chance}{texts}"
         if self.kinds:
             part = f"kinds of questions explain {share} of how the probabilities differ between {newest}"
             return f"{part}, too little to name them: these are the questions that differ most"

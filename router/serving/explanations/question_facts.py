@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, is_number
@@ -29,8 +29,8 @@ NEEDS: Final = "needs "
 SESSION, FIRST, LATER = "session", "first question", "later question"
 #: value of BEGINS: no word of the tables
 NO_QUESTION_WORD: Final = "no question word"
-#: most characters of a text that are read
-_LONGEST: Final = 4_000
+#: most characters of a text in which its contents are looked for, and most words that tell its language
+_LONGEST, _WORDS_OF_A_LANGUAGE = 1_000, 40
 #: least number of questions with a word, since a rare word may be a person's secret, and most words that are tried
 FEWEST_WITH_A_WORD: Final = 20
 _MOST_WORDS: Final = 300
@@ -97,36 +97,36 @@ def question_facts(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
 
 
 def kept_text(text: str) -> str:
-    """The beginning of a text; "" for a digest, which `log.text: hash` keeps instead."""
-    return "" if _DIGEST.fullmatch(text) else text[:_LONGEST]
+    """The text; "" for a digest, which `log.text: hash` keeps instead."""
+    return "" if _DIGEST.fullmatch(text) else text
 
 
 def _text_facts(text: str) -> Facts:
-    words = text.split()
+    words, text_begin = text.split(), text[:_LONGEST]
     facts: dict[str, str | float | bool] = {}
-    if language := language_of(text):
+    if language := language_of(text_begin):
         facts[LANGUAGE] = language
-    signs = len(_CHINESE.findall(text))
+    signs = 0 if text_begin.isascii() else len(_CHINESE.findall(text))
     facts[SIGNS if 2 * signs > len(words) else WORDS] = float(signs if 2 * signs > len(words) else len(words))
     if language not in _SCRIPTS:
         facts[BEGINS] = beginning(words, language=language)
     if language == "English":  # German nouns have capitals too
-        facts["a name"] = bool(_NAME.search(text))
-    return facts | {fact: bool(pattern.search(text)) for fact, pattern in _PATTERNS.items()}
+        facts["a name"] = bool(_NAME.search(text_begin))
+    return facts | {fact: bool(pattern.search(text_begin)) for fact, pattern in _PATTERNS.items()}
 
 
 def language_of(text: str) -> str:
     """The language by its script or by frequent words; "" if neither tells."""
-    for language, script in _SCRIPTS.items():
+    for language, script in () if text.isascii() else _SCRIPTS.items():
         if script.search(text):
             return language
-    counts = Counter(
-        language
-        for word in map(str.casefold, _WORD.findall(text))
+    words = [match.group().casefold() for match in islice(_WORD.finditer(text), _WORDS_OF_A_LANGUAGE)]
+    counts = {
+        language: sum(word in known or word in BEGINNINGS.get(language, ()) for word in words)
         for language, known in FUNCTION_WORDS.items()
-        if word in known or word in BEGINNINGS.get(language, ())
-    )
-    return max(counts, key=lambda language: counts[language]) if counts else ""
+    }
+    best = max(counts, key=lambda language: counts[language])
+    return best if counts[best] else ""
 
 
 def beginning(words: Sequence[str], *, language: str) -> str:
@@ -145,7 +145,7 @@ def frequent_words(texts: Sequence[str]) -> dict[str, list[int]]:
     """
     found: dict[str, list[int]] = {}
     for place, text in enumerate(texts):
-        for word in set(_topic_words(kept_text(text))):
+        for word in set(_topic_words(text[:_LONGEST])):
             found.setdefault(word, []).append(place)
     most = len(texts) - FEWEST_WITH_A_WORD // 2
     kept = [word for word, places in found.items() if FEWEST_WITH_A_WORD <= len(places) <= most]

@@ -81,7 +81,7 @@ def test_facts_of_questions_in_any_language():
 def test_words_that_twenty_questions_have():
     """Words and pairs of neighbours without a topic, or of fewer than twenty questions, are none; Chinese has pairs."""
     texts = [f"What is the late refund of order {number}?" for number in range(20)] + ["Where is my parcel?"] * 19
-    words = frequent_words([*texts, *["我要退款吗"] * 20, "0" * 64])
+    words = frequent_words([*texts, *["我要退款吗"] * 20])
     assert {"refund", "late", "late refund", "order", "退款", "我要", "要退", "款吗"} == words.keys()
     assert words["late refund"] == list(range(20))
 
@@ -193,6 +193,15 @@ def shown(pmfs, *, rows, texts, rewards=None):
     return map_of(asked, pmfs=pmfs, arms=["cheap", "dear"], earned=earned)
 
 
+def test_the_page_says_that_texts_are_not_kept():
+    """Without texts kinds have no words, and the sentence names the setting."""
+    rows = questions(400)
+    pmfs = np.where(np.array([row["words"] > 9 for row in rows])[:, None], [0.1, 0.9], [0.9, 0.1])
+    told = shown(pmfs, rows=rows, texts=[""] * 400)
+    assert told.is_named
+    assert "the kinds have no words, since texts are not kept (log.text)" in told.sentence
+
+
 def test_kinds_that_explain_little_are_not_named():
     """The questions that differ most are shown instead; without texts, and where none differ, there are none."""
     rows, texts = questions(400), [f"question {number}" for number in range(400)]
@@ -221,5 +230,10 @@ def test_a_kind_earns_so_much_over_the_best_fixed_arm():
     assert kinds["longer than 9 words"].estimate == 0.0
     short = kinds["up to 9 words"]
     assert 0.05 < short.low < 0.1 < short.high < 0.15
+    assert told.is_earning
+    assert "chance" not in told.sentence
+    same = shown(pmfs, rows=rows, texts=texts, rewards=np.random.default_rng(4).normal(0.5, 0.1, (400, 2)))
+    assert not same.is_earning
+    assert "no kind is known yet to earn more, so the differences may be chance" in same.sentence
     unknown = shown(pmfs, rows=rows, texts=texts)
     assert (unknown.best, unknown.kinds[0].over_best.estimate) == (None, None)

@@ -1,0 +1,74 @@
+"""Passes of a policy through a made world, and the map of its newest decisions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.kinds.worlds import CONTEXT, LANGUAGES, WORLDS, Question, World, questions_of, table_of
+from ragbandit.router.config.sections import EncoderSettings
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.feature_cache import embed_texts
+from ragbandit.router.offline.logs.tables import table_query
+from ragbandit.router.offline.passes import Learning, table_rows
+from ragbandit.router.policies import untrained_policy
+from ragbandit.router.serving.explanations.policy_map import MOST_QUESTIONS, PolicyMap, map_of_queries
+from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.types import FeatureRows
+
+DECISIONS: Final = 1_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    world: World
+    seed: int
+    policy: str
+    labelled: float
+    questions: Sequence[Question]
+    features: FeatureRows
+    encoder_hash: str
+
+
+def mapped(one: Pass) -> PolicyMap:
+    """The map of a policy after a pass."""
+    values = {"context": CONTEXT, "policy": {"name": one.policy, "incumbent": None}, "learning": {"wait_s": 0.0}}
+    settings = Settings.model_validate(values)
+    table = table_of(one.world, questions=one.questions, seed=one.seed)
+    own: dict[str, Any] = {"features": one.features, "encoder_hash": one.encoder_hash, "reward": settings.reward}
+    rows = table_rows(table, **own, label=settings.policy.label)
+    policy = untrained_policy(settings.policy_definition)
+    learning = Learning(policy, rows=rows, settings=settings.policy, seed=one.seed, labelled=one.labelled)
+    order = np.random.default_rng(one.seed).permutation(len(table.rows))
+    pmfs = np.array([learning.step(int(place)).pmf for place in order])
+    if learning.fault is not None:
+        raise RuntimeError(f"{one.world.name}: {learning.fault}")
+    rewards = np.array([row.reward.value for row in rows]).reshape(len(table.rows), len(table.arms))
+    newest = order[::-1][:MOST_QUESTIONS]
+    queries = [table_query(table.rows[place]) for place in newest]
+    return map_of_queries(
+        queries,
+        pmfs=pmfs[::-1][:MOST_QUESTIONS],
+        arms=table.arms,
+        rewards=rewards[newest],
+        schema=settings.context,
+    )
+
+
+def passes(*, seeds: range, policy: str, labelled: float, encoder: str | None) -> list[Pass]:
+    """All passes; the questions of a language are encoded once."""
+    loaded = make_encoder(EncoderSettings() if encoder is None else EncoderSettings(model=encoder))
+    questions = {language: questions_of(language, DECISIONS) for language in LANGUAGES}
+    features = {
+        language: embed_texts([question.text for question in asked], encoder=loaded)
+        for language, asked in questions.items()
+    }
+    common: dict[str, Any] = {"policy": policy, "labelled": labelled, "encoder_hash": loaded.hash}
+    return [
+        Pass(
+            world=world, seed=seed, questions=questions[world.language], features=features[world.language], **common
+        )
+        for world in WORLDS
+        for seed in seeds
+    ]  # fmt: skip

@@ -29,7 +29,7 @@ NEEDS: Final = "needs "
 SESSION, FIRST, LATER = "session", "first question", "later question"
 #: value of BEGINS: no word of the tables
 NO_QUESTION_WORD: Final = "no question word"
-#: most characters of a text in which its contents are looked for, and most words that tell its language
+#: most characters of a text that are searched, and most of its words that are compared with those of languages
 _LONGEST, _WORDS_OF_A_LANGUAGE = 1_000, 40
 #: least number of questions with a word, since a rare word may be a person's secret, and most words that are tried
 FEWEST_WITH_A_WORD: Final = 20

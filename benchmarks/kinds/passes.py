@@ -1,5 +1,6 @@
 """Passes of a policy through a made world, and the map of its newest decisions."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,10 +11,10 @@ from benchmarks.kinds.worlds import CONTEXT, LANGUAGES, WORLDS, Question, World,
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embed_texts
-from ragbandit.router.offline.logs.tables import table_query
 from ragbandit.router.offline.passes import Learning, table_rows
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.serving.explanations.policy_map import MOST_QUESTIONS, PolicyMap, map_of_queries
+from ragbandit.router.serving.explanations.kind_rewards import KindRewards
+from ragbandit.router.serving.explanations.policy_map import MOST_QUESTIONS, Asked, PolicyMap, map_of
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import FeatureRows
 
@@ -41,19 +42,20 @@ def mapped(one: Pass) -> PolicyMap:
     policy = untrained_policy(settings.policy_definition)
     learning = Learning(policy, rows=rows, settings=settings.policy, seed=one.seed, labelled=one.labelled)
     order = np.random.default_rng(one.seed).permutation(len(table.rows))
-    pmfs = np.array([learning.step(int(place)).pmf for place in order])
+    decided = [learning.step(int(place)) for place in order][::-1][:MOST_QUESTIONS]
     if learning.fault is not None:
         raise RuntimeError(f"{one.world.name}: {learning.fault}")
-    rewards = np.array([row.reward.value for row in rows]).reshape(len(table.rows), len(table.arms))
-    newest = order[::-1][:MOST_QUESTIONS]
-    queries = [table_query(table.rows[place]) for place in newest]
-    return map_of_queries(
-        queries,
-        pmfs=pmfs[::-1][:MOST_QUESTIONS],
-        arms=table.arms,
-        rewards=rewards[newest],
-        schema=settings.context,
-    )
+    played = learning.played()
+    drawn, earned = played.drawn[::-1][:MOST_QUESTIONS], played.earned[::-1][:MOST_QUESTIONS]
+    pmfs = np.array([decision.pmf for decision in decided])
+    rated = np.where([learning.is_labelled(decision) for decision in decided], earned, np.nan)
+    asked = [
+        {"tenant": "public", "text": decision.query.text, "context": json.dumps(dict(decision.query.context))}
+        | {"price": None, "cost_weight": None}
+        for decision in decided
+    ]
+    rewards = KindRewards.of_draws(rated, drawn=drawn, pmfs=pmfs)
+    return map_of(Asked.of(asked, schema=settings.context), pmfs=pmfs, arms=table.arms, earned=rewards)
 
 
 def passes(*, seeds: range, policy: str, labelled: float, encoder: str | None) -> list[Pass]:

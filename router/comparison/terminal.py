@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
-from ragbandit.router.comparison.assessment import Assessment, NumberTable
+from ragbandit.router.comparison.assessment import Assessment, NumberTable, QuestionKind
 from ragbandit.router.comparison.axes import AxisScale, number_scale
-from ragbandit.shared.texts.formats import number, one_line, percent
+from ragbandit.shared.texts.formats import decimal, number, one_line, percent
 
 WIDTH: Final = 80
 #: largest number of bars on one screen, of actions, and of lines of the sentence and of other texts
@@ -36,7 +36,7 @@ def print_assessment(
 ) -> None:
     """Print an assessment. page: file of the written page; if None, the option that writes a page is printed.
 
-    show_all: True to print every comparison, table and note
+    show_all: True to print every comparison, kind of questions, table and note
     """
     it = assessment
     state, missing = (words.unless_contained(text, sentence=it.sentence) for text in (it.state, it.missing))
@@ -45,12 +45,11 @@ def print_assessment(
     def say(text: str, *, style: str = "", most: int = _OTHER) -> None:
         _print(text, console=console, style=style, most=len(text) if show_all else most)
 
-    facts = "; ".join(f"{name}: {value}" for name, value in it.facts.items())
     for text, look, most in (
         (state, "yellow", _OTHER),
         (it.sentence, "", _SENTENCE),
         (f"{it.number}  {it.about}", f"bold {style}".strip(), _OTHER),
-        (facts, "", _OTHER),
+        ("; ".join(f"{name}: {value}" for name, value in it.facts.items()), "", _OTHER),
     ):
         say(text or "", style=look, most=most)
     kept = it.comparisons if show_all else it.comparisons[:_BARS]
@@ -64,11 +63,21 @@ def print_assessment(
     for action in it.actions if show_all else it.actions[:_ACTIONS]:
         say(f"- {action}")
     if show_all:
-        for table in it.tables:
+        for table in (_kinds(it.kinds), *it.tables):
             print_table(table, console=console)
-        for note in it.notes:
+        for note in (it.kinds_of, *it.notes):
             say(note)
     say(f"The page: {page}" if page else f"As a page with pictures: {option}")
+
+
+def _kinds(kinds: Sequence[QuestionKind]) -> NumberTable:
+    columns = ("questions", "share", "answered by", "reward", "over the best fixed arm", "for example")
+    rows = []
+    for kind in kinds:
+        arms = ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in kind.arms.items() if share >= 0.01)
+        numbers = (percent(round(kind.share, 3)), arms, decimal(kind.reward), words.difference(kind.over_best))
+        rows.append((kind.name, *numbers, "".join(kind.examples[:1])))
+    return NumberTable(title="who gets what", columns=columns, rows=tuple(rows))
 
 
 def _evidence_bar(progress: float, *, style: str) -> Text:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,13 @@ class KindRewards:
     policy: Vector
     fixed: Matrix  #: shape (n, K)
     weights: Matrix  #: 1 / probability that the arm's reward is known, shape (n, K)
+
+    @classmethod
+    def of_draws(cls, rewards: Vector, *, drawn: Rows, pmfs: Matrix) -> Self:
+        """From the rewards of the drawn arms, NaN where there are none. drawn: places of the arms, shape (n,)."""
+        fixed = np.full(pmfs.shape, np.nan)
+        fixed[np.arange(len(rewards)), drawn] = rewards
+        return cls(policy=rewards, fixed=fixed, weights=1.0 / np.maximum(pmfs, 1e-9))
 
     def best(self) -> int | None:
         """The place of the fixed arm with the highest mean."""

@@ -151,9 +151,8 @@ def policy_map(
     for at, row in enumerate(rows):
         pmfs[at, [arms.index(arm) for arm in arms_value(row["arms"])]] = scores_value(row["pmf"])
     rewards = np.array([np.nan if row["value"] is None else reward_at(row, weight=weight) for row in rows])
-    fixed, drawn = np.full(pmfs.shape, np.nan), [arms.index(row["arm"]) for row in rows]
-    fixed[np.arange(len(rows)), drawn] = rewards
-    earned = KindRewards(policy=rewards, fixed=fixed, weights=1.0 / np.maximum(pmfs, 1e-9))
+    drawn = np.array([arms.index(row["arm"]) for row in rows])
+    earned = KindRewards.of_draws(rewards, drawn=drawn, pmfs=pmfs)
     return map_of(Asked.of(rows, schema=schema), pmfs=pmfs, arms=arms, earned=earned)
 
 

@@ -143,6 +143,13 @@ def test_the_screen_has_what_decides():
     assert re.search(r"against always deep +\| +\[=+o=+\] +\+0\.094", plain.read())
 
 
+def test_all_kinds_of_questions_are_printed_on_demand():
+    """With --all the screen has each kind, its arms, its reward and an example."""
+    file = io.StringIO()
+    print_assessment(WHOLE, Console(file=file, force_terminal=False, width=200), show_all=True)
+    assert re.search(r"short +│ +70 % │ +fast 90 %, deep 10 % │ +0\.800 │ +not known yet │ +Who\?", file.getvalue())
+
+
 @given(st.lists(st.floats(), max_size=5), st.sampled_from(("", "dollars", "seconds", "percent", "steps")))
 def test_labels_of_numbers_differ(values, unit):
     """An axis of numbers has at least three ticks within its ends, and no two have the same label."""

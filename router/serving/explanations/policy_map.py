@@ -94,7 +94,7 @@ class PolicyMap:
         if self.is_named:
             part = f"these {len(self.kinds)} kinds explain {share} of how the probabilities differ between {newest}"
             best = f"; the best fixed arm is {self.best}" if self.best else ""
-            chance = "" if self.is_earning else "; no kind is known yet to earn more, so the differences may be chance"
+            chance = "" if self.is_earning else "; their rewards do not show yet that a kind earns more"
             return f"{part}{best}{chance}{texts}"
         if self.kinds:
             part = f"kinds of questions explain {share} of how the probabilities differ between {newest}"

@@ -11,7 +11,7 @@ from ragbandit.shared.types import ArmName, TableRow
 
 #: steps of each arm
 STEPS: Final = {ArmName("cheap"): 0.1, ArmName("dear"): 5.0}
-#: chances of (cheap, dear) to be right: on questions of the rule, on others, and in a world without a rule
+#: probability of a right answer by each arm: rule holds, rule does not hold, world without a rule
 _HELD, _ELSE, _ALWAYS = (0.3, 0.92), (0.9, 0.92), (0.6, 0.8)
 CONTEXT: Final = {"plan": {"type": "category", "values": ["free", "paid"]}}
 

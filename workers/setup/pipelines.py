@@ -20,8 +20,8 @@ from ragbandit.workers.setup.loading import LoadedArm
 #: name -> a function that takes a question, or an object that an arm of the class `callable` can call
 Pipelines = Mapping[str, Any]
 
-#: cost terms that a pipeline cannot report: they are measured, or counted by the store
-_MEASURED: Final = frozenset({"seconds_total", "turns"})
+#: fields of a cost that a pipeline cannot report: they are measured, counted by the store, or assumed
+_MEASURED: Final = frozenset({"seconds_total", "turns", "assumed_dollars"})
 #: cost terms that a pipeline can report
 _COSTS: Final = frozenset(REPORTED_COSTS) - _MEASURED
 _FORM: Final = 'return a text, (text, {"dollars": 0.004}), or {"answer": text, "steps": 2, "cost": {"dollars": 0.004}}'

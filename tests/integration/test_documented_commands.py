@@ -217,6 +217,9 @@ def write_files(world):
                for row in rows for arm in row["correct"]]  # fmt: skip
     (world / "answers.csv").write_text("\n".join(["prompt;model;score;cost_usd;steps", *answers]))
     write_rows(world / "log.parquet", plain_rows(20))
+    events = [{"EventId": f"e{number}", "_label_cost": -(number % 3 > 0), "a": [1 + number % 2, 2 - number % 2],
+               "p": [0.5, 0.5], "c": {"_multi": [{"id": "fast"}, {"id": "deep"}]}} for number in range(40)]  # fmt: skip
+    write_json(world / "events.dsjson", events)
     (world / "logs" / "2026-11").mkdir(parents=True)
     rows = pq.read_table(world / "log.parquet")
     pq.write_table(rows.append_column("challenger", rows["pmf"]), world / "logs" / "2026-11" / "rows.parquet")

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, partial
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -363,7 +364,8 @@ def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> It
     """
     file, keys = Path(path), ("arm", "id")
     seen = cache(partial(_arms_seen, file, keys=keys))
-    return parsed_rows(records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
+    read = import_module("ragbandit.router.offline.logs.dsjson").log_records
+    return parsed_rows(read(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
 
 
 def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:

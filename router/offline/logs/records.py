@@ -44,7 +44,7 @@ _OTHERS: Final[Mapping[str, bytes]] = {
     "an Arrow or Feather file": rb"(ARROW1|FEA1)\x00|\xff{4}",
     "HDF5, NumPy, R, PDF, HTML or XML": rb"\x89HDF|\x93NUMPY|RDX[23]\n|%PDF|\s*<",
     "packed with zstd, bzip2, xz, lz4, 7z or tar": rb"\(\xb5/\xfd|BZh\d1AY|\xfd7zXZ|\x04\x22M\x18|7z\xbc|.{257}ustar",
-    f"{_VW} (dsjson)": rb'.*"_label(_cost|_probability|_Action|Index)"',
+    f"{_VW} or Personalizer (dsjson)": rb'.*"_label(_cost|_probability|_Action|Index)"',
     _VW: rb"(shared|\d+:-?[\d.]+:[\d.]+)( '\S+)? ?\||-?[\d.]+ ('\S+ ?)?\|\w* \w+:",
     "binary, or UTF-16 without a mark": rb"(?!PAR1|\xff\xfe|\xfe\xff).{0,63}\x00",
 }
@@ -64,9 +64,9 @@ def records(path: Path, *, keys: Sequence[str], columns: Sequence[str] = ()) -> 
         yield from required_module("ragbandit.router.offline.logs.parquet", extra="replay").parquet_records(path)
         return
     for name, pattern in _OTHERS.items():
-        if re.match(pattern, head[:4096], re.DOTALL):
+        if not ("dsjson" in name and "EventId" in keys) and re.match(pattern, head[:4096], re.DOTALL):
             remedy = "save it as CSV, Parquet or JSON Lines, plain or packed with gzip"
-            remedy = "convert it by the recipe for Vowpal Wabbit in docs/replay.md" if name.startswith(_VW) else remedy
+            remedy = "see docs/replay.md: `replay --log` reads dsjson, and converted text" if _VW in name else remedy
             raise InvalidInput(f"the file is {name}", field=str(path), remedy=remedy)
     text = head.decode("utf-16" if head[:2] in _UTF16 else "utf-8-sig", "replace")
     first, second = ([line.strip() for line in text.splitlines() if line.strip()] + ["", ""])[:2]

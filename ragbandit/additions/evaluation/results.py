@@ -18,7 +18,7 @@ from ragbandit.router.comparison.intervals import Parts, paired
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.monitoring.price import cost_unit_of
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.offline.logs.table_columns import MEASURES
+from ragbandit.router.offline.logs.table_values import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal, number
 from ragbandit.shared.types import ArmName, Json, finite_json
 

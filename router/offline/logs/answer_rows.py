@@ -1,22 +1,26 @@
 """Long tables, which have a row for each answer: the rows of a task become one record of a wide table."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from ragbandit.router.offline.logs import BadRow, bad_row, cells
 from ragbandit.router.offline.logs.records import Parse
-from ragbandit.router.offline.logs.table_columns import COSTS, MEASURES, TableForm, column_value, is_in_milliseconds
+from ragbandit.router.offline.logs.table_columns import TableForm
+from ragbandit.router.offline.logs.table_values import (
+    ARM,
+    COSTS,
+    MEASURES,
+    arm_name,
+    as_amount,
+    as_quality,
+    column_value,
+    is_in_milliseconds,
+)
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 
-#: names of arms that a configuration also allows, so that a service can use what a policy learns from a table
-ARM: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: largest amount of a cost that the service accepts
-MOST_AMOUNT: Final = 1e9
 _TELL_APART: Final = "if these are two tasks, name the column that identifies a task: --columns id=COLUMN"
 
 
@@ -139,7 +143,7 @@ class AnswerRows:
         if theirs is None:
             return None
         theirs = theirs.strip()
-        arm = theirs if ARM.fullmatch(theirs) else re.sub(r"[^A-Za-z0-9_.-]+", "_", theirs).strip("_")
+        arm = arm_name(theirs)
         reason = None
         if not ARM.fullmatch(arm):
             reason, remedy = (
@@ -162,7 +166,7 @@ class AnswerRows:
             is_optional = ours == "seconds" or ours in MEASURES
             if is_optional and self._cell(entry, ours) is None:
                 continue
-            kind = _amount if ours in COSTS else _quality
+            kind = as_amount if ours in COSTS else as_quality
             value = self._converted(entry, ours, kind=kind, faults=faults)
             if value is not None:
                 values[ours] = value / 1000.0 if is_in_milliseconds(ours, column=self._column(ours)) else value
@@ -173,18 +177,3 @@ def _question(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("Give a text")
     return value
-
-
-def _quality(value: Any) -> float:
-    with suppress(ValueError, TypeError, OverflowError):
-        quality = cells.outcome(value)
-        if 0.0 <= quality <= 1.0:
-            return quality
-    raise ValueError("Give a number from 0 to 1, or words such as passed and failed")
-
-
-def _amount(value: Any) -> float:
-    amount = cells.cell_number(value)
-    if not 0.0 <= amount <= MOST_AMOUNT:
-        raise ValueError(f"Give a number from 0 to {MOST_AMOUNT:g}")
-    return amount

@@ -4,75 +4,26 @@ A file has a row for each question, with an object or columns by arm ("wide"), o
 a column ("long"). A dot in the name of a column leads into an object: `evaluation_result.score`.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.offline.logs import cells
+from ragbandit.router.offline.logs.arm_columns import ArmColumns, Path, arm_columns, value_names
 from ragbandit.router.offline.logs.records import plain_name
+from ragbandit.router.offline.logs.table_values import (
+    BY_ARM,
+    COSTS,
+    OF_TASK,
+    SIGNS,
+    USUAL,
+    column_value,
+    is_in_milliseconds,
+)
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import known_choices
-from ragbandit.shared.types import Cost
 
-#: keys with costs by arm. "seconds" must come after the longer names, see `nested`
-COSTS: Final = ("steps", "cost", *sorted(Cost.__dataclass_fields__, reverse=True), "seconds")
-#: key with another measure of quality by arm, as `ragbandit.router.learning.reward.judged` names it -> its head in the
-#: papers' tables
-MEASURES: Final = {
-    "exact_match": "EM",
-    "f1": "F1",
-    "accuracy": "Acc",
-    "str_em": "str-em",
-    "str_hit": "str-hit",
-    "answered": "Q-R",
-    "word_recall": "T-R",
-    "word_precision": "T-P",
-    "word_f1": "T-F1",
-    "character_f1": "char F1",
-    "bleu": "BLEU",
-}
-#: keys whose values are objects by arm in a wide table
-BY_ARM: Final = ("correct", *COSTS, *MEASURES)
-#: keys that all answers of a question share
-OF_TASK: Final = ("id", "question", "dataset", "hops")
-#: signs between a key and an arm in the names of columns
-SIGNS: Final = "._:/|"
-#: our key -> usual names of its column, besides our own, in order of precedence
-USUAL: Final[Mapping[str, Sequence[str]]] = {
-    "question": ("prompt", "query", "user_query", "user_prompt", "instruction", "input", "task", "text"),
-    "arm": ("model", "model_name", "model_id", "llm", "llm_name", "llm_selected", "strategy", "pipeline"),
-    "correct": (
-        "score",
-        "is_correct",
-        "quality",
-        "performance",
-        "evaluation_result.score",
-        "resolved",
-        "passed",
-        "pass",
-        "accuracy",
-        "exact_match",
-    ),
-    "id": (
-        "task_id",
-        "question_id",
-        "prompt_id",
-        "query_id",
-        "sample_id",
-        "instance_id",
-        "example_id",
-        "item_id",
-        "global_index",
-    ),
-    "dataset": ("dataset_name", "eval_name", "benchmark", "bench"),
-    "dollars": ("cost_usd", "usd", "price_usd", "total_cost_usd", "inference_cost", "evaluation_result.inference_cost"),
-    "cost": ("total_cost",),
-    "seconds": ("latency_ms", "latency_s", "latency", "duration_ms", "duration_s", "duration", "elapsed"),
-}
-#: usual names that a wide table may have for another purpose
-_LONG_ONLY: Final = ("arm", "id", "dataset", "seconds")
 _CONTEXT: Final = "context."
 #: records that decide the form of a file
 SAMPLE: Final = 1000
@@ -93,7 +44,9 @@ def parse_columns(texts: Sequence[str]) -> dict[str, str]:
             faults.append(f"{part!r:.80} is not OURS=COLUMN")
         elif ours in named:
             faults.append(f"{ours!r} is given twice")
-        elif ours not in (*OF_TASK, "arm", *BY_ARM) and not (ours.startswith(_CONTEXT) and ours != _CONTEXT):
+        elif ours not in (*OF_TASK, "arm", *BY_ARM) and not (
+            _of_arm(ours) or ours.removeprefix(_CONTEXT) not in (ours, "")
+        ):
             faults.append(
                 f"{ours!r:.80} is no value of a table: {known_choices((*OF_TASK, 'arm', *BY_ARM), given=ours)}"
             )
@@ -103,6 +56,12 @@ def parse_columns(texts: Sequence[str]) -> dict[str, str]:
         remedy = "for example --columns question=prompt,arm=model,correct=score,dollars=cost_usd"
         raise InvalidInput("; ".join(faults), field="columns", remedy=remedy)
     return named
+
+
+def _of_arm(ours: str) -> tuple[str, str] | None:
+    """(our key, arm) of "correct.mini"; None for another name."""
+    head, _, arm = ours.partition(".")
+    return (head, arm) if arm and head in BY_ARM else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +74,8 @@ class TableForm:
     #: declared key of the context -> column of the file
     context: Mapping[str, str]
     schema: ContextSchema = field(default_factory=dict)
+    #: where a wide table has the values of its arms, if they stand in columns of other names than `correct.ARM`
+    arms: ArmColumns = field(default_factory=ArmColumns)
 
     @property
     def remark(self) -> str | None:
@@ -122,7 +83,7 @@ class TableForm:
         others = [
             f"{ours} from {theirs}{_scaled(ours, theirs)}" for ours, theirs in self.columns.items() if ours != theirs
         ]
-        others += [f"context {key} from {column}" for key, column in self.context.items()]
+        others += [f"context {key} from {column}" for key, column in self.context.items()] + self.arms.remarks
         read = ", ".join(others)
         if self.is_long:
             return "the table has a row for each answer" + (f": {read}" if read else "")
@@ -151,6 +112,7 @@ class TableForm:
             if ours in BY_ARM:
                 for column in [column for column in entry if _is_below(column, theirs)]:
                     changed[ours + column[len(theirs) :]] = changed.pop(column)
+        changed |= self.arms.values(entry)
         values, faults = self.context_of(entry)
         if faults:
             raise ExceptionGroup("context", faults)
@@ -189,9 +151,18 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     unread = {ours for ours, theirs in named.items() if not theirs}
     columns = {ours: column for ours, column in asked.items() if column is not None}
     context = {ours.removeprefix(_CONTEXT): columns.pop(ours) for ours in [*columns] if ours.startswith(_CONTEXT)}
+    arms = _arms_of(known, columns=columns, unread=unread)
     has_arm = "arm" not in unread and known.usual("arm") is not None
-    is_long = "arm" in columns or (has_arm and not known.is_wide(columns.get("correct")))
-    columns = (_long if is_long else _wide)(known, columns=columns, unread=unread)
+    is_wide = known.is_wide(columns.get("correct")) or bool(
+        arms.paths and not known.usual("correct", with_numbers=True)
+    )
+    is_long = "arm" in columns or (has_arm and not is_wide)
+    columns = {
+        ours: column
+        for ours, column in columns.items()
+        if _of_arm(ours) is None and not known.is_value(column, of=ours)
+    }
+    columns = _long(known, columns=columns, unread=unread) if is_long else _wide(known, columns=columns, arms=arms)
     # what differs between the arms is no context
     of_answers = {column for ours, column in columns.items() if ours not in OF_TASK} | {*BY_ARM, "arm"}
     for key, declared in schema.items():
@@ -201,7 +172,8 @@ def table_form(sample: Sequence[Mapping[str, Any]], *, named: Mapping[str, str],
     if is_long:
         within = {name.removeprefix(_CONTEXT): name for name in known.names if name.startswith(_CONTEXT)}
         context = {**within, **context}
-    return TableForm(is_long=is_long, columns=columns, context=context, schema=schema)
+    arms = ArmColumns() if is_long else arms
+    return TableForm(is_long=is_long, columns=columns, context=context, schema=schema, arms=arms)
 
 
 def _long(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> dict[str, str]:
@@ -222,21 +194,53 @@ def _long(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str
     return all_columns
 
 
-def _wide(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> dict[str, str]:
-    """The columns of a wide table with those that it has under usual names. Our own names have precedence."""
+def _wide(known: "_Known", *, columns: Mapping[str, str], arms: ArmColumns) -> dict[str, str]:
+    """The columns of a wide table with those that it has under usual names. Our own names have precedence.
+
+    Raises InvalidInput if no column has outcomes.
+    """
     all_columns = dict(columns)
     if "question" not in columns and "question" not in known.names and (column := known.usual("question")):
         all_columns["question"] = column
-    outcome = columns.get("correct", "correct")
-    if not known.arms_below(outcome):
-        outcome = next(filter(known.arms_below, USUAL["correct"]), outcome)
-        if outcome != "correct":
-            all_columns["correct"] = outcome
-    arms = known.arms_below(outcome)
-    if "dollars" not in unread and not any(ours in all_columns or arms & known.arms_below(ours) for ours in COSTS):
-        dollars = next((name for name in USUAL["dollars"] if arms & known.arms_below(name)), None)
-        all_columns |= {} if dollars is None else {"dollars": dollars}
+    if "correct" in arms.paths:
+        all_columns |= {"dataset": column} if "dataset" not in columns and (column := known.usual("dataset")) else {}
+    elif (outcome := _outcome_head(known, columns)) != "correct":
+        all_columns["correct"] = outcome
+    elif known.sample and "correct" not in known.names and not known.arms_below("correct"):
+        raise known.lacking("correct", remedy=_ARMS_REMEDY)
     return all_columns
+
+
+_ARMS_REMEDY: Final = (
+    "give each model's outcome and cost as the columns correct.MODEL and dollars.MODEL, or name those of the file: "
+    "--columns correct.a=COLUMN,correct.b=COLUMN,dollars.a=COLUMN,dollars.b=COLUMN; for a row per answer, "
+    "--columns arm=COLUMN,correct=COLUMN"
+)
+
+
+def _outcome_head(known: "_Known", columns: Mapping[str, str]) -> str:
+    """The name of the object or of the columns with outcomes by arm, or "correct" if no other one has them."""
+    outcome = columns.get("correct", "correct")
+    return outcome if known.arms_below(outcome) else next(filter(known.arms_below, USUAL["correct"]), outcome)
+
+
+def _arms_of(known: "_Known", *, columns: Mapping[str, str], unread: Collection[str]) -> ArmColumns:
+    """Where a wide table has the values of its arms, except those of `correct` and `score` by arm, see `_Known`."""
+    of_arms: dict[str, dict[str, Path]] = {}
+    for ours, column in columns.items():
+        if (of_arm := _of_arm(ours)) is not None:
+            of_arms.setdefault(of_arm[0], {})[of_arm[1]] = (column,)
+    values = {ours: column for ours, column in columns.items() if known.is_value(column, of=ours)}
+    below = known.arms_below(_outcome_head(known, columns))
+    outcomes = of_arms.get("correct", {}) or dict.fromkeys(below, ())
+    found = arm_columns(known.sample, outcomes=outcomes, named=values).paths
+    has_cost = any(ours in columns or below & known.arms_below(ours) for ours in COSTS)
+    kept = {
+        ours: paths
+        for ours, paths in found.items()
+        if ours not in unread and (ours in values or not (ours in COSTS and has_cost)) and (ours in COSTS or not below)
+    }
+    return ArmColumns(paths={**kept, **of_arms})
 
 
 class _Known:
@@ -245,6 +249,7 @@ class _Known:
     def __init__(self, sample: Sequence[Mapping[str, Any]]) -> None:
         self.sample = sample
         self.names = [*dict.fromkeys(name for entry in sample for name in _names(entry))]
+        self._values = value_names(sample)
         self._plain: dict[str, str] = {}
         for name in self.names:
             self._plain.setdefault(plain_name(name), name)
@@ -255,7 +260,15 @@ class _Known:
             return name
         if of in BY_ARM and any(_is_below(column, name) for column in self.names):
             return name
+        if self.is_value(name, of=of):
+            return name
         return self._plain.get(plain_name(name)) if plain_name(name) else None
+
+    def is_value(self, name: str, *, of: str) -> bool:
+        """Whether columns by arm have this name of a value, such as total_cost in MODEL|total_cost. of: our key."""
+        is_column = name in self.names or plain_name(name) in self._plain
+        is_head = not is_column and not any(_is_below(column, name) for column in self.names)
+        return of in BY_ARM and is_head and plain_name(name) in self._values
 
     def usual(self, ours: str, *, with_numbers: bool = False) -> str | None:
         """The first column with our name or a usual one. with_numbers: only if it has numbers or words for numbers."""
@@ -311,25 +324,6 @@ def _names(entry: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_below(column: str, head: str) -> bool:
     return column.startswith(head) and column[len(head) : -1][:1] in {*SIGNS}
-
-
-def column_value(entry: Mapping[str, Any], column: str) -> Any:
-    """The value of a column, or of a member of an object; None if there is none."""
-    inner: Any = entry
-    while isinstance(inner, Mapping):
-        if column in inner:
-            return inner[column]
-        head, dot, column = column.partition(".")
-        inner = cells.parsed_cell(inner.get(head)) if dot else None
-    return None
-
-
-#: name of a column whose times are milliseconds
-_MILLISECONDS: Final = re.compile(r"(?:.*[\W_])?(?:ms|milliseconds|millis)|.*Ms", re.DOTALL)
-
-
-def is_in_milliseconds(ours: str, *, column: str) -> bool:
-    return ours.startswith("seconds") and _MILLISECONDS.fullmatch(column) is not None
 
 
 def _scaled(ours: str, theirs: str) -> str:

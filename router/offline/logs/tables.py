@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -39,19 +39,11 @@ from ragbandit.router.offline.logs import (
     checked_record,
     model_and_faults,
 )
-from ragbandit.router.offline.logs.answer_rows import ARM, MOST_AMOUNT, AnswerRows
+from ragbandit.router.offline.logs.answer_rows import AnswerRows
 from ragbandit.router.offline.logs.question_forms import question_records
 from ragbandit.router.offline.logs.records import Parse, nested
-from ragbandit.router.offline.logs.table_columns import (
-    BY_ARM,
-    COSTS,
-    MEASURES,
-    SAMPLE,
-    SIGNS,
-    USUAL,
-    TableForm,
-    table_form,
-)
+from ragbandit.router.offline.logs.table_columns import SAMPLE, TableForm, table_form
+from ragbandit.router.offline.logs.table_values import ARM, BY_ARM, COSTS, MEASURES, MOST_AMOUNT, SIGNS, USUAL
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_outcome
@@ -219,6 +211,9 @@ def _objects(entry: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[s
     return {name: amounts for name, amounts in objects.items() if amounts and isinstance(amounts, dict)}
 
 
+_AS_STEPS: Final = "give the costs as steps, one per arm; columns MODEL|total_cost with --columns steps=total_cost"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabelledTable:
     """A table: the rows in the order of the file, the arms in the order of the first row that has them all."""
@@ -236,7 +231,7 @@ class LabelledTable:
     def steps(self) -> Matrix:
         """Steps of every answer, shape (n, arms), >= 0. Raises InvalidInput if the table has only other costs."""
         if self.rows and not self.rows[0].steps:
-            raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
+            raise InvalidInput("the table has no steps", field="steps", remedy=_AS_STEPS)
         return self._numbers("steps")
 
     @cached_property

@@ -15,7 +15,7 @@ from ragbandit.router.comparison.assessment import (
     Plane,
 )
 from ragbandit.router.offline.labels import confusion_table
-from ragbandit.router.offline.logs.table_columns import MEASURES
+from ragbandit.router.offline.logs.table_values import MEASURES
 from ragbandit.shared.texts.formats import NOTHING, counted, decimal
 from ragbandit.shared.types import ArmName
 

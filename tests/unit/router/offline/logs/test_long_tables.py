@@ -288,10 +288,11 @@ CELL = (
 )
 CELLS = CELL | st.dictionaries(st.text(max_size=3), CELL, max_size=2)
 KEYS = ("question", "prompt", "arm", "model", "correct", "score", "id", "dollars", "latency_ms", "tier", "context", "x")
+WIDE_KEYS = (*KEYS, "a", "b", "a|cost", "b|cost", "a_score", "b_score", "models")
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.dictionaries(st.sampled_from(KEYS), CELLS), min_size=1, max_size=6))
+@given(st.lists(st.dictionaries(st.sampled_from(WIDE_KEYS), CELLS), min_size=1, max_size=6))
 def test_any_records_are_read_or_refused(tmp_path_factory, rows):
     """Whatever the cells of a file are, it is read or refused with a remedy, and what is read has every arm."""
     file = tmp_path_factory.getbasetemp() / "any.jsonl"

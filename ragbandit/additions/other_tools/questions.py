@@ -37,6 +37,11 @@ _PATHS: Final = {name: [*map(plain_name, names.split())][::-1] for name, names i
 _GUESSED: Final = tuple(
     name for form in FORMS["forms"] for names in form.get("fields", {}).values() for name in names.split()
 )
+#: our fields with texts; a table's other column of such a name is not read
+_TEXTS: Final = ("question", "answers", "answer")
+_NO_TEXTS: Final = frozenset(path for name, paths in _PATHS.items() if name not in _TEXTS for path in paths)
+#: maximum number of columns that are named as not read
+_MOST_UNREAD: Final = 20
 NUMBERS: Final = ("dollars", "prompt_tokens", "completion_tokens")
 #: maximum number of records in a file, and of traces
 _MOST_RECORDS: Final = 1_000_000
@@ -60,6 +65,8 @@ class QuestionLog:
     left_out: dict[str, list[int]] = field(default_factory=dict)
     #: model -> facts about its records that have no texts
     untold: dict[str, list[Fact]] = field(default_factory=dict)
+    #: columns of a table with texts that are not read, in the order of the file
+    unread: dict[str, None] = field(default_factory=dict)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row of each question, in the form that `advise` reads. Raises InvalidInput."""
@@ -118,6 +125,7 @@ class QuestionLog:
                 tool, parts = self._questions_in(entry)
                 self.form = self.form or ({"name": tool} if tool else self._form_of(entry, parts))
                 rows = [*map(self._row, parts if self.form else ())]
+                self.unread |= dict.fromkeys(self._unread_in(entry, parts) if only is None else ())
             except (InvalidInput, RecursionError) as error:
                 reason = getattr(error, "message", "nested too deeply").partition(":")[0]
                 self.left_out.setdefault(reason, []).append(number)
@@ -151,6 +159,19 @@ class QuestionLog:
                 tool = next(filter(None, (part.get("chatof") for part in parts)), None)
                 return {**form, "name": f"{tool} chats"} if tool else form
         return {}
+
+    def _unread_in(self, entry: Record, parts: list[dict[str, Any]]) -> Iterator[str]:
+        """Yield the columns of a table's record with texts that are not its question, answer or right answers."""
+        if self.form.get("name") != "a table" or len(self.unread) >= _MOST_UNREAD:
+            return
+        read = {plain_name(column) for column in self.columns.values()} | {"instruction"}
+        for name in _TEXTS:
+            read |= {next((path for path in _PATHS[name][::-1] if any(part.get(path) for part in parts)), "")}
+        for column, value in entry.items():
+            plain = plain_name(str(column))
+            is_read = plain in _NO_TEXTS or plain.endswith("id") or any(path.startswith(plain) for path in read)
+            if not is_read and isinstance(value, str) and re.search(r"[^\W\d_]", value):
+                yield str(column)
 
     def _row(self, names: Record) -> dict[str, Any]:
         """Our fields of a record. The question is empty if it asks nothing."""

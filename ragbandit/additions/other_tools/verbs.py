@@ -71,6 +71,8 @@ def questions(
     count = sum(map(len, facts.values()))
     guess = ", ".join(f"{_COLUMNS[name]} {column!r}" for name, column in log.columns.items())
     result = {"questions": count, "of": log.form["name"], "columns": guess, "with right answers": labelled}
+    if log.unread:
+        result["texts not read"] = f"{', '.join(map(repr, log.unread))} (--answer COLUMN reads one as the answer)"
     told = facts or log.untold
     given = "" if config is None else f" --config {shlex.quote(str(config))}"
     functions = "" if len(settings.worker_arms) > 1 else " --module MODULE:NAME"

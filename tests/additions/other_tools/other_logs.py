@@ -382,6 +382,52 @@ LOGS = {
             }
         ),
     ),
+    "vertex.jsonl": (
+        "requests and responses",
+        lines(
+            {
+                "endpoint": "e",
+                "model": "mini",
+                "logging_time": "2026-01-01T00:00:00Z",
+                "request_id": "7",
+                "full_request": {"contents": [{"role": "user", "parts": [{"text": ASKED}]}]},
+                "full_response": json.dumps(
+                    {
+                        "candidates": [{"content": {"role": "model", "parts": [{"text": ANSWERED}]}}],
+                        "usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 3},
+                    }
+                ),
+            }
+        ),
+    ),
+    "kong.jsonl": (
+        "requests and responses",
+        lines(
+            {
+                "started_at": 1767225600000,
+                "ai": {
+                    "ai-proxy": {
+                        "payload": {
+                            "request": json.dumps({"messages": CHAT}),
+                            "response": json.dumps({"choices": [{"message": ASSISTANT}]}),
+                        },
+                        "meta": {"response_model": "mini"},
+                        "usage": {"prompt_tokens": 12, "completion_tokens": 3, "cost": 0.004},
+                    }
+                },
+            }
+        ),
+    ),
+    "azure_gateway.csv": (
+        "requests and responses",
+        "TimeGenerated [UTC],CorrelationId,ModelName,PromptTokens,CompletionTokens,RequestMessages,ResponseMessages\n"
+        + ",".join(
+            [
+                '"1/1/2026, 12:00:00.000 AM",c1,mini,12,3',
+                *('"{}"'.format(json.dumps([message]).replace('"', '""')) for message in (USER, ASSISTANT)),
+            ]
+        ),
+    ),
     "librechat.json": (
         "LibreChat chats",
         json.dumps({"conversationId": "s1", "title": "Books", "messages": _LIBRECHAT}),

@@ -45,6 +45,30 @@ def test_every_form_is_recognised_and_read(log_of, name):
     assert [row["question"] for row in others] == (["When?"] if name == "openwebui.json" else [])
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("actual_output", "ai_response", "llm_response", "generated_answer", "model_output", "completion_text"),
+        *("Bot Response", "assistantResponse", "final_answer", "predicted_answer", "generated_text", "rag_answer"),
+    ],
+)
+def test_an_answer_may_have_another_name(log_of, column):
+    """Columns that other tools call an answer are read as the answer, beside the right answers."""
+    (row,) = log_of(lines({"input": ASKED, column: ANSWERED, "expected_output": "Stoker"})).rows()
+    assert (row["question"], row["answer"], row["answers"]) == (ASKED, ANSWERED, ["Stoker"])
+
+
+def test_texts_of_a_table_that_are_not_read_are_named(tmp_path, monkeypatch):
+    """The output names each column with texts that has no known name, and one of two answers; others are no texts."""
+    monkeypatch.chdir(tmp_path)
+    row = {"question": ASKED, "answer": ANSWERED, "completion": "Shelley", "what_it_wrote": "Poe", "stars": "5"}
+    (tmp_path / "t.json").write_text(json.dumps([{**row, "row_id": "a1", "model": "mini", "session": "s1"}]))
+    printed = command.run("data", "questions", "t.json", "--json", code=0).stdout
+    assert json.loads(printed)["texts not read"].startswith("'completion', 'what_it_wrote' (--answer COLUMN")
+    (tmp_path / "u.json").write_text(json.dumps([{"question": ASKED, "answer": ANSWERED}]))
+    assert "texts not read" not in json.loads(command.run("data", "questions", "u.json", "--json", code=0).stdout)
+
+
 @pytest.mark.parametrize("column", ["session", "model"])
 @pytest.mark.parametrize("value", [datetime(2026, 1, 2, tzinfo=UTC), b"words", Decimal("1.5"), timedelta(1)])
 def test_a_column_of_parquet_may_have_any_type(tmp_path, column, value):

@@ -2,9 +2,9 @@
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ragbandit.additions.elasticsearch.settings import ElasticsearchSection
+from ragbandit.additions.elasticsearch.settings import ElasticsearchSection, IndexFields
 from ragbandit.additions.hybrid.retriever import HybridRetriever
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import required_module
@@ -12,6 +12,7 @@ from ragbandit.shared.model_servers.outbound import shown_address
 from ragbandit.workers.setup.retrievers import RetrieverKind, sentence_encoder
 
 if TYPE_CHECKING:
+    from ragbandit.additions.elasticsearch.existing_index import ExistingIndex
     from ragbandit.additions.elasticsearch.retriever import ElasticsearchRetriever
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
@@ -28,22 +29,38 @@ def elasticsearch_kind(settings: Settings) -> RetrieverKind:
 def _searching(settings: Settings, search: Literal["words", "meaning"]) -> RetrieverKind:
     server, index = settings.retriever.of(ElasticsearchSection), settings.retriever.index
 
+    given: dict[str, Any] = {"index": index, "search": search, "timeout_s": server.timeout_s}
+
     def make() -> "ElasticsearchRetriever":
         required_module("elasticsearch", extra="elasticsearch", field="retriever.name")
         from ragbandit.additions.elasticsearch.retriever import ElasticsearchRetriever  # it loads the client
 
-        api_key = os.environ.get(server.api_key_env) or None
-        return ElasticsearchRetriever(
-            server.url, index=index, search=search, api_key=api_key, timeout_s=server.timeout_s
-        )
+        return ElasticsearchRetriever(server.url, api_key=os.environ.get(server.api_key_env) or None, **given)
+
+    def existing(fields: IndexFields) -> "ExistingIndex":
+        required_module("elasticsearch", extra="elasticsearch", field="retriever.name")
+        from ragbandit.additions.elasticsearch.existing_index import ExistingIndex
+
+        key = os.environ.get(server.api_key_env) or None
+        return ExistingIndex(server.url, fields=fields, api_key=key, **given)
 
     def encoder() -> "SentenceEncoder | None":
         return sentence_encoder(settings.retriever.model) if search == "meaning" else None
 
+    common: dict[str, Any] = {
+        "location": {"url": shown_address(server.url), "index": index},
+        "only_waits": search == "words",
+    }
+    if (fields := server.fields) is not None:
+        return RetrieverKind(
+            open=lambda: existing(fields).opened(encoder),
+            build=lambda rows, _progress: existing(fields).build(rows()),
+            read=lambda: existing(fields).facts(),
+            **common,
+        )
     return RetrieverKind(
         open=lambda: make().opened(encoder()),
         build=lambda rows, progress: make().build(rows(), encoder=encoder(), progress=progress),
         read=lambda: make().facts(),
-        location={"url": shown_address(server.url), "index": index},
-        only_waits=search == "words",
+        **common,
     )

@@ -1,7 +1,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -67,6 +67,11 @@ class ElasticsearchRetriever(Retriever):
     #: passages, sha256, created_at, model, width and settings of the index
     meta: Mapping[str, Json]
     _encoder: "SentenceEncoder | None" = None
+    #: fields of a document that a search returns, and the field with its vector
+    _returned: Sequence[str] = _FIELDS
+    _vectors = "vector"
+    #: what to do if the server refuses the key
+    _key_remedy = "put a key that may read and write the index into the variable that retriever.api_key_env names"
 
     def __init__(
         self, url: str, *, index: str, search: Search = "words", api_key: str | None = None, timeout_s: float = 10.0
@@ -128,24 +133,31 @@ class ElasticsearchRetriever(Retriever):
         query_words = words(query)
         if len(query_words) > MAX_WORDS:
             query = " ".join(list(dict.fromkeys(query_words))[:MAX_WORDS])
-        matches = [{"match": {field: {"query": encodable(query)}}} for field in ("title", "text")]
+        return self._with_words(encodable(query), k=k)
+
+    def _with_words(self, query: str, *, k: int) -> list[Hit]:
+        matches = [{"match": {field: {"query": query}}} for field in ("title", "text")]
         either = {"bool": {"should": matches}}
         return self._hits(query=either, sort=["_score", {"number": "asc"}], track_scores=True, size=k)
 
     def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         candidates = min(10_000, max(100, 5 * k))
-        nearest = {"field": "vector", "query_vector": vector.tolist(), "k": k, "num_candidates": candidates}
+        nearest = {"field": self._vectors, "query_vector": vector.tolist(), "k": k, "num_candidates": candidates}
         return self._hits(knn=nearest, size=k)
 
     def _hits(self, **body: Any) -> list[Hit]:
-        reply = self._client.search(index=self.index, source_includes=_FIELDS, track_total_hits=False, **body)
+        reply = self._client.search(index=self.index, source_includes=self._returned, track_total_hits=False, **body)
         try:
             rows = reply["hits"]["hits"]
-            return [Hit(passage=_passage(row["_source"]), score=float(row["_score"])) for row in rows]
+            return [Hit(passage=self._passage(row), score=float(row["_score"])) for row in rows]
         except (KeyError, TypeError, ValueError) as error:
             message = f"the index {self.index!r} sent an unexpected reply: {error!r}"
             remedy = f"check that the url is an Elasticsearch server, and that the index was made by {_BUILD}"
             raise ArmFailed(message, remedy=remedy) from error
+
+    def _passage(self, row: Mapping[str, Any]) -> Passage:
+        values = row["_source"]
+        return Passage(id=values["id"], title=values["title"], text=values["text"], url=values.get("url"))
 
     def build(
         self,
@@ -210,8 +222,12 @@ class ElasticsearchRetriever(Retriever):
         self._threads.shutdown(wait=False)
         self._client.close()
 
+    @property
+    def _index_remedy(self) -> str:
+        return build_command("elasticsearch", index=self.index)
+
     def _unusable(self, fault: str) -> ConfigError:
-        return ConfigError(fault, field="retriever.index", remedy=build_command("elasticsearch", index=self.index))
+        return ConfigError(fault, field="retriever.index", remedy=self._index_remedy)
 
     @contextmanager
     def _translated_errors(self, kind: type[RagBanditError]) -> Iterator[None]:
@@ -234,11 +250,11 @@ class ElasticsearchRetriever(Retriever):
         name, reason = _cause(body)
         reply = f"{status}, {': '.join(filter(None, (name, reason))) or str(error)[:_REASON]}"
         if status == 401 or name == "security_exception" or (status == 403 and not name):
-            remedy = "put a key that may read and write the index into the variable that retriever.api_key_env names"
-            return kind(f"Elasticsearch refuses the key: {reply}", field="retriever.api_key_env", remedy=remedy)
+            fault = f"Elasticsearch refuses the key: {reply}"
+            return kind(fault, field="retriever.api_key_env", remedy=self._key_remedy)
         if status == 404 and name in ("", "index_not_found_exception"):
-            remedy = build_command("elasticsearch", index=self.index)
-            return kind(f"the index {self.index!r} does not exist", field="retriever.index", remedy=remedy)
+            fault = f"the index {self.index!r} does not exist"
+            return kind(fault, field="retriever.index", remedy=self._index_remedy)
         signs = f"<{status}> {name} {reason}".lower()
         remedy = next((remedy for sign, remedy in _REMEDIES if sign in signs), "see the Elasticsearch server's log")
         return kind(f"Elasticsearch refuses {refused}: {reply}", remedy=remedy)
@@ -288,7 +304,3 @@ def _document(passage: Passage, *, number: int) -> dict[str, Any]:
         fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
         raise InvalidInput(fault, field="id", remedy="give an id within this limit of Elasticsearch")
     return document | {"number": number}
-
-
-def _passage(values: Mapping[str, Any]) -> Passage:
-    return Passage(id=values["id"], title=values["title"], text=values["text"], url=values.get("url"))

@@ -7,6 +7,21 @@ from pydantic import Field
 from ragbandit.router.config.section import Seconds, Section
 
 
+class IndexFields(Section):
+    """Fields of an index of yours; a dot leads into an object."""
+
+    #: the text of a passage, which is searched by words
+    text: Annotated[str, Field(min_length=1)]
+    #: the title, which is searched too; None: passages have no titles
+    title: Annotated[str, Field(min_length=1)] | None = None
+    #: the passage's id; None: the document's _id
+    id: Annotated[str, Field(min_length=1)] | None = None
+    #: address of the source; None: passages have no addresses
+    url: Annotated[str, Field(min_length=1)] | None = None
+    #: with search: meaning or both: vectors of `model`, or a semantic_text field; None: `text` is semantic_text
+    vector: Annotated[str, Field(min_length=1)] | None = None
+
+
 class ElasticsearchSection(Section):
     """Settings that the retriever "elasticsearch" adds to the section `retriever`."""
 
@@ -18,3 +33,6 @@ class ElasticsearchSection(Section):
     search: Literal["words", "meaning", "both"] = "words"
     #: "elasticsearch": timeout of a request, seconds
     timeout_s: Seconds = 10.0
+    #: "elasticsearch": fields of an index that exists with its own mapping: it is read, and never created, written or
+    #: deleted. None: the index is one that `ragbandit index build` makes
+    fields: IndexFields | None = None

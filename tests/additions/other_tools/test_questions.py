@@ -53,7 +53,7 @@ def test_every_form_is_recognised_and_read(log_of, name):
     ],
 )
 def test_an_answer_may_have_another_name(log_of, column):
-    """Columns that other tools call an answer are read as the answer, beside the right answers."""
+    """Columns that other tools call an answer are read as the answer, and not as a right answer."""
     (row,) = log_of(lines({"input": ASKED, column: ANSWERED, "expected_output": "Stoker"})).rows()
     assert (row["question"], row["answer"], row["answers"]) == (ASKED, ANSWERED, ["Stoker"])
 

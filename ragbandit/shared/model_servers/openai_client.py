@@ -14,6 +14,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from ragbandit.shared.errors import required_module
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge, reply_budget
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
@@ -97,7 +98,9 @@ class ModelServer:
         import yarl
 
         self._session: aiohttp.ClientSession | None = None
-        self.url, self._headers = url, dict(headers)
+        self.url, self._headers = url, {name: value for name, value in headers.items() if name.lower() != "traceparent"}
+        is_traced = len(self._headers) < len(headers)
+        self._add_trace = required_module("opentelemetry.propagate", extra="otel").inject if is_traced else dict
         address = yarl.URL(url, encoded=True)
         if address.user is not None:  # the server gets the credentials in the address instead of the key
             credentials = base64.b64encode(f"{address.user}:{address.password or ''}".encode()).decode()
@@ -108,14 +111,12 @@ class ModelServer:
 
     async def post(self, body: bytes, *, headers: Mapping[str, str]) -> "aiohttp.ClientResponse":
         """Send a JSON document, with more headers. Returns the reply with its body unread; the caller closes it."""
-        if self._session is None:
-            self._session = self._new_session()
-        data = body if len(body) < _LARGE else io.BytesIO(body)
+        self._session = self._session or self._new_session()
+        raw, sent = body if len(body) < _LARGE else io.BytesIO(body), {**self._headers, **headers}
+        self._add_trace(sent)
         # The headers are not set on the session, because aiohttp would send those, with the key, to a proxy too. A
         # redirect is not followed, because its address would get the question and the headers.
-        return await self._session.post(
-            self._address, data=data, headers={**self._headers, **headers}, proxy=self._proxy, allow_redirects=False
-        )
+        return await self._session.post(self._address, data=raw, headers=sent, proxy=self._proxy, allow_redirects=False)
 
     async def close(self) -> None:
         """Close the connections."""

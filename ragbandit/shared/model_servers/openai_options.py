@@ -59,7 +59,7 @@ class OpenAiOptions:
     #: blank texts, refused parameters. "template": a server with a model's chat template, such as vLLM and llama.cpp.
     #: null: recognised by the address, and by the model's name
     kind: Kind | None = None
-    #: headers sent with every request
+    #: headers sent with every request. traceparent is sent with the trace of the call, whatever value is given
     headers: Mapping[str, str] = field(default_factory=dict)
     #: whether replies are requested as event streams. Otherwise an answer that is not complete at the deadline is lost,
     #: and one that takes longer than read_s. "caller": only if the caller reads the answer in pieces; other chats then

@@ -87,6 +87,18 @@ def test_what_a_server_says_of_a_call(work, monkeypatch, stream):
     assert first > 0.0 if stream else first is None
 
 
+@pytest.mark.parametrize("headers", [{}, {"Traceparent": "from-the-call"}], ids=["by default", "switched on"])
+def test_a_trace_goes_on_in_the_models_server(work, monkeypatch, headers):
+    """If the header traceparent is configured, the server gets the span of its call; by default it gets none."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ScriptedHttp(reply()) as server:
+        options = OpenAiOptions(base_url=f"{server.url}/v1", headers=headers)
+        call = run(work, generator=OpenAiGenerator("gpt", options=options)).span("chat gpt")
+        [(_, received, _)] = server.seen
+    sent = {name.lower(): value for name, value in received.items()}.get("traceparent")
+    assert sent == (f"00-{TRACE}-{call.context.span_id:016x}-01" if headers else None)
+
+
 def test_a_retry_begins_a_trace_and_links_to_the_decision(work):
     """A question whose first run was lost has a root of its own for the second."""
     workflow = run(work, tries=1).span("invoke_workflow single_step")

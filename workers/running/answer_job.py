@@ -137,7 +137,7 @@ class AnswerJob:
 
     async def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Outcome:
         """Run the arm, traced as a span. reader: receives the answer while it is generated."""
-        context, decision, tracing = self.context, self.decision, self.context.tracing
+        context, decision = self.context, self.decision
         conversation = self.run.conversation
         if isinstance(arm.strategy, Model | Http):
             self._others = other_arms(
@@ -152,6 +152,7 @@ class AnswerJob:
         query = decision.query
         if query.id != decision.id or query.conversation is not conversation:
             query = replace(query, id=decision.id, conversation=conversation)
+        tracing = context.tracing
         work = run_strategy(
             arm.strategy,
             query=query,
@@ -166,8 +167,9 @@ class AnswerJob:
             has_successor=bool(self._others) and decision.query.continues.loop is None,
             account=self.account,
         )
-        traced = traced_run(tracing, work, decision=decision, attempt=self.run.tries + 1) if tracing.enabled else work
-        return await traced
+        if tracing.enabled:
+            work = traced_run(tracing, work, decision=decision, attempt=self.run.tries + 1)
+        return await work
 
     def give_back(self) -> None:
         """Queue the decision again without counting this run, and charge the run's cost."""

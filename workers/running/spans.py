@@ -70,7 +70,8 @@ class ArmSpans(Spans):
     @contextlib.contextmanager
     def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[NoteCompletion]:
         texts, prompt = self._tracing.texts_in_spans, request.prompt
-        turns = [("system", prompt.instructions), *((t.role, t.text) for t in prompt.history), ("user", prompt.body)]
+        history = [(turn.role, turn.text) for turn in prompt.history]
+        turns = [("system", prompt.instructions), *history, ("user", prompt.body)]
         attributes: dict[str, Attribute | None] = {
             names.OPERATION: "chat",
             names.PROVIDER: provider_of(generator),

@@ -100,7 +100,8 @@ class ModelServer:
         self._session: aiohttp.ClientSession | None = None
         self.url, self._headers = url, {name: value for name, value in headers.items() if name.lower() != "traceparent"}
         is_traced = len(self._headers) < len(headers)
-        self._add_trace = required_module("opentelemetry.propagate", extra="otel").inject if is_traced else dict
+        #: adds the header of the call's trace; None unless it is configured
+        self._add_trace = required_module("opentelemetry.propagate", extra="otel").inject if is_traced else None
         address = yarl.URL(url, encoded=True)
         if address.user is not None:  # the server gets the credentials in the address instead of the key
             credentials = base64.b64encode(f"{address.user}:{address.password or ''}".encode()).decode()
@@ -113,7 +114,8 @@ class ModelServer:
         """Send a JSON document, with more headers. Returns the reply with its body unread; the caller closes it."""
         self._session = self._session or self._new_session()
         raw, sent = body if len(body) < _LARGE else io.BytesIO(body), {**self._headers, **headers}
-        self._add_trace(sent)
+        if self._add_trace is not None:
+            self._add_trace(sent)
         # The headers are not set on the session, because aiohttp would send those, with the key, to a proxy too. A
         # redirect is not followed, because its address would get the question and the headers.
         return await self._session.post(self._address, data=raw, headers=sent, proxy=self._proxy, allow_redirects=False)

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, partial
-from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -42,6 +41,7 @@ from ragbandit.router.offline.logs import (
     checked_record,
 )
 from ragbandit.router.offline.logs.cells import convert_value, in_order
+from ragbandit.router.offline.logs.dsjson import log_records
 from ragbandit.router.offline.logs.records import nested, records
 from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.router.storage.rows.conversion import budget_caps, price_text, price_value
@@ -364,8 +364,7 @@ def read_rows(path: str | Path, *, defaults: RewardSettings | None = None) -> It
     """
     file, keys = Path(path), ("arm", "id")
     seen = cache(partial(_arms_seen, file, keys=keys))
-    read = import_module("ragbandit.router.offline.logs.dsjson").log_records
-    return parsed_rows(read(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
+    return parsed_rows(log_records(file, keys=keys), defaults=defaults or RewardSettings(), seen=seen)
 
 
 def _arms_seen(file: Path, *, keys: Sequence[str]) -> Sequence[str]:

@@ -196,8 +196,8 @@ class Generator(Protocol):
     capabilities: frozenset[Need]
     #: maximum number of tokens of prompt and completion. None if unknown: then no call is refused for its length
     context_tokens: int | None
-    #: dollars per million tokens (see `Tokens.dollars`) that rewards and limits count for a call of a server whose
-    #: price nobody lists and the server does not tell; () for none
+    #: dollars per million tokens (see `Tokens.dollars`) that rewards and limits count for a call without a listed or
+    #: reported price; () for none
     assumed_prices: Sequence[float] = ()
 
     def count_tokens(self, prompt: Prompt) -> int:

@@ -19,8 +19,8 @@ def status(
 
     Reads the database, and Redis if it is used, so no service has to run. The exit code is 1 if there is a problem.
     --json prints the ledger's fields of /v1/status, the findings, and the additions of installed packages. --line
-    prints shares of the arms and dollars against always one arm, as the last `ragbandit status` found them, within
-    300 ms; if that is 5 minutes ago, it starts one.
+    prints shares of the arms and dollars against always one arm within 300 ms, from a file that the last `ragbandit
+    status` wrote. If the file is older than 5 minutes, the command starts `ragbandit status`.
     """
     if line:
         console.say(kept_line(config, label=label))

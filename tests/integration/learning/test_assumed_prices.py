@@ -1,4 +1,4 @@
-"""Calls without a price: rewards and limits count an assumed price, sums of dollars count nothing and say so."""
+"""Calls without a price: rewards and limits count an assumed price, and sums of dollars do not count them."""
 
 import asyncio
 from dataclasses import replace
@@ -49,7 +49,7 @@ def test_the_dearest_listed_price_of_a_usual_call(listed, assumed):
     ids=["no price", "a price of 0", "a price that the server tells"],
 )
 def test_only_a_call_without_a_price_gets_an_assumed_one(usage, listed, amounts):
-    """A model whose price nobody knows costs what the dearest model would: its tokens at that list."""
+    """The tokens of a call without a price are counted at the most expensive list."""
     counts = {"prompt_tokens": 300, "completion_tokens": 100, "total_tokens": 400}
 
     async def answer(settings):

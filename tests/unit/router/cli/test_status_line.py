@@ -1,4 +1,4 @@
-"""`ragbandit status --line`: what it prints, and what it loads."""
+"""The output of `ragbandit status --line`, and the modules that the command loads."""
 
 import json
 import os

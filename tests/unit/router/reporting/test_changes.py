@@ -1,4 +1,4 @@
-"""Changes within a period, and what a verdict says nothing about."""
+"""Changes within a period, and arms that a verdict does not cover."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_a_report_names_a_change_and_the_period_after_it():
 
 
 def test_a_verdict_begins_with_arms_that_were_hardly_tried():
-    """With fewer than ten judged answers of an arm, the sentence says so before the verdict; with ten it does not."""
+    """With fewer than ten judged answers of an arm, the sentence begins with that arm; with ten it does not."""
     log = world(2, count=400)
     place = log.arms.index("premium")
     arm = np.full(400, place)

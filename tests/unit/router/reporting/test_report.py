@@ -334,8 +334,8 @@ def test_the_state_is_what_decides_most_draws():
 
 
 def test_shares_are_of_all_questions():
-    """Questions of an outage, a limit or callers are counted: a safe start that decides a third of all questions is no
-    state, an outage that decides most is, and what decides a tenth or more is named beside a safe start.
+    """Questions of an outage, a limit or callers count too. A safe start that decides a third of all questions is not a
+    state, but an outage that decides most of them is. Deciders of a tenth or more are named with a safe start.
     """
     held = [Decider("safe start", 0.96, "large", served="large")] * 35
     outage = [without_draw("the circuit breaker, which left one arm")._replace(served="small")] * 65

@@ -40,7 +40,7 @@ _EXAMPLES = {
 #: addition -> the section and the keys of its settings, so that an installation without it names it
 _OF_ADDITIONS: Mapping[str, tuple[str, frozenset[str]]] = {
     "anthropic": ("generator", frozenset({"anthropic"})),
-    "elasticsearch": ("retriever", frozenset({"url", "api_key_env", "search", "timeout_s"})),
+    "elasticsearch": ("retriever", frozenset({"url", "api_key_env", "search", "timeout_s", "fields"})),
     "embeddings": ("", frozenset({"embeddings"})),
     "golden": ("learning", frozenset({"golden", "golden_s", "golden_dollars"})),
     "hybrid": ("retriever", frozenset({"first", "second"})),

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -25,7 +26,6 @@ from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.model_servers import outbound
 from ragbandit.shared.model_servers.event_reader import BrokenReply, EventReader
 from ragbandit.shared.texts import redaction, text_forms
-from ragbandit.strategies.prompting import passages
 from ragbandit.workers.judge import rubric
 
 ROOT = Path(ragbandit.__file__).parent
@@ -195,18 +195,25 @@ def test_every_pattern_takes_linear_time():
                 assert _seconds(partial(call, pattern), begin, unit, longest=longest) < LIMIT_S, (name, begin, unit)
 
 
+def _present(names):
+    """The modules of these names; those of additions that were left out are missing."""
+    for name in names:
+        if importlib.util.find_spec(".".join(["ragbandit", *name.split(".")[:2]])):
+            yield importlib.import_module(f"ragbandit.{name}")
+
+
 def _readers():
     """The functions of one text in READERS, and those with further arguments."""
-    for name in READERS:
-        module = importlib.import_module(f"ragbandit.{name}")
+    for module in _present(READERS):
         for function in vars(module).values():
             if inspect.isfunction(function) and function.__module__ == module.__name__ and function.__name__[0] != "_":
                 required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
                 if [p.annotation for p in required] in ([str], [object]):
-                    yield f"{name.split('.')[-1]}.{function.__name__}", function
+                    yield f"{module.__name__.split('.')[-1]}.{function.__name__}", function
     yield "redaction.without_keys", partial(redaction.without_keys, secrets=["sk-abcdefghijkl mnop", "a b c"])
     yield "rubric.parsed_scores", partial(rubric.parsed_scores, criteria=["right"])
-    yield "passages.parsed_label", partial(passages.parsed_label, labels=["yes", "no", "partly supported"])
+    for module in _present(["additions.research_arms.replies"]):
+        yield "replies.parsed_label", partial(module.parsed_label, labels=["yes", "no", "partly supported"])
     yield "checks.json_parses", lambda text: checks.json_parses(answer=text, question="", sources=[])
     yield "checks.cites_source", lambda text: checks.cites_source(answer=text, question="", sources=[SOURCE])
     yield "outbound.unpacked", lambda text: outbound.decompressed(text.encode(), encoding="gzip", most=1000)

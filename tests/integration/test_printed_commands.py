@@ -57,6 +57,8 @@ FILLED = {
     "POLICY": "popularity",
     "QUESTION": "Who wrote Dracula?",
     "{name}": "v1",
+    "{since}": "2026-11-20T10:00:00",
+    "{tenant}": "",
     "{seen.name}": "v1",
     "{version.name}": "v1",
     "{ledger.label}": "main",

@@ -154,7 +154,7 @@ def test_a_run_that_is_stopped_in_the_middle_goes_on(asked, monkeypatch):
 
 def lease(world):
     """Seconds left of the lease; None if no process has it."""
-    held = Lease(database=world.database, name="golden").held()
+    held = Lease(database=world.database, name="golden").last_holder()
     return None if held is None else held.left_s
 
 

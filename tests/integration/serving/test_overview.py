@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 import time
 
 import pytest
@@ -90,10 +91,11 @@ def test_times_that_cannot_be_told_are_refused(world, wrong):
 
 def test_no_statement_reads_a_whole_table(world):
     """Every statement of an overview is a search of an index, or the largest key of one."""
-    statements = []
+    statements, here = [], threading.get_ident()
 
     def seen(_connection, _cursor, statement, parameters, _context, _many):
-        statements.append((statement, parameters))
+        if threading.get_ident() == here:  # the router's own threads look for news now and then
+            statements.append((statement, parameters))
 
     event.listen(world.database.engine, "before_cursor_execute", seen)
     read(world)

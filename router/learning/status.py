@@ -163,10 +163,16 @@ def stored_diagnosis(ledger: Ledger) -> Diagnosis | None:
         return _learning(connection, ledger=ledger, last_seq=last_seq, is_served=False)
 
 
+def diagnosis_text(connection: Connection, *, label: str) -> str | None:
+    """The diagnosis that a learner has stored for a ledger, as JSON; None without one."""
+    text: str | None = connection.execute(select(policies.c.diagnosis).where(policies.c.label == label)).scalar()
+    return text
+
+
 def _learning(connection: Connection, *, ledger: Ledger, last_seq: int, is_served: bool) -> Diagnosis | None:
     """is_served: whether a router serves the policy, so that its ledger should learn."""
     label = ledger.label
-    diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == label)).scalar()
+    diagnosis = diagnosis_text(connection, label=label)
     if diagnosis is None and not is_served:
         return None
     learned = select(updates.c.decided).where(updates.c.policy == label, updates.c.decided.is_not(None))

@@ -8,11 +8,11 @@ import numpy as np
 
 from ragbandit.router.comparison.assessment import NumberTable
 from ragbandit.router.offline.labels import Confusion, confusion_of, confusion_table, labels_of
-from ragbandit.router.offline.logs.tables import table_query
+from ragbandit.router.offline.logs.tables import missing_steps, table_query
 from ragbandit.router.offline.passes import greedy_shares
 from ragbandit.router.policies import built_in_policies, make_policy
 from ragbandit.router.policies.base import TableTrained, held_out_rows
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import free_folder
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import ArmName, Json, TableRow
@@ -72,7 +72,7 @@ def train(
         message = "the trained folder is the output of this command"
         raise ConfigError(message, field="policy.params.trained", remedy="leave this param out")
     if any(row.correct and not row.steps for row in rows):
-        raise InvalidInput("the table has no steps", field="steps", remedy="give the costs as steps, one per arm")
+        raise missing_steps()
     target = free_folder(out)
     made = make_policy(policy, params=params)
     assert isinstance(made, TableTrained)

@@ -5,21 +5,18 @@ one can begin.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from sqlalchemy import func, select
 
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
+from ragbandit.router.reporting.reading import Change, ReportRows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.shared.texts.formats import counted, money, percent, roughly
+from ragbandit.shared.texts.formats import money, percent, roughly
 from ragbandit.shared.types import Vector
-
-if TYPE_CHECKING:
-    from ragbandit.router.reporting.reading import ReportRows
 
 #: an arm is new if at least this number of questions of the period came before it was offered
 _BEFORE_NEW: Final = 50
@@ -28,23 +25,11 @@ _PRICED, _FACTOR, _CLEAR = 20, 2.5, 6.0
 #: number of rows of an arm before its drift, least number before and after, and least size in standard errors, that
 #: say whether it got better
 _FORMER, _FEWEST, _SURE = 100, 5, 2.0
-#: number of newest updates that are searched for rows of a drifting arm
+#: number of newest updates that are searched for rows of a drifting arm, and most questions that are counted since
 _LOOKED_AT: Final = 20_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A change within the period, so that the period covers two worlds."""
-
-    at: float
-    """Its moment, seconds since 1970."""
-    arm: str
-    """The arm that changed."""
-    what: str
-    """What changed, in words."""
-
-
-def changes_in(log: "ReportRows") -> Iterator[Change]:
+def changes_in(log: ReportRows) -> Iterator[Change]:
     """New arms, and changed costs of an answer. log: the rows of a report, the newest first."""
     for place, arm in enumerate(log.arms):
         offered = log.is_offered(place)
@@ -52,18 +37,15 @@ def changes_in(log: "ReportRows") -> Iterator[Change]:
             continue
         first = float(log.made_at[offered].min())
         earlier = log.made_at < first
-        if earlier.sum() >= _BEFORE_NEW and offered[~earlier].mean() > 0.5:
-            yield Change(at=first, arm=arm, what=f"{arm} is new: it was offered first after {_questions(earlier)}")
+        count = int(earlier.sum())
+        if count >= _BEFORE_NEW and offered[~earlier].mean() > 0.5:
+            yield Change(at=first, arm=arm, what=f"{arm} is new: it was offered first after {count:,} questions")
         change = _changed_price(log, place=place)
         if change is not None:
             yield change
 
 
-def _questions(rows: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> str:
-    return counted(int(rows.sum()), "question")
-
-
-def _changed_price(log: "ReportRows", *, place: int) -> Change | None:
+def _changed_price(log: ReportRows, *, place: int) -> Change | None:
     """The clearest change of the dollars of an arm's answers, as logarithms, if it is large."""
     dollars = log.costs["dollars"][::-1]
     priced = (log.arm[::-1] == place) & (dollars > 0.0)
@@ -71,9 +53,9 @@ def _changed_price(log: "ReportRows", *, place: int) -> Change | None:
     count = len(values)
     if count < 2 * _PRICED:
         return None
-    split = _split_of(np.log(values))
-    before, after = float(values[:split].mean()), float(values[split:].mean())
     logs = np.log(values)
+    split = _split_of(logs)
+    before, after = float(values[:split].mean()), float(values[split:].mean())
     spread = math.sqrt((logs[:split].var() * split + logs[split:].var() * (count - split)) / count)
     error = spread * math.sqrt(1.0 / split + 1.0 / (count - split))
     gap = abs(float(logs[split:].mean() - logs[:split].mean()))
@@ -125,14 +107,15 @@ def _direction(before: list[float], *, after: list[float]) -> str:
 
 
 def _since(connection: Connection, arm: str, *, at: float, label: str) -> str:
-    later = select(decisions.c.arm, func.count().label("questions")).where(
+    later = select(decisions.c.arm).where(
         decisions.c.made_at > at, decisions.c.policy == label, decisions.c.turn_of.is_(None)
     )
-    counts: Mapping[str, int] = {
-        row.arm: row.questions for row in connection.execute(later.group_by(decisions.c.arm)).all()
-    }
+    newest = later.order_by(decisions.c.made_at.desc()).limit(_LOOKED_AT).subquery()
+    grouped = select(newest.c.arm, func.count().label("questions")).group_by(newest.c.arm)
+    counts: dict[str, int] = {row.arm: row.questions for row in connection.execute(grouped).all()}
     questions = sum(counts.values())
     if not questions:
         return "just now"
     share = percent(round(counts.get(arm, 0) / questions, 2))
-    return f"{roughly(questions, 'question')} ago; since then {share} of the questions go to it"
+    ago = f"more than {_LOOKED_AT:,} questions" if questions == _LOOKED_AT else roughly(questions, "question")
+    return f"{ago} ago; since then {share} of the questions go to it"

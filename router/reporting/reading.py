@@ -27,7 +27,6 @@ from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight, retracted, standing
-from ragbandit.router.reporting.changes import Change
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers, without_draw
 from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
 from ragbandit.router.reporting.left_out import (
@@ -73,6 +72,18 @@ from ragbandit.shared.types import (
 )
 
 Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A change within the period, so that the period covers two worlds."""
+
+    at: float
+    """Its moment, seconds since 1970."""
+    arm: str
+    """The arm that changed."""
+    what: str
+    """What changed, in words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from sqlalchemy import select
 
 from ragbandit.router.comparison import NOT_KNOWN, WORTH, Comparison, Difference, compare
 from ragbandit.router.comparison.assessment import CURVE_POINTS, LearningCurve
@@ -19,19 +18,19 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.learning.monitoring.price import dollars_of_reward, price_words
 from ragbandit.router.learning.monitoring.sample_ratio import recent_sample_ratio
+from ragbandit.router.learning.status import diagnosis_text
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
-from ragbandit.router.reporting.changes import Change, changes_in, drifts_of
+from ragbandit.router.reporting.changes import changes_in, drifts_of
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
 from ragbandit.router.reporting.estimates import Choices, Compared, Possible, compared
 from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit
 from ragbandit.router.reporting.next_steps import AS_ASKED
 from ragbandit.router.reporting.paired_comparison import with_stored_comparison
-from ragbandit.router.reporting.reading import Flags, Report, ReportRows, ReportScope, read_log
+from ragbandit.router.reporting.reading import Change, Flags, Report, ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import NOTHING, money, number, percent
@@ -93,8 +92,7 @@ def report(
 def _drifts(database: Database, scope: ReportScope) -> list[Change]:
     """Drifts of the period's ledger that began within the period."""
     with database.read() as connection:
-        text = connection.execute(select(policies.c.diagnosis).where(policies.c.label == scope.label)).scalar()
-        learning = read_diagnosis(text, unlabelled=0)
+        learning = read_diagnosis(diagnosis_text(connection, label=scope.label), unlabelled=0)
         found = drifts_of(connection, learning, label=scope.label)
     return [one for one in found if scope.since < one.at < scope.until]
 

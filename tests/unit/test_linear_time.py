@@ -196,7 +196,7 @@ def test_every_pattern_takes_linear_time():
 
 
 def _present(names):
-    """The modules of these names; those of additions that were left out are missing."""
+    """The modules of these names, without modules of additions that were left out."""
     for name in names:
         if importlib.util.find_spec(".".join(["ragbandit", *name.split(".")[:2]])):
             yield importlib.import_module(f"ragbandit.{name}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
@@ -211,7 +211,10 @@ def _objects(entry: Mapping[str, Any], names: Sequence[str]) -> dict[str, dict[s
     return {name: amounts for name, amounts in objects.items() if amounts and isinstance(amounts, dict)}
 
 
-_AS_STEPS: Final = "give the costs as steps, one per arm; columns MODEL|total_cost with --columns steps=total_cost"
+def missing_steps() -> InvalidInput:
+    """The error for a table that has only other costs than steps."""
+    remedy = "give the costs as steps, one per arm; columns MODEL|total_cost with --columns steps=total_cost"
+    return InvalidInput("the table has no steps", field="steps", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,7 +234,7 @@ class LabelledTable:
     def steps(self) -> Matrix:
         """Steps of every answer, shape (n, arms), >= 0. Raises InvalidInput if the table has only other costs."""
         if self.rows and not self.rows[0].steps:
-            raise InvalidInput("the table has no steps", field="steps", remedy=_AS_STEPS)
+            raise missing_steps()
         return self._numbers("steps")
 
     @cached_property

@@ -109,6 +109,32 @@ def test_questions_add_inductive_labels(train, table, tmp_path):
     assert report["labels"] == {"no_retrieval": 12, "single_step": 1, "multi_step": 13}
 
 
+def test_a_table_of_routerbench_is_trained_on(train, table, tmp_path):
+    """A policy trains on columns of models with `--columns steps=total_cost`, an option that the refusal names."""
+    names = {arm: f"model-{place}" for place, arm in enumerate(ARMS)}
+    heads = ["sample_id", "prompt", *names.values(), *(f"{name}|total_cost" for name in names.values())]
+    lines = [json.dumps(heads)[1:-1]]
+    for number, row in enumerate(read_table(table).rows):
+        right, costs = ([amounts[arm] for arm in ARMS] for amounts in (row.correct, row.steps))
+        lines.append(json.dumps([f"s.{number}", row.question, *right, *costs])[1:-1].replace(", ", ","))
+    (file := tmp_path / "routerbench.csv").write_text("\n".join([lines[0].replace(", ", ","), *lines[1:]]))
+    words = (
+        "--policy",
+        "multi_label",
+        "--table",
+        file,
+        "--out",
+        "out",
+        *fitting("multi_label", **FAST | {"epochs": 1}),
+    )
+    refused = train(*words)
+    assert refused.exit_code == 2
+    assert "--columns steps=total_cost" in refused.output
+    done = train(*words, "--columns", "steps=total_cost", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout[done.stdout.index("{") :])["used"] == 24
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from ragbandit.router.api.request_state import request_state
 from ragbandit.shared.errors import InvalidInput, NotReady
-from ragbandit.shared.reading.budget import BODY, ReadBudget
+from ragbandit.shared.reading.input_counts import BODY, InputCounts
 from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
 from ragbandit.shared.texts.json_values import json_value
 
@@ -42,12 +42,12 @@ def body_value(body: bytes) -> Any:
     """The value of a JSON body. Raises ValueError and RecursionError, and InvalidInput beyond the caps of BODY."""
     if len(body) < LARGE:
         return json_value(body)
-    budget = ReadBudget(BODY, refused=_too_large)
+    counts = InputCounts(BODY, refused=_too_large)
     # A body has fewer objects, items and values than bytes.
-    items = budget.count_json(body) if len(body) > BODY["values"].most else 0
+    items = counts.count_json(body) if len(body) > BODY["values"].most else 0
     value = json_value(body)
     try:
-        budget.count_members(value, items=items)
+        counts.count_members(value, items=items)
     except InvalidInput as error:
         del value  # a refusal would keep it through the frames of its traceback, and several would add up
         raise error.with_traceback(None) from None

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from benchmarks.service_process import served
-from ragbandit.shared.reading.budget import BODY
+from ragbandit.shared.reading.input_counts import BODY
 from tests.support import dialects
 from tests.support.additions import ANTHROPIC, needs
 

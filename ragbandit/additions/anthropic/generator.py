@@ -69,7 +69,7 @@ class AnthropicGenerator(ChatGenerator):
     def pieces(self, fields: Mapping[str, Any], *, call: PromptCall) -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
         reply, headers = call.reply, call.client_headers(DIALECT)
-        convert = ChatChunks(reply.budget).of
+        convert = ChatChunks(reply.counts).of
         return reply_pieces(
             self._connected(), fields, reply=reply, headers=headers, write=call.written, convert=convert
         )

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.repeated_events import EMPTY_LINES, EventPattern
-from ragbandit.shared.reading.budget import REPLY, ReadBudget
+from ragbandit.shared.reading.input_counts import REPLY, InputCounts
 from ragbandit.shared.texts.json_values import decoded_text, json_value
 
 #: bytes for which a line counts in addition to its own, since reading an empty line takes time and memory too
@@ -52,14 +52,14 @@ class ReplyTooLarge(BrokenReply):
 
     @classmethod
     def of(cls, words: str) -> "ReplyTooLarge":
-        """The error for a reply beyond a cap. words: see `ReadBudget`."""
+        """The error for a reply beyond a cap. words: see `InputCounts`."""
         remedy = "raise generator.openai.media_chars" if words.endswith(REPLY["media"].of) else None
         return cls(f"the reply has {words}", remedy=remedy, is_cut=True)
 
 
-def reply_budget(*, media: int = REPLY["media"].most) -> ReadBudget:
-    """A budget for one reply, whose caps raise ReplyTooLarge. media: most characters of images, audio and video."""
-    return ReadBudget({**REPLY, "media": REPLY["media"]._replace(most=media)}, refused=ReplyTooLarge.of)
+def reply_counts(*, media: int = REPLY["media"].most) -> InputCounts:
+    """Counts for one reply, whose caps raise ReplyTooLarge. media: most characters of images, audio and video."""
+    return InputCounts({**REPLY, "media": REPLY["media"]._replace(most=media)}, refused=ReplyTooLarge.of)
 
 
 class EventReader:
@@ -70,9 +70,9 @@ class EventReader:
     Attribute `name`: name of the event whose value came last; "" without a name.
     """
 
-    def __init__(self, budget: ReadBudget | None = None, *, joins: bool = False) -> None:
+    def __init__(self, counts: InputCounts | None = None, *, joins: bool = False) -> None:
         self.name = ""
-        self._budget = budget or reply_budget()
+        self._counts = counts or reply_counts()
         #: bytes after the last complete line
         self._buffer = bytearray()
         #: data lines of the unfinished event
@@ -105,7 +105,7 @@ class EventReader:
         """Yield the values that end in these bytes. Raises BrokenReply, after the values before the broken one."""
         self._buffer += data
         self._size += len(data)
-        self._budget.count_bytes(len(data), unread=self._size)
+        self._counts.count_bytes(len(data), unread=self._size)
         if not self._begin:
             self._buffer = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
             self._begin = bytes(self._buffer[:_BEGIN])
@@ -123,7 +123,7 @@ class EventReader:
                 is_event = line.startswith(_EVENT) and lines[at + 1] in EMPTY_LINES and not (self._lines or self._event)
                 events = self._pattern.repeated(lines, at=at) if is_event and self._pattern is not None else None
                 if events is not None:
-                    self._budget.count_events(len(events.texts), items=events.pattern.items)
+                    self._counts.count_events(len(events.texts), items=events.pattern.items)
                     values: list[Any] = [events]
                 else:
                     values = [self._event_of(line)] if is_event else self._read_line(line.rstrip(b"\r\n"))
@@ -204,7 +204,7 @@ class EventReader:
         return [value for line in lines for value in self._values_of([line], event=event)]
 
     def _value_of(self, data: bytes) -> Any:
-        self._budget.count_event(data)
+        self._counts.count_event(data)
         try:
             return json_value(data, strict=False)
         except (ValueError, RecursionError) as error:

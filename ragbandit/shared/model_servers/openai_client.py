@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from ragbandit.shared.errors import required_module
-from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge, reply_budget
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader, ReplyTooLarge, reply_counts
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.proxies import certificates, httpx_options, proxy_of
@@ -68,10 +68,10 @@ UNREAD: Final = Pace(pause_s=0.02, unread_s=0.1)
 
 
 class ReplyReader(Generic[_Piece]):
-    """Reads one reply. budget: counts what arrives."""
+    """Reads one reply. counts: of what arrived so far."""
 
     def __init__(self) -> None:
-        self.budget = reply_budget()
+        self.counts = reply_counts()
 
     def take_headers(self, headers: Mapping[str, str]) -> None:
         """Read the headers of a reply with status 2xx."""
@@ -240,7 +240,7 @@ async def reply_pieces(
     those of `reply.read`, after the pieces before.
     """
     response = await server.post(write(fields), headers=headers)
-    reader, pauses, unturned = EventReader(reply.budget, joins=joins), _Pauses(response), 0
+    reader, pauses, unturned = EventReader(reply.counts, joins=joins), _Pauses(response), 0
     read = reply.read if convert is None else lambda value: chain.from_iterable(map(reply.read, convert(value)))
     try:
         chunks = _chunks(response)

@@ -13,7 +13,7 @@ from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value
 from ragbandit.shared.model_servers.token_usage import MAX_ROWS, PRICES, ROW
 from ragbandit.shared.plugins import check_values
-from ragbandit.shared.reading.budget import REPLY
+from ragbandit.shared.reading.input_counts import REPLY
 from ragbandit.shared.texts.redaction import shown_variable
 
 # Each field is strict. Pydantic would not convert a mapping to a dataclass that is strict as a whole.

@@ -18,7 +18,7 @@ _Value = TypeVar("_Value")
 
 #: size from which a text is large, bytes. Smaller texts are read on the event loop
 LARGE: Final = 32_768
-#: ten times the longest time of a text that the counts of `ReadBudget` allow, seconds. It only guards against a reader
+#: ten times the longest time of a text that the counts of `InputCounts` allow, seconds. It only guards against a reader
 #: that does not end
 GUARD_S: float = 20.0
 

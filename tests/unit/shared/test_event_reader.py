@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, EventReader
-from ragbandit.shared.reading.budget import REPLY
+from ragbandit.shared.reading.input_counts import REPLY
 
 
 def values(body, *, size=None):

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from ragbandit.shared.dialects.chat.message_parts import BLOCKS, thoughts_of
 from ragbandit.shared.dialects.thoughts import THINKING
-from ragbandit.shared.model_servers.event_reader import reply_budget
+from ragbandit.shared.model_servers.event_reader import reply_counts
 from ragbandit.shared.model_servers.token_usage import count_of
-from ragbandit.shared.reading.budget import ReadBudget
 from ragbandit.shared.reading.fields import clean_value, object_in, objects_in, words_of
+from ragbandit.shared.reading.input_counts import InputCounts
 
 #: type of an error -> HTTP status
 STATUSES: Final = {
@@ -45,8 +45,8 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 class ChatChunks:
     """Converts the values of one reply. Other vendors' values are passed on unchanged."""
 
-    def __init__(self, budget: ReadBudget | None = None) -> None:
-        self._budget = budget or reply_budget()
+    def __init__(self, counts: InputCounts | None = None) -> None:
+        self._counts = counts or reply_counts()
         #: index of an unfinished block -> (block, name of a field -> its pieces)
         self._open: dict[int | None, tuple[dict[str, Any], dict[str, list[Any]]]] = {}
         self._calls = self._text = 0
@@ -58,7 +58,7 @@ class ChatChunks:
         if kind == "message":  # a whole reply
             yield from self.of({"type": "message_start", "message": value})
             blocks = objects_in(value.get("content") or [])
-            self._budget.check("parts", len(blocks))
+            self._counts.check("parts", len(blocks))
             for index, block in enumerate(blocks):
                 yield from self._begin(index, block=block)
                 yield self._end(*self._open.pop(index))
@@ -89,8 +89,8 @@ class ChatChunks:
 
     def _begin(self, index: int | None, *, block: Mapping[str, Any]) -> Iterator[Any]:
         kind, held = str(block.get("type")), dict(block)
-        self._budget.check("parts", len(self._open))
-        self._budget.spend("blocks", clean_value(held)[1])
+        self._counts.check("parts", len(self._open))
+        self._counts.add("blocks", clean_value(held)[1])
         self._open[index] = held, {}
         if kind == "tool_use":
             more = {name: block[name] for name in block if name not in CALL_FIELDS}
@@ -102,7 +102,7 @@ class ChatChunks:
 
     def _grow(self, block: Mapping[str, Any], pieces: dict[str, list[Any]], *, delta: Mapping[str, Any]) -> Any:
         kind = str(block.get("type"))
-        self._budget.spend("blocks", clean_value(delta)[1])
+        self._counts.add("blocks", clean_value(delta)[1])
         for name in delta.keys() - {"type"}:
             pieces.setdefault(name, []).append(delta[name])
         if kind == "tool_use":

@@ -15,12 +15,11 @@ from typing import Any, Final
 from ragbandit.shared.dialects.chat.message_parts import CALL_TEXTS, LARGE, LOGPROBS, MessageParts, is_token
 from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, chunk_parts
 from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
-from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_budget
+from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_counts
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
 from ragbandit.shared.model_servers.repeated_events import Repeated
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
 from ragbandit.shared.model_servers.told_prices import told_dollars
-from ragbandit.shared.reading.budget import REPLY
 from ragbandit.shared.reading.fields import (
     TEXTS,
     arguments_text,
@@ -30,6 +29,7 @@ from ragbandit.shared.reading.fields import (
     whole_characters,
     words_of,
 )
+from ragbandit.shared.reading.input_counts import REPLY
 from ragbandit.shared.texts.growing_text import GrowingText
 
 #: longest message, longest text in it, and longest media by default, characters
@@ -136,7 +136,7 @@ class ModelReply:
 
     def __init__(self, *, uses_functions: bool = False, max_media: int = MAX_MEDIA) -> None:
         #: remaining caps of the reply; shared with the other readers of the reply
-        self.budget = reply_budget(media=max_media)
+        self.counts = reply_counts(media=max_media)
         self._text = GrowingText()
         #: OpenAI's finish reason, or ERROR; None before the end
         self.finish: str | None = None
@@ -195,7 +195,7 @@ class ModelReply:
 
     def take(self, value: Any) -> None:
         """Read the next value of the body. Raises BrokenReply."""
-        self._plain, self.delta, size = None, {}, self.size + self.budget.spent["media"]
+        self._plain, self.delta, size = None, {}, self.size + self.counts.totals["media"]
         self.is_done, self.values = self.is_done or value == DONE, self.values + 1
         for part in objects_in(value)[:1]:
             add_usage(self.usage, part)
@@ -213,15 +213,15 @@ class ModelReply:
             if not (choices or part.keys() <= _KNOWN["more"] - {"error"}):
                 self._note = self._note or server_message({**part, "code": None, "type": None})
             self._take_choices(choices)
-        if self.size + self.budget.spent["media"] > size:  # an answer follows, so the message was no error
-            self._note, self.budget.spent["silent"] = "", 0
+        if self.size + self.counts.totals["media"] > size:  # an answer follows, so the message was no error
+            self._note, self.counts.totals["silent"] = "", 0
             if self.tagged.is_over and not (self.delta or self.finish or self._halves):
                 self._plain = chunk_parts(value)
             return
-        self.budget.spend("silent")
+        self.counts.add("silent")
 
     def _take_choices(self, choices: list[Mapping[str, Any]]) -> None:
-        self.budget.check("choices", len(choices))
+        self.counts.check("choices", len(choices))
         for choice in choices:
             index = count_of(choice.get("index"))
             self._choice = self._choice if self._choice is not None and self.size else index
@@ -250,7 +250,7 @@ class ModelReply:
             raise BrokenReply(self._note or "the server ended its reply with an error that it did not describe")
         if not self._has_choice:
             raise BrokenReply(self._note or "the reply has no choices, so it contains no answer")
-        has_content = self.size + self.budget.spent["media"] > 0
+        has_content = self.size + self.counts.totals["media"] > 0
         if self.finish is None and (self._note or not (self.is_done and has_content)):
             end = "broke off before its end" if has_content else "ended without content"
             raise BrokenReply(self._note or f"the reply {end}")
@@ -303,8 +303,8 @@ class ModelReply:
             self._take_calls(part, is_whole=is_whole)
         if logprobs := self._logprobs(choice.get(LOGPROBS) or part.get(LOGPROBS)):
             self.delta[LOGPROBS] = {"content": logprobs}
-        self.budget.check("message", self.size)
-        self.budget.check("text", self.text_size)
+        self.counts.check("message", self.size)
+        self.counts.check("text", self.text_size)
         if reason := str(choice.get("finish_reason") or part.get("finish_reason") or "").strip():
             word = reason[:_LONGEST_REASON].lower().replace("-", "_")
             self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
@@ -328,7 +328,7 @@ class ModelReply:
             return content
         text, kind, images, further = "", "", list[Any](), dict[str, list[str]]()
         parts = content if isinstance(content, list) else [content]
-        self.budget.check("parts", len(parts))
+        self.counts.check("parts", len(parts))
         for part in parts:
             kind = str(part.get("type")) if isinstance(part, dict) else ""
             if kind in _PARTS:
@@ -378,7 +378,7 @@ class ModelReply:
         if name not in LARGE:
             self.size += size
         else:
-            self.budget.spend("media", size)
+            self.counts.add("media", size)
         return cleaned
 
     def _numbered(self, name: str, value: list[Any]) -> list[Any] | None:
@@ -386,7 +386,7 @@ class ModelReply:
         known = self.message.count(name)
         objects = (known or 0) + sum(isinstance(one, dict) for one in value)
         if name in LARGE:
-            self.budget.check("parts", objects)
+            self.counts.check("parts", objects)
         elif objects > MAX_PARTS:
             self._omit(name)
             return None
@@ -411,7 +411,7 @@ class ModelReply:
             if (kept.get(name) == value and not is_joined) or value in _EMPTY:
                 continue
             field, (cleaned, size) = whole_characters(name), clean_value(value)
-            if not self.budget.fits("more", size + len(field)):
+            if not self.counts.fits("more", size + len(field)):
                 self._omit(name)
                 continue
             before = kept.get(field)
@@ -436,7 +436,7 @@ class ModelReply:
             usable.append(cleaned)
             self.tokens.append((cleaned["token"], min(0.0, cleaned["logprob"])))
             size += len(cleaned["token"]) + 10 * len(alternatives)
-        is_too_long = not self.budget.fits("logprobs", size)
+        is_too_long = not self.counts.fits("logprobs", size)
         self.has_broken_logprobs |= is_too_long or len(usable) < len(entries)
         return [] if is_too_long else usable
 
@@ -445,10 +445,10 @@ class ModelReply:
         sent = objects_in(
             part.get("tool_calls") or [{"function": call} for call in objects_in(part.get("function_call"))]
         )
-        self.budget.check("calls", len(sent))
+        self.counts.check("calls", len(sent))
         size = 0 if is_whole else len(sent)
         calls = [piece for at, entry in enumerate(sent) for piece in self._take_call(entry, at=at, of=size)]
-        self.budget.check("calls", len(self._calls))
+        self.counts.check("calls", len(self._calls))
         if calls:
             self.delta["tool_calls"] = calls
 
@@ -536,7 +536,7 @@ class ModelReply:
     def _is_json(self, call: _Call) -> bool:
         """Whether the arguments of a call are whole. Reading them again counts: False if the cap "again" is reached."""
         text = self.message.call_text(call.place)
-        return text[-1:] in _JSON_ENDS and self.budget.fits("again", len(text)) and is_json(text)
+        return text[-1:] in _JSON_ENDS and self.counts.fits("again", len(text)) and is_json(text)
 
     def _begins_another(self, call: _Call, *, server_id: str, name: str, text: str, index: int | None) -> bool:
         """Whether a piece begins another call than `call`: it has another id, or a name after complete arguments."""

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from ragbandit.router.api.reading import body_value, reads_body
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.reading.budget import BODY, Cap, ReadBudget
+from ragbandit.shared.reading.input_counts import BODY, Cap, InputCounts
 from ragbandit.shared.reading.thread import LARGE
 
 MOST = BODY["values"].most
@@ -65,24 +65,24 @@ VALUES = st.recursive(
 @given(body=VALUES, most=st.integers(0, 40))
 def test_a_body_whose_values_are_not_counted_has_few(body, most):
     """Whether the values of a body need to be counted is right by its commas and brackets."""
-    budget = ReadBudget(BODY | {"values": Cap(most, "values")}, refused=InvalidInput)
+    counts = InputCounts(BODY | {"values": Cap(most, "values")}, refused=InvalidInput)
 
     def is_refused(items):
         try:
-            budget.count_members(body, items=items)
+            counts.count_members(body, items=items)
         except InvalidInput:
             return True
         return False
 
-    assert is_refused(budget.count_json(json.dumps(body).encode())) == is_refused(most + 1)
+    assert is_refused(counts.count_json(json.dumps(body).encode())) == is_refused(most + 1)
 
 
 @given(body=VALUES)
 def test_a_body_has_fewer_values_than_bytes(body):
     """A body with fewer bytes than values are allowed needs no count."""
     data = json.dumps(body, separators=(",", ":")).encode()
-    budget = ReadBudget(BODY | dict.fromkeys(("objects", "items", "values"), Cap(len(data), "")), refused=InvalidInput)
-    budget.count_members(body, items=budget.count_json(data) + len(data))
+    counts = InputCounts(BODY | dict.fromkeys(("objects", "items", "values"), Cap(len(data), "")), refused=InvalidInput)
+    counts.count_members(body, items=counts.count_json(data) + len(data))
 
 
 def test_a_refusal_does_not_keep_the_body():

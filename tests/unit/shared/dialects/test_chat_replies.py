@@ -59,7 +59,7 @@ _CHUNKS = st.builds(
 def _state(chunks, *, size, joins):
     """What was read after every part of the body, and at the end."""
     reply, states = ModelReply(), []
-    reader = EventReader(reply.budget, joins=joins)
+    reader = EventReader(reply.counts, joins=joins)
     body = b"".join(b"data: %b\n\n" % json.dumps(value).encode() for value in chunks)
     with contextlib.suppress(BrokenReply):
         for at in range(0, len(body), size):
@@ -69,9 +69,9 @@ def _state(chunks, *, size, joins):
                         reply.take(event)
             states.append((reply.text, dict(reply.delta)))
         reply.end()
-    left_out = ("_plain", "_text", "message", "budget")
+    left_out = ("_plain", "_text", "message", "counts")
     shown = {name: value for name, value in vars(reply).items() if name not in left_out}
-    return states, reply.text, shown, reply.message.whole, {**reply.budget.spent, "values": 0}
+    return states, reply.text, shown, reply.message.whole, {**reply.counts.totals, "values": 0}
 
 
 def _with_text(value, text):

@@ -1,8 +1,8 @@
-"""The budget of what one call may bring: each count passes at its cap, and fails one above it."""
+"""Counts of what one call brings: each count passes at its cap, and fails one above it."""
 
 import pytest
 
-from ragbandit.shared.reading.budget import BODY, REPLY, ReadBudget
+from ragbandit.shared.reading.input_counts import BODY, REPLY, InputCounts
 
 
 class TooMuch(Exception):
@@ -12,15 +12,15 @@ class TooMuch(Exception):
 @pytest.mark.parametrize(("caps", "kind"), [*((REPLY, kind) for kind in REPLY), *((BODY, kind) for kind in BODY)])
 def test_a_count_passes_at_its_cap(caps, kind):
     """Counts add up over the call, and the error names the cap."""
-    budget, most = ReadBudget(caps, refused=TooMuch), caps[kind].most
-    budget.spend(kind, most - 1)
-    budget.spend(kind)
-    budget.check(kind, most)
+    counts, most = InputCounts(caps, refused=TooMuch), caps[kind].most
+    counts.add(kind, most - 1)
+    counts.add(kind)
+    counts.check(kind, most)
     with pytest.raises(TooMuch, match=f"more than {most:,} {caps[kind].of}"):
-        budget.spend(kind)
-    assert not budget.fits(kind)
+        counts.add(kind)
+    assert not counts.fits(kind)
     with pytest.raises(TooMuch):
-        budget.check(kind, most + 1)
+        counts.check(kind, most + 1)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,9 @@ def test_a_count_passes_at_its_cap(caps, kind):
 )
 def test_a_json_text_is_counted_before_it_is_parsed(text, fits):
     """Brackets and commas count outside of texts."""
-    budget = ReadBudget(REPLY, refused=TooMuch)
+    counts = InputCounts(REPLY, refused=TooMuch)
     try:
-        budget.count_event(text)
+        counts.count_event(text)
     except TooMuch:
         assert not fits
     else:
@@ -49,9 +49,9 @@ def test_a_json_text_is_counted_before_it_is_parsed(text, fits):
 
 def test_values_add_up_over_the_call():
     """Many small events are counted together."""
-    budget = ReadBudget(REPLY, refused=TooMuch)
+    counts = InputCounts(REPLY, refused=TooMuch)
     event = b"[" + b"1," * 100_000 + b"1]"
     with pytest.raises(TooMuch, match="values"):  # noqa: PT012 - the event that fails is not the point
         for _ in range(201):
-            budget.count_event(event)
-    assert budget.spent["events"] in range(195, 201)
+            counts.count_event(event)
+    assert counts.totals["events"] in range(195, 201)

@@ -68,25 +68,25 @@ BODY: Final[Mapping[Kind, Cap]] = {
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-class ReadBudget:
+class InputCounts:
     """Counts the bytes and items read of one call. refused: makes the error for a text beyond a cap, from its words."""
 
-    __slots__ = ("_caps", "_refused", "spent")
+    __slots__ = ("_caps", "_refused", "totals")
 
     def __init__(self, caps: Mapping[Kind, Cap], *, refused: Callable[[str], Exception]) -> None:
         self._caps, self._refused = caps, refused
         #: counts so far
-        self.spent = dict.fromkeys(caps, 0)
+        self.totals = dict.fromkeys(caps, 0)
 
     def fits(self, kind: Kind, count: int = 1) -> bool:
         """Count something. Returns False beyond the cap."""
-        spent = self.spent[kind] = self.spent[kind] + count
-        return spent <= self._caps[kind].most
+        total = self.totals[kind] = self.totals[kind] + count
+        return total <= self._caps[kind].most
 
-    def spend(self, kind: Kind, count: int = 1) -> None:
+    def add(self, kind: Kind, count: int = 1) -> None:
         """Count something. Raises the error of `refused` beyond the cap."""
-        self.spent[kind] += count
-        self.check(kind, self.spent[kind])
+        self.totals[kind] += count
+        self.check(kind, self.totals[kind])
 
     def check(self, kind: Kind, count: int) -> None:
         """Raise the error of `refused` if a count is beyond the cap."""
@@ -118,20 +118,20 @@ class ReadBudget:
 
     def count_events(self, events: int, *, items: int) -> None:
         """Count several events with this number of objects, lists and items each. Raises the error of `refused`."""
-        spent = self.spent
-        spent["events"] += events
-        spent["values"] += events * items
-        if spent["values"] > self._caps["values"].most or spent["events"] > self._caps["events"].most:
-            self.check("events", spent["events"])
-            self.check("values", spent["values"])
+        totals = self.totals
+        totals["events"] += events
+        totals["values"] += events * items
+        if totals["values"] > self._caps["values"].most or totals["events"] > self._caps["events"].most:
+            self.check("events", totals["events"])
+            self.check("values", totals["values"])
 
     def count_bytes(self, count: int, *, unread: int) -> None:
         """Count bytes that arrived, and the bytes of the incomplete event (`unread`). Raises the error of `refused`."""
-        spent = self.spent
-        spent["bytes"] += count
-        if spent["bytes"] > self._caps["bytes"].most or unread > self._caps["open"].most:
+        totals = self.totals
+        totals["bytes"] += count
+        if totals["bytes"] > self._caps["bytes"].most or unread > self._caps["open"].most:
             self.check("open", unread)
-            self.check("bytes", spent["bytes"])
+            self.check("bytes", totals["bytes"])
 
     def count_members(self, body: object, *, items: int) -> None:
         """Count the values of a parsed body with `items` by `count_json`. Raises the error of `refused`."""

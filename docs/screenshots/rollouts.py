@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.ledger import Ledger

@@ -28,7 +28,7 @@ from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.page_headers import HEADERS
 from ragbandit.router.api.security.rate_limiter import RateLimiter
 from ragbandit.router.api.security.rules import DOCUMENTATION, PAGES, AccessRule
-from ragbandit.router.operation.budgets import Budgets
+from ragbandit.router.operation.pacing import Budgets
 from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import record_config

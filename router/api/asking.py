@@ -14,7 +14,7 @@ from ragbandit.router.api.schemas.question_headers import ARM, headers_of
 from ragbandit.router.api.schemas.requests import RouteBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.ownership import permitted_arms, tenant_of, terms_of_caller, unit_of
-from ragbandit.router.operation.budgets import Budgets
+from ragbandit.router.operation.pacing import Budgets
 from ragbandit.router.replies import decisions as replies
 from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.conversations import with_chat

@@ -14,42 +14,26 @@ its cost when its outcome is stored. Budgets that refuse questions are checked a
 decision (storage/access/reservations.py), so that questions at once, at any gateway, do not pass them together.
 """
 
-import asyncio
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
-from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import TenantSettings
-from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.deciding.steps.turn_limits import limits_of, with_used
-from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.storage.access.reservations import Reservation, no_reservation, reserve
-from ragbandit.router.storage.access.spending import Spender, Spent, spenders_of, spent
-from ragbandit.router.storage.access.turn_sums import refusal_of
-from ragbandit.router.storage.decisions.continuing import newest_tasks, task_key
-from ragbandit.router.storage.decisions.tasks import ENDED
-from ragbandit.router.storage.sql.bulk_insert import run_statement
+from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.texts.formats import moment
 from ragbandit.shared.types import (
     MOST_FACTOR,
-    Caller,
     DecisionId,
     Json,
     Period,
     Query,
     SpendLimit,
 )
-
-log = logging.getLogger("ragbandit.api")
 
 _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
 
@@ -59,22 +43,6 @@ BURST: Final = 0.1
 FULL: Final = 0.1
 #: share of a period, added to the remaining time, so that `ahead` stays finite at the end
 LATE: Final = 0.01
-#: time for which a process uses the sums of spending that it has read, seconds
-FRESH_S: Final = 2.0
-#: largest number of spenders whose sums a process keeps; if there are more, all sums are forgotten
-MOST_SPENDERS: Final = 10_000
-#: shortest time between two warnings that a budget is spent, seconds
-_QUIET_S: Final = 600.0
-
-
-Value = TypeVar("Value")
-
-
-class ReadThreads(Protocol):
-    """Threads that read a database for an event loop."""
-
-    async def run(self, work: Callable[[], Value]) -> Value:
-        """Call `work` on a thread. Raises Overloaded and NotReady."""
 
 
 class BudgetSpent(TooManyRequests):
@@ -153,102 +121,23 @@ def budgets_of(
     return tuple(budgets)
 
 
-class Budgets:
-    """The budgets of one process and event loop."""
-
-    def __init__(self, router: Router, *, reads: ReadThreads) -> None:
-        self._router, self._reads = router, reads
-        self._clock: Callable[[], float] = lambda: router.service.clock()
-        self._lock = asyncio.Lock()
-        #: spender -> (sums, time.monotonic() after they were read)
-        self._cached: dict[Spender, tuple[Spent, float]] = {}
-        self._throttle = Throttle(_QUIET_S)
-
-    @property
-    def _paces(self) -> bool:
-        """Whether a budget can raise the price of the policy."""
-        return serves_prices(self._router.service.serving.policy)
-
-    async def paced(self, query: Query, *, caller: Caller, is_preview: bool = False) -> Query:
-        """Add the factor of budgets to a query if it is above 1, and the limits of its task and session.
-
-        Raises StoreError; LimitReached; and BudgetSpent if a spent budget stops questions or cannot raise the policy's
-        price; the query's task then ends, unless it is a preview.
-        """
-        settings = self._router.settings.conversation
-        if settings.limited:
-            check = partial(_limits_of, query, settings=settings, database=self._router.database, now=self._clock())
-            query = replace(query, limits=tuple(await self._reads.run(check)))
-        tenants = self._router.settings.tenants
-        if not (tenants or caller.scopes):
-            return query
-        budgets = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
-        if not budgets:
-            return query
-        now, paces = self._clock(), self._paces
-        sums = await self._spent({budget.spender for budget in budgets}, now=now)
-        exhausted = _exhausted(budgets, sums)
-        try:
-            _refuse([budget for budget in exhausted if budget.stop or not paces], now=now)
-        except BudgetSpent:
-            if not is_preview and self._router.settings.conversation.is_task(query):
-                await asyncio.to_thread(self._router.store.stop_task, query, now=now)
-            raise
-        for budget in exhausted:
-            if self._throttle.lets_pass((budget.spender.kind, budget.period)):
-                extra = {"action": "budget", budget.spender.kind: budget.spender.name, "period": budget.period}
-                log.warning("a dollar budget is spent: questions continue at the highest price", extra=extra)
-        limits = tuple(budget.limit(now=now) for budget in budgets if budget.stop or not paces)
-        factor = max(budget.factor(sums[budget.spender], now=now) for budget in budgets) if paces else 1.0
-        return replace(query, terms=replace(query.terms, budget_factor=factor), limits=(*limits, *query.limits))
-
-    async def reserve(self, tenant: str, *, caller: Caller, dollars: float) -> Reservation:
-        """Count the estimated cost of a call before it is made. Raises StoreError, and BudgetSpent as `paced` does."""
-        tenants, now = self._router.settings.tenants, self._clock()
-        budgets = budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
-        stopping = [budget for budget in budgets if budget.stop or not self._paces]
-
-        def check(sums: Mapping[Spender, Spent]) -> None:
-            _refuse(_exhausted(stopping, sums), now=now)
-
-        spenders = spenders_of(tenant, key=caller.key)
-        if not stopping and not dollars:
-            return no_reservation(spenders, at=now)
-        work = partial(reserve, self._router.database, spenders, dollars=dollars, now=now, check=check)
-        return await asyncio.to_thread(work)
-
-    async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
-        if any(self._is_stale(spender) for spender in spenders):
-            async with self._lock:  # one request reads, and the others wait for its sums
-                stale = [spender for spender in spenders if self._is_stale(spender)]
-                if stale:
-                    if len(self._cached) > MOST_SPENDERS:
-                        self._cached, stale = {}, list(spenders)
-                    read = partial(_sums, self._router.database, stale, now=now)
-                    for spender, sums in (await self._reads.run(read)).items():
-                        self._cached[spender] = sums, time.monotonic()
-        return {spender: self._cached[spender][0] for spender in spenders}
-
-    def _is_stale(self, spender: Spender) -> bool:
-        cached = self._cached.get(spender)
-        return cached is None or time.monotonic() - cached[1] >= FRESH_S
-
-
-def _sums(
+def spending_of(
     database: Database, spenders: Iterable[Spender], *, now: float, without: DecisionId | None = None
 ) -> Mapping[Spender, Spent]:
+    """The sums of dollars of each spender. without: a decision whose own estimate does not count. Raises StoreError."""
     with database.read() as connection:
         return spent(connection, list(set(spenders)), now=now, without=without)
 
 
-def _exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
+def exhausted(budgets: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
+    """The budgets of which nothing is left. sums: by spender."""
     return [budget for budget in budgets if sums[budget.spender].of(budget.period) >= budget.dollars]
 
 
-def _refuse(exhausted: Sequence[DollarBudget], *, now: float) -> None:
-    """Raise BudgetSpent for the budget whose period ends last, unless there is none."""
-    if exhausted:
-        raise budget_refusal(max(exhausted, key=lambda budget: bounds(budget.period, now=now)[1]), now=now)
+def raise_if_spent(budgets: Sequence[DollarBudget], *, now: float) -> None:
+    """Raise BudgetSpent for that of these exhausted budgets whose period ends last, unless there is none."""
+    if budgets:
+        raise budget_refusal(max(budgets, key=lambda budget: bounds(budget.period, now=now)[1]), now=now)
 
 
 def stopped_until(
@@ -263,8 +152,8 @@ def stopped_until(
     if not stopping:
         return None
     own = None if query.id is None else DecisionId(query.id)
-    sums = _sums(database, (budget.spender for budget in stopping), now=now, without=own)
-    return max((bounds(budget.period, now=now)[1] for budget in _exhausted(stopping, sums)), default=None)
+    sums = spending_of(database, (budget.spender for budget in stopping), now=now, without=own)
+    return max((bounds(budget.period, now=now)[1] for budget in exhausted(stopping, sums)), default=None)
 
 
 def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: Database) -> None:
@@ -273,7 +162,7 @@ def check_budgets(sums: Mapping[Spender, Spent], *, key: str | None, database: D
     """
     now, scopes = time.time(), {} if key is None else KeyStore(database).scopes(key)
     stopping = [one for one in budgets_of("", key=key, scopes=scopes, tenants={}) if one.stop]
-    _refuse(_exhausted(stopping, sums), now=now)
+    raise_if_spent(exhausted(stopping, sums), now=now)
 
 
 def budget_states(
@@ -289,7 +178,7 @@ def budget_states(
         tenant, scopes = key.tenant or "default", key.scopes
         own = budgets_of(tenant, key=key.public_id, scopes=scopes, tenants=tenants, key_name=key.name)
         budgets |= dict.fromkeys(own)
-    sums = _sums(database, (budget.spender for budget in budgets), now=now) if budgets else {}
+    sums = spending_of(database, (budget.spender for budget in budgets), now=now) if budgets else {}
     for budget in budgets:
         yield budget, sums[budget.spender]
 
@@ -303,29 +192,3 @@ def budget_refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
         remedy=f"wait until then, or have {budget.setting} raised",
         retry_after_s=end - now,
     )
-
-
-def _limits_of(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> list[SpendLimit]:
-    """The limits of a question's task and session; [] if the question is a repeated request.
-
-    Raises StoreError. Raises LimitReached if a limit is reached, and the limit refuses questions or the caller named
-    the arm.
-    """
-    first = _open_task(query, settings=settings, database=database, now=now)
-    with database.read() as connection:
-        (limits,) = with_used(connection, [limits_of(query, first=first, settings=settings)])
-        reached = next((limit for limit in limits if limit.is_reached), None)
-        if reached is None or reached.moves:
-            return limits
-        if query.id is not None and run_statement(connection, "SELECT id FROM decisions WHERE id = ?", query.id):
-            return []
-    raise refusal_of(reached, limits=limits)
-
-
-def _open_task(query: Query, *, settings: ConversationSettings, database: Database, now: float) -> DecisionId | None:
-    """The decision that the question continues; None if it begins a task."""
-    if query.continues.loop is not None:
-        return DecisionId(query.continues.loop.first)
-    key = task_key(query) if settings.is_task(query) and query.arm_by is None and "task" in settings.limited else None
-    task = newest_tasks(database, {key}).get(key) if key is not None else None
-    return DecisionId(task.first) if task is not None and task.turns != ENDED and task.until > now else None

@@ -18,6 +18,7 @@ from sqlalchemy import select
 from ragbandit.router.config.grids import expand_grids
 from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.evidence import Evidence, evidence_on
+from ragbandit.router.rollouts.version_settings import SECTIONS
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.connections import Connection
@@ -29,7 +30,6 @@ from ragbandit.shared.types import ArmName, Json, PolicyControl, PolicyLabel, Po
 
 Verb = Literal["shadow", "promote", "rollback", "retire"]
 
-SECTIONS: Final = ("policy", "reward", "arms")
 #: maximum number of versions of one configuration that are not retired
 MAX_OPEN: Final = 100
 MAX_REASON: Final = 500
@@ -158,12 +158,6 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
 
 
-def previous_champion(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
-    """The version that a rollback of the champion makes champion again; None if there is none."""
-    former = [version for version in versions if version.former == "champion"]
-    return max(former, key=lambda version: version.since, default=None)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Move:
     """A change of a version's state, in a transaction that has locked the versions."""
@@ -205,7 +199,7 @@ class _Move:
 
     def rollback(self) -> PolicyVersion:
         seen = self.seen
-        previous = previous_champion(store.versions_of(self.connection, base=seen.base))
+        previous = store.previous_champion(store.versions_of(self.connection, base=seen.base))
         if previous is None:
             message = f"{seen.name!r} is the first champion, so there is no previous one"
             raise Conflict(message, field="state", remedy="pin an arm: `ragbandit policy kill ARM`")

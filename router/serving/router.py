@@ -18,8 +18,7 @@ from ragbandit.router.learning.monitoring.frontier import LEAST
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.router.queue.notifier import Jobs
-from ragbandit.router.reporting.status import status as status_now
-from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
@@ -357,10 +356,12 @@ class Router(AbstractContextManager["Router"]):
 
     def status(self) -> Status:
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
+        from ragbandit.router.reporting.status import status
+
         self._diagnose()
         serving, rule = self.process.versions.snapshots.fresh, closing_rule(self.settings.learning)
         arms = map(ArmName, self.settings.arms)
-        return status_now(self.ledger, serving=serving, rule=rule, now=time.time(), arms=arms)
+        return status(self.ledger, serving=serving, rule=rule, now=time.time(), arms=arms)
 
     def verify(self, *, deep: bool = False) -> "AuditResult":
         """Repeat the draw of every decision, and learn the ledger again. deep: also compute every pmf again."""

@@ -4,7 +4,7 @@ Callers hold `lock_versions` while they read and change versions. Each change ad
 increments `policy_control.revision`, so that routers notice the change.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -47,6 +47,12 @@ def versions_of(connection: Connection, *, base: PolicyLabel) -> list[PolicyVers
     query = select(policy_versions).where(policy_versions.c.base == base)
     rows = connection.execute(query.order_by(policy_versions.c.made_at, policy_versions.c.name)).mappings()
     return [_VERSIONS.value(row) for row in rows]
+
+
+def previous_champion(versions: Sequence[PolicyVersion]) -> PolicyVersion | None:
+    """The version that a rollback of the champion makes champion again; None if there is none."""
+    former = [version for version in versions if version.former == "champion"]
+    return max(former, key=lambda version: version.since, default=None)
 
 
 def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> PolicyVersion:

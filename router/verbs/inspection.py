@@ -28,7 +28,7 @@ from ragbandit.router.replies.values import json_ready
 from ragbandit.router.reporting.prompt_line import prompt_line
 from ragbandit.router.reporting.reading import Report
 from ragbandit.router.reporting.status import status as status_now
-from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.gone_models import GoneModels

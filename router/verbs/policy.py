@@ -17,8 +17,9 @@ from ragbandit.router.cli.tables import show, show_rows
 from ragbandit.router.learning.exclusions import carry_exclusions, learn_again, next_label
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import PolicyList, detail, list_versions, settings_with
+from ragbandit.router.rollouts.overview import PolicyList, detail, list_versions
 from ragbandit.router.rollouts.verbs import Verb, check_reason
+from ragbandit.router.rollouts.version_settings import settings_with
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers import inheritance

@@ -5,12 +5,11 @@ import time
 from collections.abc import Sequence
 
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.rollouts.overview import settings_of
-from ragbandit.router.rollouts.verbs import previous_champion
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.policy_versions import control_of, versions_of
+from ragbandit.router.storage.policy_versions import control_of, previous_champion, versions_of
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.types import PolicyVersion

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from ragbandit.router.operation.budgets import stopped_until
-from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms

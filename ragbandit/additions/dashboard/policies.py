@@ -13,8 +13,9 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import COMMAND, READ_ALL
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.comparison.words import difference
-from ragbandit.router.rollouts.overview import detail, list_versions, settings_of
+from ragbandit.router.rollouts.overview import detail, list_versions
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput, NotFound

@@ -26,7 +26,7 @@ from ragbandit.router.api.schemas.requests import Malformed
 from ragbandit.router.api.schemas.responses import JsonReply, an_object
 from ragbandit.router.api.security.rules import TEXTS
 from ragbandit.router.config.named_sections import errors_of
-from ragbandit.router.operation.budgets import Budgets
+from ragbandit.router.operation.pacing import Budgets
 from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.reservations import Reservation, settle

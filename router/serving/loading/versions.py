@@ -16,7 +16,7 @@ from typing import Final
 
 from ragbandit.router.learning.monitoring.frontier import Frontier, read_frontier
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.loading.candidate_runner import CandidateRunner
 from ragbandit.router.serving.loading.live import NOTHING_LIVE, Candidate, LiveVersions
 from ragbandit.router.serving.loading.snapshots import ServedPolicy, SnapshotLoader

@@ -12,7 +12,7 @@ from ragbandit.router.policies.draw import draw_index
 from ragbandit.router.reporting.reading import NO_PMF, NOT_ASKED
 from ragbandit.router.rollouts import evidence as module
 from ragbandit.router.rollouts.evidence import evidence_on
-from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage import policy_versions as store

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from ragbandit.router.config.settings import Settings, TenantSettings
-from ragbandit.router.operation import budgets
-from ragbandit.router.operation.budgets import BURST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
+from ragbandit.router.operation import pacing
+from ragbandit.router.operation.budgets import BURST, BudgetSpent, bounds, budgets_of, price_factor
+from ragbandit.router.operation.pacing import Budgets
 from ragbandit.router.storage.access.spending import Spent
 from ragbandit.shared.types import MOST_FACTOR, Caller, Query
 
@@ -59,12 +60,12 @@ def test_whose_budgets_hold():
 def test_sums_grow_old(monkeypatch):
     """What was read holds for FRESH_S, whatever the wall clock says, unless there are too many spenders to remember."""
     since, day = [100.0], [0.0]
-    monkeypatch.setattr(budgets.time, "monotonic", lambda: since[0])
+    monkeypatch.setattr(pacing.time, "monotonic", lambda: since[0])
 
     async def run(work):
         return work()
 
-    monkeypatch.setattr(budgets, "_sums", lambda _, spenders, now: {one: Spent(day=day[0]) for one in spenders})
+    monkeypatch.setattr(pacing, "spending_of", lambda _, spenders, now: {one: Spent(day=day[0]) for one in spenders})
     tenants = {"acme": TenantSettings(dollars_per_day=5.0, budget_stop=True)}
     service = SimpleNamespace(serving=SimpleNamespace(policy=None), clock=lambda: 0.0)
     router = SimpleNamespace(settings=Settings(tenants=tenants), service=service, database=None)
@@ -78,9 +79,9 @@ def test_sums_grow_old(monkeypatch):
         return False
 
     assert not stopped()
-    monkeypatch.setattr(budgets, "MOST_SPENDERS", 0)
+    monkeypatch.setattr(pacing, "MOST_SPENDERS", 0)
     assert not stopped(key="k", scopes={"dollars_per_day": 5.0})  # a fresh budget, a stale budget
     day[0] = 1000.0
     assert not stopped()  # within FRESH_S
-    since[0] += budgets.FRESH_S
+    since[0] += pacing.FRESH_S
     assert stopped()

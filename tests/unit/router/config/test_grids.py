@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.config.grids import expand_grids
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.rollouts.overview import settings_with
+from ragbandit.router.rollouts.version_settings import settings_with
 from ragbandit.shared.errors import ConfigError
 
 GRID = {"generator": ["small", "large"], "rounds": [2, 4]}

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import PolicyVersion
 

@@ -25,7 +25,7 @@ from benchmarks.worlds.board import board, gathered, installed_policies
 from benchmarks.worlds.made import LONG, WORLDS
 from benchmarks.worlds.passes import MODES, QUESTIONS, Conditions
 from benchmarks.worlds.report import print_board
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.shared.processes.this_process import cores
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
         options.error(f"unknown mode {unknown[0]!r}; known: {', '.join(MODES)}")
     console = Console()
     conditions = Conditions(questions=asked.questions, warm=asked.warm, wrong=asked.wrong, late=asked.late)
-    with bars(Console(stderr=True)) as progress:
+    with show_progress(Console(stderr=True)) as progress:
         worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, progress=progress)
         if not worlds:
             options.error(f"no such world; made: {', '.join((*WORLDS, *LONG))}")

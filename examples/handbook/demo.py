@@ -36,7 +36,7 @@ from ragbandit.examples.handbook.fetching import fetching, missing_weights
 from ragbandit.examples.handbook.held_out import recorded, split, warmed
 from ragbandit.examples.handbook.policies import prepared
 from ragbandit.examples.handbook.report import headline, live, show, summarise
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment
@@ -115,7 +115,7 @@ def demo(
 
 def _run(chosen: Options) -> None:
     with contextlib.ExitStack() as running:
-        with bars(console) as progress:
+        with show_progress(console) as progress:
             url, report = _shown(chosen, progress=progress, running=running)
         file = chosen.data / "report.json"
         if chosen.detail:

@@ -22,7 +22,7 @@ from rich.console import Console
 from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
 from ragbandit.examples.handbook.side_by_side import rewards_of
 from ragbandit.router.cli.console import errors
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.comparison import NOT_KNOWN
 from ragbandit.router.comparison.assessment import Assessment, LearningCurve
 from ragbandit.router.comparison.page import write_page
@@ -128,7 +128,7 @@ def main() -> None:
     settings = load(environ=environment_of(chosen.config.absolute(), data=data)).settings
     incumbent = None if chosen.brief else settings.policy.incumbent
     table = read_table(chosen.table)
-    with bars(errors) as progress:
+    with show_progress(errors) as progress:
         free, held = learned(table, settings=settings, seeds=chosen.seeds, incumbent=incumbent, progress=progress)
     data.mkdir(parents=True, exist_ok=True)
     found = {"free": asdict(free), "held": None if held is None else asdict(held)}

@@ -27,7 +27,7 @@ from ragbandit.examples.handbook.side_by_side import (
     print_wide,
     sampled,
 )
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.tables import read_table
@@ -93,7 +93,7 @@ def _learned(questions: list[Row], *, folder: Path, settings: Settings, environm
     file, reward, name = folder / "table.jsonl", settings.reward, settings.policy.name
     table = read_table(file)
     verb = ["advise", "--table", str(file), "--folds", str(FOLDS), "--json"]
-    with bars(console) as progress:
+    with show_progress(console) as progress:
         progress(f"{name} learns the table", 0, 0)
         advice = json.loads(ragbandit(verb, environment=environment))
     means = {part: advice["comparisons"][0][part]["first"] for part in ("quality", "cost", "reward")}

@@ -1,1 +1,1 @@
-"""What the verbs of `ragbandit` share: options, the console, tables, the opened store."""
+"""Code that the verbs of `ragbandit` share: options, the console, tables, the opened store."""

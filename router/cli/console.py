@@ -34,31 +34,31 @@ WITHOUT_CONFIG: Final = ("index counts", "policy train")
 given_config: Final[ContextVar[str | None]] = ContextVar("given_config", default=None)
 
 
-def in_this_configuration(text: str) -> str:
+def with_config_options(text: str) -> str:
     """Put the option --config of the running command into each command in the text."""
     config = given_config.get()
     if not config or "`ragbandit " not in text:
         return text
     option = f" --config {shlex.quote(str(config))}"
 
-    def placed(match: re.Match[str]) -> str:
+    def with_option(match: re.Match[str]) -> str:
         command = match[1]
         has_one = command.startswith(WITHOUT_CONFIG) or {"--config", "-c", "--help"} & {*command.split()}
         return match[0] if has_one else f"`ragbandit {command}{option}`"
 
-    return _COMMAND.sub(placed, text)
+    return _COMMAND.sub(with_option, text)
 
 
 class _Console(Console):
     """A console that removes control characters from all printed strings, so that they cannot control the terminal.
-    Commands in the strings get the configuration of the running one.
+    Commands in the strings get the option --config of the running command.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(in_this_configuration(printable(text)), **options)
+        return super().render_str(with_config_options(printable(text)), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        given = (_placed(one) if isinstance(one, Text) else one for one in objects)
+        given = (_with_config_option(one) if isinstance(one, Text) else one for one in objects)
         super().print(*given, **options)
 
     def say(self, text: str, *, style: str = "") -> None:
@@ -66,8 +66,8 @@ class _Console(Console):
         self.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)
 
 
-def _placed(text: Text) -> Text:
-    changed = in_this_configuration(text.plain)
+def _with_config_option(text: Text) -> Text:
+    changed = with_config_options(text.plain)
     return text if changed == text.plain else Text(changed, style=text.style)
 
 
@@ -78,8 +78,10 @@ errors: Final = _Console(stderr=True, emoji=False)
 
 
 @contextlib.contextmanager
-def failing_well() -> Iterator[None]:
-    """Print one line and exit with code 2 on a known error, a missing package, an error of a file, or full memory."""
+def exit_on_error() -> Iterator[None]:
+    """Print one line and exit with code 2 on a known error, a missing package, an error of a file, or lack of memory.
+    A lasting fault of the store ends a supervised process with the code LASTING.
+    """
     try:
         yield
     except RagBanditError as error:
@@ -105,7 +107,7 @@ def failing_well() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """On Ctrl-C, print `message` and exit with `INTERRUPTED`. message: says what was done, and how to continue."""
+    """On Ctrl-C, print `message` and exit with INTERRUPTED. message: what was done, and how to continue."""
     try:
         yield
     except KeyboardInterrupt:

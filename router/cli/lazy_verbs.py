@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from ragbandit.router.cli.console import failing_well, given_config
+from ragbandit.router.cli.console import exit_on_error, given_config
 from ragbandit.shared.additions import with_faults
 
 
@@ -61,7 +61,7 @@ class LazyGroup(TyperGroup):
         if isinstance(target, str) and name not in self.commands:
             module, _, function = target.partition(":")
             app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            with failing_well():
+            with exit_on_error():
                 app.command(name=name, cls=_Verb)(getattr(import_module(module), function))
             self.commands[name] = get_command(app)
         return self.get_command(None, name)
@@ -90,7 +90,7 @@ class _Verb(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         token = given_config.set(ctx.params.get("config"))
         try:
-            with failing_well():
+            with exit_on_error():
                 return super().invoke(ctx)
         finally:
             given_config.reset(token)

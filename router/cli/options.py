@@ -47,14 +47,14 @@ IdOption = Annotated[
 
 
 def listen_on(*, host: str | None, port: int | None) -> None:
-    """Take --host and --port as the settings server.host and server.port, in this process and its children."""
+    """Set server.host and server.port to --host and --port, for this process and its children."""
     for name, value in (("HOST", host), ("PORT", port)):
         if value is not None:
             os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)
 
 
 def check_dollars(budget: float | None, *, without: str) -> None:
-    """Raise InvalidInput for a budget without an end. without: what the command does without the option --budget."""
+    """Raises InvalidInput for a budget that is not finite. without: what the command does without --budget."""
     if budget is not None and not math.isfinite(budget):
         remedy = f"give dollars, for example --budget 1, or leave --budget out: {without}"
         raise InvalidInput(f"{budget} dollars are no budget", field="budget", remedy=remedy)

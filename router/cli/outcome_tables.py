@@ -10,23 +10,23 @@ from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.shared.texts.formats import counted
 
 
-def outcome_table(
+def read_outcome_table(
     path: Path, *, columns: Sequence[str] | None, skip_bad: bool, schema: ContextSchema | None = None
 ) -> tuple[LabelledTable, list[str]]:
-    """Returns (the table, how it was read and which rows were left out, in words).
+    """Returns (the table, lines that say how it was read and which rows were left out).
 
-    schema: declared keys of the context, whose columns become context. Raises InvalidInput with all faults of the file.
+    schema: declared context keys; columns with their names become context. Raises InvalidInput with all faults.
     """
     bad: list[BadRow] = []
     table = read_table(path, columns=parse_columns(columns or ()), schema=schema, bad=bad)
     check_bad(bad, good=len(table.rows), path=path, skip=skip_bad)
-    return table, [*table.remarks, *left_out_rows(bad)]
+    return table, [*table.remarks, *left_out_lines(bad)]
 
 
-def left_out_rows(bad: Sequence[BadRow]) -> list[str]:
-    """The unusable rows in words: the first ones, and their number."""
-    said = [f"left out: line {row.line} {row.field} {row.reason}" for row in bad[:MOST_NAMED]]
+def left_out_lines(bad: Sequence[BadRow]) -> list[str]:
+    """Lines about the first unusable rows, and their number."""
+    lines = [f"left out: line {row.line} {row.field} {row.reason}" for row in bad[:MOST_NAMED]]
     if len(bad) > MOST_NAMED:
         unit = "task" if isinstance(bad[0], BadAnswer) else "row"
-        said.append(f"left out: {counted(len({row.task for row in bad}), unit)} in all")
-    return said
+        lines.append(f"left out: {counted(len({row.task for row in bad}), unit)} in all")
+    return lines

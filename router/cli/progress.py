@@ -19,10 +19,10 @@ LINE_S = 6.0
 
 
 @contextlib.contextmanager
-def bars(console: Console) -> "Iterator[Progress]":
-    """Show bars, or without a terminal a line every LINE_S. Yields a function of (kind, done, total); 0 is unknown.
+def show_progress(console: Console) -> "Iterator[Progress]":
+    """Show bars, or without a terminal a line every LINE_S seconds. Yields a function of (kind, done, total).
 
-    kind: name of the step with its unit, for example "questions encoded"
+    kind: name of the step with its unit, for example "questions encoded". total: 0 if it is unknown.
     """
     between = ("working", 0, 0)  # a step has ended, and the next one has not reported yet
     with (_bars_on if console.is_terminal else _lines_to)(console) as report:
@@ -38,7 +38,9 @@ def _bars_on(console: Console) -> "Iterator[Progress]":
 
         def report(kind: str, done: int, total: int) -> None:
             if kind not in tasks:
-                for former in set(tasks) - {"runs"}:  # new work begins, though the former may have ended early
+                for former in set(tasks) - {
+                    "runs"
+                }:  # a new step begins, even if the former one has not reported its end
                     progress.remove_task(tasks.pop(former))
                 tasks[kind] = progress.add_task(kind, total=None, counts="")
             progress.update(tasks[kind], completed=done, total=total or None, counts=_counts(done, total))

@@ -1,6 +1,6 @@
-"""The line of `ragbandit status --line`. A file keeps it, so that printing it needs no module that takes long to load.
+"""The line of `ragbandit status --line`. A file stores the line, so that no slow import delays its printing.
 
-Each `ragbandit status` writes the file; printing a line older than FRESH_S starts one.
+Each `ragbandit status` writes the file. Printing a line older than FRESH_S starts a `ragbandit status`.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ from typing import Final
 from ragbandit.shared.files import cache_root, write_file
 from ragbandit.shared.texts.formats import duration, one_line
 
-#: age from which a line is made again, seconds
+#: age from which a new line is made, seconds
 FRESH_S: Final = 300.0
-#: time in which no second process is started to make it, seconds
+#: time after the start of a `ragbandit status` in which no second one is started, seconds
 _BEGUN_S: Final = 60.0
 #: age from which the line ends with its age, seconds
 _OLD_S: Final = 900.0
@@ -33,32 +33,34 @@ def line_file(config: str | None, *, label: str | None, environ: Mapping[str, st
     return cache_root() / "status" / f"{name}.json"
 
 
-def keep_line(line: str, *, file: Path) -> None:
-    """Write the line, unless the folder of caches cannot be written."""
+def store_line(line: str, *, file: Path) -> None:
+    """Write the line to its file; do nothing if the file cannot be written."""
     try:
         write_file(file, json.dumps({"line": line, "made_at": time.time()}).encode(), durable=False)
     except OSError:
         return
 
 
-def kept_line(config: str | None, *, label: str | None) -> str:
-    """The kept line; starts a process that makes a new one if it is older than FRESH_S."""
+def stored_line(config: str | None, *, label: str | None) -> str:
+    """The line in the file. Starts a process that makes a new line if it is older than FRESH_S."""
     file, now = line_file(config, label=label), time.time()
     try:
-        kept = json.loads(file.read_bytes())
-        line, age = one_line(kept["line"]), now - float(kept["made_at"])
+        stored = json.loads(file.read_bytes())
+        line, age = one_line(stored["line"]), now - float(stored["made_at"])
     except (OSError, ValueError, KeyError, TypeError):
         line, age = "", float("inf")
     is_begun = False
     if not 0.0 <= age < FRESH_S:
-        is_begun = _begin(config, label=label, marker=file.with_suffix(".begun"), now=now)
+        is_begun = _start_status(config, label=label, marker=file.with_suffix(".begun"), now=now)
     if line:
         return line if age < _OLD_S else f"{line} ({duration(age)} ago)"
     return "RagBandit: the line is being made" if is_begun else "RagBandit: no line yet, `ragbandit status` says why"
 
 
 def line_of_command(arguments: Sequence[str]) -> str | None:
-    """The line for the arguments of a command, without its parser; None if they are not plainly `status --line`."""
+    """The line, if the arguments of the command are `status --line` with plain options; else None. The parser of
+    commands is not loaded.
+    """
     verb, *given = arguments or [""]
     if verb != "status" or given.count("--line") != 1:
         return None
@@ -68,16 +70,16 @@ def line_of_command(arguments: Sequence[str]) -> str | None:
     values = {names[name]: value for name, value in options.items() if name in names and not value.startswith("-")}
     if 2 * len(values) != len(given):
         return None
-    return kept_line(values.get("config"), label=values.get("label"))
+    return stored_line(values.get("config"), label=values.get("label"))
 
 
-def _begin(config: str | None, *, label: str | None, marker: Path, now: float) -> bool:
+def _start_status(config: str | None, *, label: str | None, marker: Path, now: float) -> bool:
     """Start a `ragbandit status`, which writes the line; False if one was started within _BEGUN_S."""
     try:
         if abs(now - marker.stat().st_mtime) < _BEGUN_S:
             return False
     except OSError:
-        pass  # none was started yet
+        pass  # no process was started yet
     try:
         write_file(marker, b"", durable=False)
     except OSError:
@@ -85,5 +87,5 @@ def _begin(config: str | None, *, label: str | None, marker: Path, now: float) -
     options = [part for name, value in (("config", config), ("label", label)) if value for part in (f"--{name}", value)]
     none = DEVNULL
     command = [sys.executable, "-m", "ragbandit", "status", "--json", *options]
-    Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)  # noqa: S603 - of ours
+    Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)  # noqa: S603 - our own command
     return True

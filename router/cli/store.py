@@ -34,8 +34,8 @@ def open_store(
     """Open the store for a block. Yields (settings, ledger).
 
     label: label of the ledger; None for the configured one
-    registered: raise NotFound if no router has ever opened the ledger: then the folder or the label is probably wrong
-    make: create the store if it does not exist, instead of raising StoreError
+    registered: raise NotFound if no router has ever opened the ledger, since then folder or label is probably wrong.
+    make: create the store if it does not exist, instead of raising StoreError.
     """
     settings = configuration.load(config).settings
     label = label or settings.policy.label
@@ -80,7 +80,9 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 def parse_policies(
     names: Sequence[str], *, params: Sequence[str], settings: PolicySettings
 ) -> dict[str, Mapping[str, Json]]:
-    """Policy -> configured params, overridden by `params` (NAME.KEY=VALUE). names: policies, also with commas."""
+    """Returns policy -> its configured params, overridden by `params` (NAME.KEY=VALUE). names: policies; one text may
+    name several, with commas. Raises InvalidInput.
+    """
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.params) if name == settings.name else {}
@@ -110,7 +112,7 @@ def parse_pairs(texts: Sequence[str], *, form: str, field: str, remedy: str) -> 
 
 
 def parse_amounts(text: str | None, *, field: str) -> dict[str, float]:
-    """Parse "nq=1,squad=1" or "3000", whose key is "". Raises InvalidInput."""
+    """Parse "nq=1,squad=2" to {"nq": 1.0, "squad": 2.0}, and "3000" to {"": 3000.0}. Raises InvalidInput."""
     amounts: dict[str, float] = {}
     for part in split_commas([text or ""]):
         name, _, value = part.rpartition("=")

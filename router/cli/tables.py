@@ -10,7 +10,7 @@ from rich.text import Text
 from ragbandit.router.cli.console import console, print_json
 from ragbandit.shared.texts.formats import moment, number, one_line, printable
 
-#: longest text that is printed uncut, characters
+#: maximum length of a printed cell, characters; longer ones are cut
 _LONGEST: Final = 1000
 #: names of mappings whose keys are users' names, such as arms; `_title` does not change these keys
 _BY_NAME: Final = frozenset({"accuracy_by_label", "labels", "pmf", "scores"})
@@ -32,12 +32,12 @@ def show_list(rows: Sequence[Mapping[str, Any]], *, none: str, as_json: bool) ->
     if as_json:
         print_json(rows)
     elif rows:
-        _section(rows, key="")
+        _print_section(rows, key="")
     else:
         console.print(none)
 
 
-def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:
+def counts_in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:
     return {name: f"{counts[name]}  ({meaning})" for name, meaning in meanings.items() if counts[name]}
 
 
@@ -52,10 +52,10 @@ def _print_facts(facts: Mapping[str, Any], *, nested: bool = False, by_name: boo
         if not _is_empty(value):
             console.print()
             console.say(_title(title), style="bold")
-            _section(value, key=title)
+            _print_section(value, key=title)
 
 
-def _section(value: Any, *, key: str) -> None:
+def _print_section(value: Any, *, key: str) -> None:
     if _is_facts(value):
         _print_facts(value, nested=True, by_name=key in _BY_NAME)
     elif all(map(_is_facts, value)):
@@ -115,7 +115,7 @@ def _excerpt(text: str, *, most: int) -> str:
     return f"{words or text[:most]} [...]"
 
 
-#: columns whose cells stay on one line, and the most characters of such a cell
+#: columns whose cells stay on one line, unless a cell has more characters than _MOST_WHOLE
 _WHOLE: Final = frozenset({"arm", "model"})
 _MOST_WHOLE: Final = 40
 #: limit of the width of a table in a file or pipe, characters

@@ -42,7 +42,7 @@ def create_key(
     """
     with open_store(config, registered=False, make=True) as (settings, ledger):
         store, now = KeyStore(ledger.database), time.time()
-        ends = None if expires is None else _end(expires, now=now)
+        ends = None if expires is None else _expiry(expires, now=now)
         scopes = dict(parse_pairs(scope or (), form="NAME=VALUE", field="scopes", remedy="for example arms=[a,b]"))
         if is_open(settings.server, keys=store.in_force(now=now)):
             opens_pages = tenant is None and role in OPERATORS
@@ -112,7 +112,8 @@ def _public_id(text: str) -> str:
     return bare
 
 
-def _end(text: str, *, now: float) -> float:
+def _expiry(text: str, *, now: float) -> float:
+    """The expiry of a key; an age, such as 90d, counts from now on into the future."""
     at = parse_time(text, now=now, field="expires")
     return 2 * now - at if is_age(text) else at
 

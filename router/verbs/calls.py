@@ -19,17 +19,17 @@ from ragbandit.shared.texts.redaction import shown_variable
 PriceOption = Annotated[str | None, typer.Option("--cost-weight", help="a number, or a name of cost_weights")]
 
 
-#: fields of an answer that are printed after its text and sources; --json prints all
+#: fields of an answer that are printed after its text and sources; --json prints all fields
 _SHOWN: Final = frozenset({"decision_id", "arm", "status", "steps", "cost", "error"})
 #: address that means "all addresses" to a server -> address for a client on this machine
-_EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
+_LOCAL = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
 
 def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Client:
     """A client of the service at `url`, by default the configured one. key_env: variable with the API key."""
     if url is None:
         server = configuration.load(config).settings.server
-        url = server.model_copy(update={"host": _EVERY.get(server.host, server.host)}).url
+        url = server.model_copy(update={"host": _LOCAL.get(server.host, server.host)}).url
     key = None if key_env is None else os.environ.get(key_env, "").strip()
     if key_env is not None and not key:
         message = f"the environment variable {shown_variable(key_env)} is not set"

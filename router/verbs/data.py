@@ -14,9 +14,9 @@ from sqlalchemy import func, select
 
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import NewStoreOption, actor, open_store, parse_time
-from ragbandit.router.cli.tables import in_words, show
+from ragbandit.router.cli.tables import counts_in_words, show
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -26,7 +26,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_r
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
-from ragbandit.router.storage import erasure as erasure
+from ragbandit.router.storage import erasure
 from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.filling import fill, unfilled
@@ -83,16 +83,16 @@ def migrate(
         return
     if wait is None:
         database = open_database(settings, new_store=new_store, check=False)
-        migrated = partial(schema.migrate, pre=pre)
+        migrate_schema = partial(schema.migrate, pre=pre)
     else:
         database = Database(settings.database, make=False)
-        migrated = partial(schema.wait_for_schema, seconds=wait)
+        migrate_schema = partial(schema.wait_for_schema, seconds=wait)
     with contextlib.closing(database):
-        revision = migrated(database)
-        filled = 0 if wait is not None else _filled(database, revision=revision)
+        revision = migrate_schema(database)
+        filled = 0 if wait is not None else _fill_columns(database, revision=revision)
         if wait is None:
             with database.write() as connection:
-                forget_all_sums(connection)  # an older process may have stored turns uncounted
+                forget_all_sums(connection)  # older processes store turns without adding them to the sums
         url = database.url.render_as_string(hide_password=True)
     if as_json:
         print_json({"database": url, "revision": revision, "filled": filled})
@@ -102,11 +102,13 @@ def migrate(
         console.say(f"{counted(filled, 'decision')} of a former release got the columns of their facts")
 
 
-def _filled(database: Database, *, revision: str) -> int:
-    """Number of decisions that got the columns of QueriedFacts; 0 for a schema without them."""
+def _fill_columns(database: Database, *, revision: str) -> int:
+    """Fill the columns of QueriedFacts of stored decisions. Returns the number of these decisions; 0 for a schema
+    without these columns.
+    """
     if revision < SCHEMA_REVISION or not unfilled(database):
         return 0
-    with bars(errors) as progress:
+    with show_progress(errors) as progress:
         return fill(database, progress=partial(progress, "decisions"))
 
 
@@ -130,7 +132,7 @@ def _move(settings: Settings, url: str, *, as_json: bool) -> None:
         stack.enter_context(hold_store(old, at="ragbandit migrate --from") or contextlib.nullcontext())
         source = stack.enter_context(contextlib.closing(Database(url, make=False, read_only=True)))
         target = stack.enter_context(contextlib.closing(Database(settings.database)))
-        rows = move(source, target, progress=partial(stack.enter_context(bars(errors)), "rows"))
+        rows = move(source, target, progress=partial(stack.enter_context(show_progress(errors)), "rows"))
         newest = Ledger(target, label=PolicyLabel(settings.policy.label)).latest_snapshots(limit=1)
     moved = {"rows": rows, "seconds": round(time.monotonic() - began, 1)}
     next_steps = ["with this DATABASE_URL: `ragbandit verify --deep`, then `ragbandit up`"]
@@ -166,7 +168,7 @@ def erase(
             message = "nothing was erased: erasing cannot be undone, so it must be confirmed"
             raise InvalidInput(message, field="yes", remedy="see with --dry-run what would be erased, then add --yes")
         else:
-            with alone(ledger.database) as prolong, bars(errors) as progress:
+            with erasure_lease(ledger.database) as prolong, show_progress(errors) as progress:
 
                 def report(done: int) -> None:
                     prolong()
@@ -204,14 +206,14 @@ def backup(
         with whole_file(file, durable=True, private=True) as temporary:
             ledger.database.copy_sqlite(temporary)
         result: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
-        # After the database, since a database that is copied later could name snapshots newer than the copied ones.
+        # The snapshots come after the database: one copied later could name snapshots that the copy lacks.
         if "://" not in root:
             result["snapshots"] = _copy_files(Path(root), to=to / "snapshots")
     show(result, as_json=as_json)
 
 
 def _copy_files(source: Path, *, to: Path) -> int:
-    """Copy the files of a folder, except files deleted meanwhile. Returns their number; 0 if the folder is missing."""
+    """Copy the files of a folder, except files deleted meanwhile. Returns their number; 0 if there is no folder."""
     copied = 0
     for path in source.iterdir() if source.is_dir() else ():
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -221,8 +223,10 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 
 @contextlib.contextmanager
-def alone(database: Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of erasures. Yields a function that the block calls regularly to prolong it. Raises NotReady."""
+def erasure_lease(database: Database) -> Iterator[Callable[[], None]]:
+    """Hold the lease of erasures for a block. Yields a function that the block calls regularly to prolong the lease.
+    Raises NotReady if another process holds it.
+    """
     lease, holder = Lease(database=database, name="erase"), lease_holder("erase")
 
     def prolong() -> None:
@@ -270,7 +274,7 @@ def export(
     first = None if since is None else parse_time(since, now=now)
     end = None if before is None else parse_time(before, now=now, field="before")
     with open_store(config, label=label) as (_, ledger):
-        count = logs.write_rows(file, _exported(ledger, since=first, before=end))
+        count = logs.write_rows(file, _export_rows(ledger, since=first, before=end))
         counts = [select(func.count()).where(table.c.policy == ledger.label) for table in (waiting, closures)]
         with ledger.database.read() as connection:
             left_out = sum(connection.execute(query).scalar_one() for query in counts)
@@ -283,9 +287,9 @@ def export(
         )
 
 
-def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[logs.Logged]:
+def _export_rows(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[logs.Logged]:
     last, count = ledger.last_seq(), 0
-    with bars(errors) as progress:
+    with show_progress(errors) as progress:
         for row in ledger_rows(ledger, since=since, before=before, upto=last):
             count += 1
             if row.seq % 100 == 0 or row.seq == last:
@@ -313,16 +317,16 @@ def import_(
         remedy = "use 1 to 40 of a-z, 0-9 and underscore"
         raise InvalidInput(f"{label!r} is not a valid name of a ledger", field="label", remedy=remedy)
     with rereadable(file) as readable, open_store(config, label=label, make=True) as (settings, ledger):
-        reading = _Reading(file=readable, settings=settings, skip_bad=skip_bad)
+        reading = _ImportedFile(file=readable, settings=settings, skip_bad=skip_bad)
         try:
-            with bars(errors) as progress:
+            with show_progress(errors) as progress:
                 take_in(
                     ledger,
                     reading.rows,
                     origin=logs.form_of(readable),
                     source=str(file),
                     lease_s=settings.learning.lease_s,
-                    progress=partial(reading.note, progress),
+                    progress=partial(reading.show, progress),
                 )
         except RagBanditError as error:
             added = reading.counts.added
@@ -336,7 +340,7 @@ def import_(
     if as_json:
         print_json({**counts, "left_out": left_out, "label": label, "last_seq": last_seq})
     else:
-        facts = in_words({**counts, "left_out": len(left_out)}, meanings=_MEANINGS)
+        facts = counts_in_words({**counts, "left_out": len(left_out)}, meanings=_MEANINGS)
         show(facts | {"label": label, "last update": last_seq}, as_json=False)
         if left_out:
             console.say(f"fields left out: {', '.join(left_out)}")
@@ -347,7 +351,7 @@ def import_(
 
 
 @dataclass(kw_only=True)
-class _Reading:
+class _ImportedFile:
     file: Path
     settings: Settings
     skip_bad: bool
@@ -363,7 +367,7 @@ class _Reading:
             self.left_out.update(row.extra)
             yield row
 
-    def note(self, progress: Callable[[str, int, int], None], counts: ImportCounts) -> None:
+    def show(self, progress: Callable[[str, int, int], None], counts: ImportCounts) -> None:
         """Show the progress without a total: the number of rows is only known at the end of the file."""
         self.counts = counts
         progress("rows", counts.added + counts.known, 0)

@@ -9,7 +9,7 @@ import typer
 
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.learning import status as ledger_status
@@ -64,7 +64,7 @@ def exclude(
         name: None if text is None else parse_time(text, now=now, field=name)
         for name, text in (("since", since), ("until", until))
     }
-    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
+    with open_store(config, label=label) as (settings, ledger), show_progress(errors) as progress:
         if dry_run:
             count = count_feedback(ledger, source=checked_source(source), **period)
             show({"source": source, "feedback": count, "label": ledger.label}, as_json=as_json)

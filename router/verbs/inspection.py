@@ -1,4 +1,4 @@
-"""Verbs that read the database, without a running service: `verify`, `explain`; and what `status` prints."""
+"""Verbs that read the database, without a running service: `verify`, `explain`, and the slow part of `status`."""
 
 import re
 import time
@@ -10,10 +10,10 @@ import typer
 
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
-from ragbandit.router.cli.progress import bars
-from ragbandit.router.cli.status_line import keep_line, line_file
+from ragbandit.router.cli.progress import show_progress
+from ragbandit.router.cli.status_line import line_file, store_line
 from ragbandit.router.cli.store import open_store, serving_policy
-from ragbandit.router.cli.tables import in_words, show
+from ragbandit.router.cli.tables import counts_in_words, show
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit import verify as verification
 from ragbandit.router.learning.examples import closing_rule
@@ -44,7 +44,7 @@ from ragbandit.shared.additions import distributions
 from ragbandit.shared.texts.formats import moment, number, percent
 from ragbandit.shared.types import ArmName, PolicyLabel
 
-#: length of one point of totals, seconds
+#: period of the totals from which the line takes its shares, seconds
 _MONTH_S: Final = 30 * 86_400
 #: name of a count -> its meaning. Only counts above 0 are printed; counts that need an action are findings instead
 _MEANINGS: Final = {
@@ -59,7 +59,7 @@ _MEANINGS: Final = {
 
 
 def print_status(label: str | None, *, config: str | None, as_json: bool) -> None:
-    """What `ragbandit status` prints without --line. Raises Exit with the code 1 if there is a problem."""
+    """Print the status of `ragbandit status`, and write the file of --line. Raises Exit(1) if there is a problem."""
     with open_store(config, label=label) as (settings, ledger):
         serving = serving_policy(ledger, settings=settings)
         now = time.time()
@@ -80,7 +80,7 @@ def print_status(label: str | None, *, config: str | None, as_json: bool) -> Non
             *checks.findings_of_store(ledger.database, settings=settings, now=now),
             *checks.findings_of_processes(settings),
         ]
-        keep_line(_line(month, ledger=ledger, settings=settings), file=line_file(config, label=label))
+        store_line(_line(month, ledger=ledger, settings=settings), file=line_file(config, label=label))
         if as_json:
             reply = json_ready(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
             print_json(
@@ -107,7 +107,7 @@ def print_status(label: str | None, *, config: str | None, as_json: bool) -> Non
 
 
 def _line(month: Report, *, ledger: Ledger, settings: Settings) -> str:
-    """The line of --line, with the shares of all questions of the report's period."""
+    """The line of --line, with each arm's share of all questions in the report's period."""
     period: dict[str, Any] = {"since": month.since, "until": month.until, "weight": settings.reward.weight}
     arms = overview(ledger.database, policy=PolicyLabel(settings.policy.label), step=_MONTH_S, **period).arms
     return prompt_line(month, shares={one.arm: one.share for one in arms if one.totals.decided})
@@ -131,7 +131,7 @@ def _facts(state: Status) -> dict[str, object]:
     return {
         "decided": counted["decided"],
         "learned": counted["learned"],
-        **in_words(counted, meanings=_MEANINGS),
+        **counts_in_words(counted, meanings=_MEANINGS),
         "ledger": f"{state.last_seq} updates",
         "snapshot": f"{snapshot}, {state.behind} updates behind",
     }
@@ -151,7 +151,7 @@ def _judge(state: Status) -> str:
     return "; ".join(parts)
 
 
-#: fields of a verdict that its sentence contains
+#: fields of a verdict that its sentence has already
 _IN_SENTENCE: Final = frozenset({"ok", "decisions", "updates", "replay_sha256", "live_sha256", "live_version"})
 
 
@@ -177,7 +177,7 @@ def verify(
             show(corrected if as_json or corrected else {"recounted": "every counter is right"}, as_json=as_json)
             return
         files = SnapshotFiles(settings.snapshot_root)
-        with bars(errors) as progress:
+        with show_progress(errors) as progress:
             verdict = verification.verify(
                 ledger,
                 files=files,
@@ -220,7 +220,7 @@ def explain(
         store, rule = DecisionStore(ledger.database, label=ledger.label), closing_rule(settings.learning)
         explained = explanations.explain(store, decision_id, rule=rule, known=settings.arms)
     reply: dict[str, Any] = json_ready(explanation_json(explained))
-    show(reply if as_json else _in_short(reply), as_json=as_json)
+    show(reply if as_json else _short_explanation(reply), as_json=as_json)
 
 
 def _amount(value: float, *, unit: str) -> str:
@@ -230,7 +230,7 @@ def _amount(value: float, *, unit: str) -> str:
     return f"{shown} {singular if shown == '1' else unit}"
 
 
-def _in_short(reply: Mapping[str, Any]) -> dict[str, Any]:
+def _short_explanation(reply: Mapping[str, Any]) -> dict[str, Any]:
     record = reply["record"]
     outcome, judged = record["outcome"], record["feedback"]
     probabilities = sorted(((arm["probability"], arm["arm"]) for arm in reply["arms"]), reverse=True)

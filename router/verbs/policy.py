@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_pairs
 from ragbandit.router.cli.tables import show, show_rows
 from ragbandit.router.learning.exclusions import carry_exclusions, learn_again, next_label
@@ -66,7 +66,9 @@ def _list(versions: PolicyList, *, as_json: bool) -> None:
     control = versions.control
     if control.killed is not None:
         since = f"by {control.actor} since {moment(control.made_at)}"
-        console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
+        console.print(
+            f"[red]KILLED[/red] {escape(f'{_effect_in_words(control)}, {since}: {control.reason}')}", highlight=False
+        )
         console.print("`ragbandit policy resume` takes it back")
     none = "no version yet: the configuration decides (`ragbandit policy add --help`)"
     rows = [(v.name, v.state, moment(v.since), v.reason) for v in versions.policies]
@@ -84,7 +86,7 @@ def add(
 ) -> None:
     """Add a draft of a version, which is the configuration with other settings of policy, reward or arms."""
     with open_store(config) as (settings, ledger):
-        tree = _changes(changes or ())
+        tree = _parse_changes(changes or ())
         settings_with(settings, tree, label=settings.policy.label)
         version = verbs.add(
             ledger.database, base=ledger.label, changes=tree, name=name, actor=actor(), reason=reason, now=time.time()
@@ -103,7 +105,7 @@ def resume(reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json
     """Deactivate the kill switch: champion and versions in shadow continue as they were."""
     with open_store(config) as (_, ledger):
         control = verbs.unkill(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time())
-        _switch(control, as_json=as_json)
+        _show_switch(control, as_json=as_json)
 
 
 def rollback(
@@ -131,7 +133,7 @@ def retire(
     if name is not None:
         _perform("retire", name, reason=reason, config=config, as_json=as_json)
         return
-    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
+    with open_store(config, label=label) as (settings, ledger), show_progress(errors) as progress:
         if label == settings.policy.label:
             message = f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired"
             remedy = "set policy.label to another one and restart the services first"
@@ -190,20 +192,20 @@ def kill(
         control = verbs.kill(
             ledger.database, base=ledger.label, arm=arm, offered=offered, actor=by, reason=reason, now=time.time()
         )
-        _switch(control, as_json=as_json)
+        _show_switch(control, as_json=as_json)
 
 
-def _switch(control: PolicyControl, *, as_json: bool) -> None:
-    show(asdict(control) if as_json else {"switch": _decides(control), **asdict(control)}, as_json=as_json)
+def _show_switch(control: PolicyControl, *, as_json: bool) -> None:
+    show(asdict(control) if as_json else {"switch": _effect_in_words(control), **asdict(control)}, as_json=as_json)
 
 
-def _decides(control: PolicyControl) -> str:
+def _effect_in_words(control: PolicyControl) -> str:
     if control.killed is None:
         return "off: champion and shadows continue where they were"
     return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
 
 
-def _changes(texts: Sequence[str]) -> dict[str, Any]:
+def _parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     """Parse settings: `policy.params.ridge=2` gives {"policy": {"params": {"ridge": 2}}}. Raises InvalidInput."""
     changes: dict[str, Any] = {}
     for key, value in parse_pairs(texts, form="SECTION.NAME=VALUE", field="set", remedy="policy.name=linucb"):
@@ -235,9 +237,9 @@ def restart(
             remedy = f"one of: {', '.join(settings.arms)}"
             raise NotFound(f"the configuration has no arm {name!r:.80}", field="name", remedy=remedy)
         check_reason(reason)
-        alone = None if label is None else ledger.label
+        only = None if label is None else ledger.label
         change = declare_change(
-            ledger.database, ArmName(name), actor=actor(), reason=reason, now=time.time(), label=alone
+            ledger.database, ArmName(name), actor=actor(), reason=reason, now=time.time(), label=only
         )
         show(asdict(change), as_json=as_json)
 
@@ -251,13 +253,13 @@ def relearn(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a ledger again from the whole store, by the rules of this release, as without what limits decided.
+    """Learn a ledger again from the whole store, by the rules of this release: without decisions that limits made.
 
     Services use the old ledger while the new one is learned. Afterwards set policy.label to the new ledger and restart
     the services, one after the other. Exclusions of feedback stay in force.
     """
     check_reason(reason)
-    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
+    with open_store(config, label=label) as (settings, ledger), show_progress(errors) as progress:
         new = to or next_label(ledger)
         with ledger.database.write() as connection:
             if to is None:

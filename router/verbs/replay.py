@@ -11,7 +11,7 @@ import typer
 
 from ragbandit.router.cli.console import console, errors, print_json
 from ragbandit.router.cli.options import ConfigOption, JsonOption
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import check_page, write_page
@@ -104,31 +104,33 @@ def replay_verb(
             ),
             name=log,
         )
-        progress = stack.enter_context(bars(errors))
+        progress = stack.enter_context(show_progress(errors))
         result = replay(opened, candidates=candidates, plan=plan, pmfs=write_pmfs, progress=progress)
-    shown = replace(replay_assessment(result), arms=tuple(settings.arms))
-    _show(result, shown, report=report, as_json=as_json, everything=everything)
+    assessment = replace(replay_assessment(result), arms=tuple(settings.arms))
+    _show(result, assessment, report=report, as_json=as_json, everything=everything)
 
 
-def _show(result: ReplayResult, shown: Assessment, *, report: Path | None, as_json: bool, everything: bool) -> None:
+def _show(
+    result: ReplayResult, assessment: Assessment, *, report: Path | None, as_json: bool, everything: bool
+) -> None:
     if report is not None:  # first, because printing fails if `head` closes the output
-        write_page(report, shown)
+        write_page(report, assessment)
     if as_json:
         print_json(
             {
                 "headline": headline(result),
-                **result.as_json(),  # its count of comparisons gives way to the list
-                "comparisons": finite_json([asdict(one) for one in shown.comparisons]),
+                **result.as_json(),  # the list below replaces its count of comparisons
+                "comparisons": finite_json([asdict(one) for one in assessment.comparisons]),
             }
         )
     else:
-        print_assessment(shown, console, show_all=everything, page=report)
+        print_assessment(assessment, console, show_all=everything, page=report)
     if result.faults:
         raise typer.Exit(2)
 
 
 def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
-    """The cost weight that --price means: a number, or a name in `cost_weights`. Raises InvalidInput."""
+    """The cost weight of --price, which is a number or a name in `cost_weights`. Raises InvalidInput."""
     if price is None:
         return None
     weight = prices.get(price, number_or_name(price))

@@ -1,4 +1,4 @@
-"""Verb `status`. The module loads none of the router's, so that --line is quick."""
+"""Verb `status`. This module imports little, so that --line is fast."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from ragbandit.router.cli.console import console
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
-from ragbandit.router.cli.status_line import kept_line
+from ragbandit.router.cli.status_line import stored_line
 
 
 def status(
@@ -23,8 +23,8 @@ def status(
     status` wrote. If the file is older than 5 minutes, the command starts `ragbandit status`.
     """
     if line:
-        console.say(kept_line(config, label=label))
+        console.say(stored_line(config, label=label))
         return
-    from ragbandit.router.verbs.inspection import print_status  # it loads numpy and the store
+    from ragbandit.router.verbs.inspection import print_status  # this import takes long
 
     print_status(label, config=config, as_json=as_json)

@@ -8,8 +8,8 @@ import typer
 
 from ragbandit.router.cli.console import console, errors
 from ragbandit.router.cli.options import ColumnsOption, HopsOption, JsonOption, MeasureOption, SkipBadOption
-from ragbandit.router.cli.outcome_tables import outcome_table
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.outcome_tables import read_outcome_table
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import parse_amounts, parse_policies
 from ragbandit.router.cli.tables import show
 from ragbandit.router.comparison.terminal import print_table
@@ -39,7 +39,7 @@ def train_verb(
     Prints the accuracy of each label and the confusion matrix on the held-out rows; without any, on the training rows.
     """
     named = parse_policies([policy], params=param or [], settings=PolicySettings()).get(policy, {})
-    outcomes, remarks = outcome_table(table, columns=columns, skip_bad=skip_bad)
+    outcomes, remarks = read_outcome_table(table, columns=columns, skip_bad=skip_bad)
     for remark in remarks:
         errors.say(remark)
     mapped = with_hops(outcomes, {name: int(n) for name, n in parse_amounts(hops, field="hops").items()})
@@ -47,7 +47,7 @@ def train_verb(
     rows = list(measured.rows)
     if questions is not None:
         rows += read_unlabelled(questions, known=rows)
-    with bars(errors) as progress:
+    with show_progress(errors) as progress:
         trained = train(policy, params=named, rows=rows, out=out, progress=partial(progress, "batches"))
     if as_json:
         show({"measure": by, **trained.as_json()}, as_json=True)

@@ -3,7 +3,7 @@
 import contextlib
 
 from ragbandit.router.cli.console import errors
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.reporting.reading import Report, ReportScope
@@ -49,7 +49,7 @@ def decide(
         if budget is None:
             errors.say("nothing was asked: say with --budget how many dollars this may cost, for example --budget 1")
             return
-        progress = stack.enter_context(bars(errors))
+        progress = stack.enter_context(show_progress(errors))
         done = verdict.run(budget=budget, progress=progress, warn=errors.say)
     asked, spent = counted(done.asked, "question"), money(done.dollars, "dollars")
     errors.say(f"asked {asked} for {spent}, booked to {done.payer}; ended: {done.ended}")

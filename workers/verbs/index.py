@@ -8,7 +8,7 @@ import typer
 
 from ragbandit.router.cli.console import errors, interruptible
 from ragbandit.router.cli.options import ConfigOption, JsonOption
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.config import loading as configuration
 from ragbandit.strategies.retrievers.corpus import log_left_out, read_corpus
@@ -44,7 +44,7 @@ def build_index(kind: RetrieverKind, *, corpus: Path) -> Facts:
             log_left_out(where, reason)
 
     rows = partial(read_corpus, corpus, leave_out=leave_out)
-    with interruptible("stopped; the same command starts from the beginning"), bars(errors) as progress:
+    with interruptible("stopped; the same command starts from the beginning"), show_progress(errors) as progress:
         description = kind.built(rows, lambda done: progress("passages indexed", done, 0))
     return {**description, "left_out": len(left_out)} if left_out or corpus.is_dir() else description
 

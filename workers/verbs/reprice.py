@@ -9,7 +9,7 @@ import typer
 
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show
 from ragbandit.router.learning.exclusions import learn_again
@@ -59,7 +59,7 @@ def reprice(
     if dollars is not None and (decision is None or factor is not None):
         raise InvalidInput("--dollars needs --decision, and no --factor", field="dollars", remedy="give --factor")
     now = time.time()
-    with open_store(config, label=label) as (settings, ledger), bars(errors) as progress:
+    with open_store(config, label=label) as (settings, ledger), show_progress(errors) as progress:
 
         def learn(new_label: str) -> Mapping[str, Json]:
             common: dict[str, Any] = {"make_learner": partial(make_learner, settings), "now": now}

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import console, errors
 from ragbandit.router.cli.options import ConfigOption, HostOption, PortOption, listen_on
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import NewStoreOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -134,7 +134,7 @@ def up(
     supervisor, url = Supervisor(loaded, database=database), settings.server.url
     try:
         supervisor.start()
-        with bars(console) as progress:
+        with show_progress(console) as progress:
             progress("starting (the first time weights are fetched and converted)", 0, 0)
             supervisor.wait_ready(timeout_s=600)
         console.print(escape(f"RagBandit answers at {url} (docs: {url}/docs). Ctrl-C stops it."))

@@ -15,7 +15,7 @@ from ragbandit.additions.evaluation.outcomes import STORE, OutcomeReader
 from ragbandit.additions.evaluation.warm import check_warm_policy
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ColumnsOption, ConfigOption, JsonOption, SkipBadOption, check_dollars
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import open_store, split_commas
 from ragbandit.router.comparison import WORTH
 from ragbandit.router.comparison.page import check_page
@@ -64,7 +64,7 @@ def advise_verb(
     check_dollars(budget, without="then every question may be asked")
     loaded = configuration.load(config)
     settings = loaded.settings
-    with bars(errors) as progress:
+    with show_progress(errors) as progress:
         ask = Ask(folds=folds, worth=worth)
         outcomes = OutcomeReader(settings=settings, progress=progress)
         if warm or apply:

@@ -18,7 +18,7 @@ from ragbandit.router.cli.options import (
     MeasureOption,
     SkipBadOption,
 )
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.comparison.page import check_page
 from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput
@@ -98,7 +98,7 @@ def evaluate(
     kept: dict[str, Any] = {"table": table, "answers": answers, "resume": resume}
     if policy:
         options = RouterOptions(policies=policy, **of_routers, **kept)
-        with bars(errors) as progress:
+        with show_progress(errors) as progress:
             evaluated = evaluate_routers(options, settings=settings, progress=progress)
         print_routers(evaluated, report=report, as_json=as_json)
         return

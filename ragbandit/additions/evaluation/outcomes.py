@@ -10,7 +10,7 @@ from typing import Final
 
 from ragbandit.additions.evaluation.warm import WarmRows, check_warm_policy, log_material, table_material
 from ragbandit.router.cli.console import errors
-from ragbandit.router.cli.outcome_tables import left_out_rows, outcome_table
+from ragbandit.router.cli.outcome_tables import left_out_lines, read_outcome_table
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.offline.estimation import Progress
@@ -53,7 +53,7 @@ class OutcomeReader:
         return encoder_of(self.settings) if self.router is None else self.router.encoder
 
     def of_table(self, path: Path, *, columns: Sequence[str] | None, skip_bad: bool) -> WarmRows:
-        table, remarks = outcome_table(path, columns=columns, skip_bad=skip_bad, schema=self.settings.context)
+        table, remarks = read_outcome_table(path, columns=columns, skip_bad=skip_bad, schema=self.settings.context)
         for remark in remarks:
             errors.say(remark)
         return table_material(
@@ -72,7 +72,7 @@ class OutcomeReader:
             origin = STORE if readable is None else form_of(readable)
             opened_log = open_log(readable, config=self.settings, mixed_arms=True, skip_bad=skip_bad)
             rows, _ = opened_log.judged_rows(skipped=skipped, left_out=left_out, progress=self.progress)
-        for remark in left_out_rows(skipped):
+        for remark in left_out_lines(skipped):
             errors.say(remark)
         if left_out.undrawn:
             errors.print(f"left out: {left_out.undrawn:,} decisions whose arm was not drawn", soft_wrap=True)

@@ -16,7 +16,7 @@ from ragbandit.additions.evaluation.labelled_questions import CRUD, LabelledQues
 from ragbandit.additions.evaluation.quizzes import Quizzes
 from ragbandit.additions.evaluation.routers.routing_table import time_one_of
 from ragbandit.router.cli.console import errors, interruptible
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.jsonl import write_records
 from ragbandit.shared.errors import InvalidInput
@@ -54,7 +54,7 @@ def evaluate_strategies(options: StrategyOptions, *, settings: Settings, report:
         errors.say(left_out(lacking))
     file = options.answers or Path(settings.data_dir) / "evaluations" / f"{options.questions.stem}.jsonl"
     quizzes = Quizzes(settings.judge, replies=file.with_suffix(".judge.jsonl")) if family == CRUD else None
-    with Answers(file, resume=options.resume or options.retry_failed) as stored, bars(errors) as progress:
+    with Answers(file, resume=options.resume or options.retry_failed) as stored, show_progress(errors) as progress:
         if options.retry_failed:
             stored.forget_failed()
         progress("loading the models", 0, 0)
@@ -111,7 +111,7 @@ def _quizzed(
 ) -> results.Qualities:
     """The measures, after the measures of the judge's quizzes."""
     stopped = interruptible("stopped; the judge's replies so far are kept: continue with --resume")
-    with quizzes, bars(errors) as progress, stopped:
+    with quizzes, show_progress(errors) as progress, stopped:
         run = quizzes.run(rows, answered=answered, concurrency=concurrency, progress=progress)
         judged = asyncio.run(run)
     return {

@@ -16,7 +16,7 @@ from ragbandit.additions.other_tools.feedback_rows import FeedbackImporter
 from ragbandit.additions.other_tools.questions import QuestionLog
 from ragbandit.router.cli.console import errors
 from ragbandit.router.cli.options import ConfigOption, JsonOption
-from ragbandit.router.cli.progress import bars
+from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import open_store
 from ragbandit.router.cli.tables import show
 from ragbandit.router.config import loading as configuration
@@ -128,7 +128,7 @@ def import_(
         importer = FeedbackImporter(store, settings=settings, fields=fields, source=source, scale=scale)
         importer.check(readable, file=file)
         try:
-            with bars(errors) as progress:
+            with show_progress(errors) as progress:
                 rows = records(readable, keys=importer.keys)
                 for page in iter(lambda: list(islice(rows, _PAGE)), []):
                     importer.store_lines(page)

@@ -36,7 +36,7 @@ from ragbandit.additions.evaluation.routers.rows import (
     rows_of_policy,
 )
 from ragbandit.router.cli.console import console, errors, interruptible, print_json
-from ragbandit.router.cli.outcome_tables import outcome_table
+from ragbandit.router.cli.outcome_tables import read_outcome_table
 from ragbandit.router.cli.store import parse_amounts, parse_policies, split_commas
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.router.comparison.page import write_page
@@ -236,7 +236,7 @@ def _table(path: Path, *, options: RouterOptions, schema: ContextSchema) -> tupl
     Returns (table, measure, how it was read).
     """
     given: dict[str, Any] = {"columns": options.columns, "skip_bad": options.skip_bad, "schema": schema}
-    table, remarks = outcome_table(path, **given)
+    table, remarks = read_outcome_table(path, **given)
     wanted = split_commas([options.datasets or ""])
     if wanted:
         known = {row.dataset for row in table.rows}

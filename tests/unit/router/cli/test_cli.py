@@ -45,7 +45,7 @@ def test_progress(monkeypatch, terminal):
     """
     monkeypatch.setattr(progress_module, "LINE_S", 0.01)
     shown = io.StringIO()
-    with progress_module.bars(Console(file=shown, force_terminal=terminal, width=100)) as progress:
+    with progress_module.show_progress(Console(file=shown, force_terminal=terminal, width=100)) as progress:
         for step, expected in (
             (("rows", 1000, 3000), "1,000 of 3,000"),
             (("rows", 3000, 3000), "working"),

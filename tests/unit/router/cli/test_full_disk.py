@@ -7,7 +7,7 @@ import os
 import pytest
 import typer
 
-from ragbandit.router.cli.console import failing_well
+from ragbandit.router.cli.console import exit_on_error
 from ragbandit.router.serving.setup.requirements import lock_file
 
 
@@ -22,7 +22,7 @@ from ragbandit.router.serving.setup.requirements import lock_file
 )
 def test_a_full_disk_is_one_line(error, capsys):
     """Also where the error of the system names no file, and where numpy gives no number."""
-    with pytest.raises(typer.Exit) as ended, failing_well():
+    with pytest.raises(typer.Exit) as ended, exit_on_error():
         raise error
     assert ended.value.exit_code == 2
     assert "make room on this disk" in " ".join(capsys.readouterr().err.split())

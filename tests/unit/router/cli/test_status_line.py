@@ -27,7 +27,7 @@ def cache(tmp_path, monkeypatch):
 
 def test_it_loads_neither_numpy_nor_torch(tmp_path):
     """In a fresh process the line is printed without numpy, torch, the parser of commands, settings and a database."""
-    status_line.keep_line("cheap 78 %, dear 22 %", file=status_line.line_file("mine.yaml", label=None))
+    status_line.store_line("cheap 78 %, dear 22 %", file=status_line.line_file("mine.yaml", label=None))
     arguments = json.dumps(["status", "--line", "-c", "mine.yaml"])
     done = subprocess.run([sys.executable, "-c", RUN, arguments], capture_output=True, text=True, env=os.environ)
     assert (done.stdout.splitlines(), done.stderr) == (["cheap 78 %, dear 22 %", "[]"], "")
@@ -36,19 +36,19 @@ def test_it_loads_neither_numpy_nor_torch(tmp_path):
 def test_an_old_line_starts_one_process(cache, tmp_path):
     """A line older than five minutes is printed with its age, and `ragbandit status` is started once in a minute."""
     file = status_line.line_file(None, label="other")
-    status_line.keep_line("cheap 78 %", file=file)
-    assert status_line.kept_line(None, label="other") == "cheap 78 %"
+    status_line.store_line("cheap 78 %", file=file)
+    assert status_line.stored_line(None, label="other") == "cheap 78 %"
     assert cache == []
     file.write_text(json.dumps({"line": "cheap 78 %", "made_at": time.time() - 7200.0}))
-    assert {status_line.kept_line(None, label="other") for _ in range(3)} == {"cheap 78 % (2 h ago)"}
+    assert {status_line.stored_line(None, label="other") for _ in range(3)} == {"cheap 78 % (2 h ago)"}
     (command,) = cache
     assert command[2:] == ["ragbandit", "status", "--json", "--label", "other"]
 
 
 def test_without_a_line(cache):
     """The first call says that the line is being made; if none comes, the next call names the command that says why."""
-    assert status_line.kept_line(None, label=None) == "RagBandit: the line is being made"
-    assert "`ragbandit status` says why" in status_line.kept_line(None, label=None)
+    assert status_line.stored_line(None, label=None) == "RagBandit: the line is being made"
+    assert "`ragbandit status` says why" in status_line.stored_line(None, label=None)
     assert len(cache) == 1
 
 

@@ -22,7 +22,7 @@ from ragbandit.shared.types import DecisionUnit
 
 
 class _ClientComponent:
-    """Base of both components. Haystack saves each parameter of `__init__` from the attribute of the same name."""
+    """Base of both components. Haystack saves each parameter of `__init__` by reading the attribute of its name."""
 
     def __init__(self, *, url: str | None, default_arm: str | None) -> None:
         self.url = url
@@ -81,15 +81,15 @@ class BanditReport(_ClientComponent):
 
     def run(self, decision: dict[str, Any], replies: Variadic[Any]) -> dict[str, Any]:
         """Report the first text in the replies of the branches. Returns this answer and the id of the decision."""
-        answer = next((text for text in map(_text, replies) if text is not None), None)
+        answer = next((text for text in map(_text_of, replies) if text is not None), None)
         seconds = time.perf_counter() - decision["began"]
         self.client().report(decision["id"], seconds=seconds, answer=answer)
         return {"answer": answer or "", "decision_id": decision["id"]}
 
 
-def _text(reply: Any) -> str | None:
+def _text_of(reply: Any) -> str | None:
     """The text of a reply: a text, a ChatMessage or a list of these. None if it contains no text."""
     if isinstance(reply, list | tuple):
-        return next((text for text in map(_text, reply) if text is not None), None)
+        return next((text for text in map(_text_of, reply) if text is not None), None)
     text = reply if isinstance(reply, str) else getattr(reply, "text", None)
     return text if isinstance(text, str) else None

@@ -78,20 +78,20 @@ class RoutedRunnable(Runnable[Any, Any]):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002 - LangChain's
         """Run the chosen runnable."""
         config = ensure_config(config)
-        reply = self._routed(input, config)
+        reply = self._route(input, config)
         with ReportedRun(self.client, reply["decision_id"], outcome_of=self._outcome_of) as run:
-            run.value = self.runnables[reply["arm"]].invoke(input, _config(config, reply), **more)
+            run.value = self.runnables[reply["arm"]].invoke(input, _run_config(config, reply), **more)
         return run.value
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **more: Any) -> Any:  # noqa: A002
         """Run the chosen runnable. Requests to the service run in a thread."""
         config = ensure_config(config)
-        reply = await asyncio.to_thread(self._routed, input, config)
+        reply = await asyncio.to_thread(self._route, input, config)
         async with ReportedRun(self.client, reply["decision_id"], outcome_of=self._outcome_of) as run:
-            run.value = await self.runnables[reply["arm"]].ainvoke(input, _config(config, reply), **more)
+            run.value = await self.runnables[reply["arm"]].ainvoke(input, _run_config(config, reply), **more)
         return run.value
 
-    def _routed(self, value: Any, config: RunnableConfig) -> ClientRouteReply:
+    def _route(self, value: Any, config: RunnableConfig) -> ClientRouteReply:
         run_id = config.get("run_id")
         context = None if self._context_of is None else dict(self._context_of(value))
         return self.client.route(
@@ -104,7 +104,7 @@ class RoutedRunnable(Runnable[Any, Any]):
         )
 
 
-def _config(config: RunnableConfig, reply: ClientRouteReply) -> RunnableConfig:
+def _run_config(config: RunnableConfig, reply: ClientRouteReply) -> RunnableConfig:
     """Copy the config with the decision's id as `run_id`, and with decision and arm in the metadata and tags."""
     metadata = {"ragbandit_decision_id": reply["decision_id"], "ragbandit_arm": reply["arm"]}
     changed = {

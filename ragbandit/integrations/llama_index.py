@@ -45,12 +45,12 @@ class BanditSelector(BaseSelector):
         return Reporting(self)
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
-        return self._result(choices, self._routed(choices, query))
+        return self._result(choices, self._route(choices, query))
 
     async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
-        return self._result(choices, await asyncio.to_thread(self._routed, choices, query))
+        return self._result(choices, await asyncio.to_thread(self._route, choices, query))
 
-    def _routed(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> ClientRouteReply:
+    def _route(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> ClientRouteReply:
         return self.client.route(query.query_str, arms=_names(choices), session_id=self.session_id, unit=self.unit)
 
     def _result(self, choices: Sequence[ToolMetadata], reply: ClientRouteReply) -> SelectorResult:

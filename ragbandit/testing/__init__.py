@@ -1,1 +1,1 @@
-"""Contracts of policies, arms, generators and chores; test doubles; a scripted OpenAI-compatible server."""
+"""Contracts of the parts that additions offer; test doubles; scripted OpenAI-compatible servers."""

@@ -23,7 +23,7 @@ from ragbandit.workers.running.context import Context
 def check_chore(kind: type[Chore], *, settings: Mapping[str, Json] | None = None) -> None:
     """Runs the chores of a class once, in a process that learns, with a store of its own.
 
-    settings: keys of the configuration that the class needs, to do anything.
+    settings: keys of the configuration without which the class has no chore.
     """
     with learning_process(settings or {}) as context:
         chores, unused = [*kind.of(context)], [*kind.of(context)]

@@ -9,7 +9,7 @@ DAMAGES: Final[tuple[Any, ...]] = (
     *(None, True, -1, 0.5, float("nan"), 10**400, "", "words", "\x00 \ud800 {", "[" * 5000),
     *([], [None], [[]], {}, {"": {}}, [{"x": 1}], ["words", 3]),
 )
-#: damaged records of a record, and the levels of fields in which they are damaged
+#: maximum number of damaged copies of a record, and maximum depth of a damaged field
 _MOST_DAMAGED: Final = 3_000
 _LEVELS: Final = 6
 

@@ -36,7 +36,7 @@ _USUAL: Final[Mapping[str, Json]] = {
     "arms": {"first": {"class": "no_retrieval"}, "second": {"class": "no_retrieval"}},
     "encoder": {"model": "hashing"},
 }
-#: body of a chat completion, which has nothing of another form
+#: body of a chat completion without parts of another interface's form
 _CHAT: Final[Mapping[str, Json]] = {
     "messages": [{"role": "user", "content": "Hi"}],
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
@@ -51,9 +51,10 @@ _NAMES: Final = ("none", "%00", "%F0%9F%98%80", "..%2F..", "x" * 300, "%C0%80", 
 #: values of a parameter of the query, and of a header
 _VALUES: Final = ("", "none", "-1", "1e400", "NaN", "2026-13-45", "%00", "%F0%9F%98%80", "%C0%80", "x" * 300, "a&a=b")
 _HEADERS: Final = ("", "none", "-1", "\xe9\x80", "x" * 300)
-#: damaged bodies of a body that are sent
+#: maximum number of damaged copies of a body that are sent
 _MOST_DAMAGED: Final = 40
-#: steps from one damaged body to the next one that is sent; none shares a factor with the number of damages of a field
+#: steps from one damaged copy to the next one that is sent. None shares a factor with the number of damages of a field,
+#: so that every kind of damage is sent
 _STEPS: Final = (1, 5, 7, 11, 13, 17, 19, 23, 25, 29, 31, 35, 37)
 
 
@@ -70,7 +71,7 @@ def check_door(
     values: name of a parameter in a path -> a value that exists. settings: keys of the configuration that the door
     needs.
     """
-    with _served(door, settings=settings or {}) as served:
+    with _serve(door, settings=settings or {}) as served:
         _check_places(door)
         assert door.in_chat_form(_CHAT) == (_CHAT, []), "`in_chat_form` changes the body of a chat completion"
         for endpoint in _endpoints(door):
@@ -100,7 +101,7 @@ class _Served:
 
 
 @contextmanager
-def _served(door: Door, *, settings: Mapping[str, Json]) -> Iterator[_Served]:
+def _serve(door: Door, *, settings: Mapping[str, Json]) -> Iterator[_Served]:
     """A running service with the door, which no addition needs to offer yet. Resources of the door are closed."""
     with ExitStack() as stack:
         if not any(door is known for known in DOORS.values()):
@@ -115,10 +116,10 @@ def _served(door: Door, *, settings: Mapping[str, Json]) -> Iterator[_Served]:
         with _client(app) as client:
             opened, closed = app.state.opened.get(name), list[object]()
             if opened is not None:
-                stack.enter_context(_noting_closes(type(opened), closed))
+                stack.enter_context(_record_closes(type(opened), closed))
                 with _client(service.operators_app(app)):  # the second port has an event loop of its own
                     pass
-            yield _keyed(app, client=client)
+            yield _with_keys(app, client=client)
         if opened is not None:
             count = len({*map(id, closed)})
             assert count == 2, f"`open` was called for 2 event loops, and {count} of what it returned was closed"
@@ -129,7 +130,7 @@ def _client(app: service.Service) -> TestClient:
 
 
 @contextmanager
-def _noting_closes(kind: Any, closed: list[object]) -> Iterator[None]:
+def _record_closes(kind: Any, closed: list[object]) -> Iterator[None]:
     close = kind.close
 
     async def noted(opened: object) -> None:
@@ -143,7 +144,7 @@ def _noting_closes(kind: Any, closed: list[object]) -> Iterator[None]:
         yield
 
 
-def _keyed(app: service.Service, *, client: TestClient) -> _Served:
+def _with_keys(app: service.Service, *, client: TestClient) -> _Served:
     keys = KeyStore(app.state.router.database)
 
     def headers(role: str, **more: Any) -> Mapping[str, str]:
@@ -223,8 +224,8 @@ class _Call:
         encoded = [(name.encode(), value.encode("latin-1")) for name, value in sends.items()]
         return self.served.client.request(method, path or self.path, content=content, headers=encoded)
 
-    def refused(self, reply: Any, *statuses: int, case: str) -> None:
-        """The reply is an error with a status of `statuses`, in the form of the door."""
+    def check_refused(self, reply: Any, *statuses: int, case: str) -> None:
+        """Asserts that the reply is an error with one of these statuses, in the form of the door."""
         assert reply.status_code in statuses, f"{self.name} {case}: {reply.status_code} {reply.text:.200}"
         self.check_error(reply, case=case)
 
@@ -232,7 +233,7 @@ class _Call:
         if reply.status_code < 400:
             return
         assert reply.status_code != 500, f"{self.name} {case} failed: {reply.text:.300}"
-        form = _form(reply)
+        form = _error_form(reply)
         self.form = self.form or form
         assert _is_like(form, self.form), f"{self.name} {case}: an error has the form {form}, others {self.form}"
 
@@ -248,16 +249,16 @@ class _Call:
         roles = self.endpoint.rule.roles
         if roles is None:
             return
-        self.refused(self.send(key={}), 401, case="without a key")
-        self.refused(self.send(key={"authorization": "Bearer none"}), 401, case="with a wrong key")
+        self.check_refused(self.send(key={}), 401, case="without a key")
+        self.check_refused(self.send(key={"authorization": "Bearer none"}), 401, case="with a wrong key")
         for role in {*ROLES} - roles:
-            self.refused(self.send(key=self.served.keys[role]), 403, case=f"with a key of the role {role}")
+            self.check_refused(self.send(key=self.served.keys[role]), 403, case=f"with a key of the role {role}")
         if not self.endpoint.rule.is_probe:
             slow = self.served.slow("admin")
             self.served.app.state.gate.ring.known = None
             self.send(key=slow)
             reply = self.send(key=slow)
-            self.refused(reply, 429, case="above the rate of its key")
+            self.check_refused(reply, 429, case="above the rate of its key")
             assert reply.headers.get("retry-after"), f"{self.name} has no Retry-After in a 429"
 
     def check_unknown(self) -> None:
@@ -268,7 +269,7 @@ class _Call:
             assert reply.status_code in (404, 405), f"GET {below}: {reply.status_code}"
         if routes.find("PUT", self.path)[0] is None:
             reply = self.send(method="PUT")
-            self.refused(reply, 405, case="called by PUT")
+            self.check_refused(reply, 405, case="called by PUT")
             assert self.endpoint.method in reply.headers.get("allow", ""), f"a 405 of {self.path} does not allow it"
 
     def check_names(self) -> None:
@@ -292,7 +293,7 @@ class _Call:
     def check_size(self) -> None:
         body = json.dumps({"text": "x" * _LARGEST}).encode()
         if self.endpoint.body_field is not None:
-            self.refused(self.send(content=body), 413, case="with a large body")
+            self.check_refused(self.send(content=body), 413, case="with a large body")
 
     def check_odd_bodies(self) -> None:
         """Texts that are not JSON, and JSON of other types, are refused as faults of the caller."""
@@ -331,8 +332,8 @@ def _example(endpoint: Endpoint) -> Mapping[str, Any] | None:
     return example
 
 
-def _form(reply: Any) -> tuple[str, Any]:
-    """(media type, names of the fields of an object and of its inner objects)."""
+def _error_form(reply: Any) -> tuple[str, Any]:
+    """Returns (media type, names of the fields of a JSON object -> names of the fields of an inner object)."""
     media = reply.headers.get("content-type", "").partition(";")[0]
     if not media.endswith("json"):
         return media, None

@@ -32,9 +32,9 @@ FOREIGN: Final[tuple[Record, ...]] = (
     {"messages": [{"role": "user", "content": "Who wrote Dracula?"}]},
     {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "t", "attributes": []}]}]}]},
 )
-#: questions of a record that are counted; one with more has no end
+#: maximum number of questions of a record; more are a fault, since a form may never end
 _MOST: Final = 100_000
-#: records that are written to a file of their own
+#: maximum number of records that are each written to a file of their own
 _MOST_ALONE: Final = 20
 
 
@@ -119,7 +119,7 @@ def _check_file(form: type[LogForm], *, records: Sequence[Record]) -> None:
     """The records come from files as they are: an object a line, a list, alone, or as rows of a table."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "log")
-        for text, count in _texts(records):
+        for text, count in _file_texts(records):
             path.write_text(text, "utf-8")
             try:
                 read = [parse() for _, parse in records_of(path, keys=form.keys)]
@@ -130,8 +130,8 @@ def _check_file(form: type[LogForm], *, records: Sequence[Record]) -> None:
                 _check_damaged(form, record, names=record)
 
 
-def _texts(records: Sequence[Record]) -> Iterator[tuple[str, int]]:
-    """(file, number of its records) for each form of a file."""
+def _file_texts(records: Sequence[Record]) -> Iterator[tuple[str, int]]:
+    """Yields (text of a file, number of its records) for each form of a file."""
     yield "".join(f"{json.dumps(record)}\n" for record in records), len(records)
     yield json.dumps([*records], indent=1), len(records)
     yield from ((json.dumps(record, indent=1), 1) for record in records[:_MOST_ALONE])

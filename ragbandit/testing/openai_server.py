@@ -136,7 +136,7 @@ class ScriptedServer:
             return Reply(body=json.dumps({"object": "list", "data": self._models}).encode())
         if request.path not in (_CHAT, _COMPLETIONS):
             return Reply(status=404, text=f"this server only has {_CHAT}, {_COMPLETIONS} and {_MODELS}")
-        if _is_text(request.body) != (request.path == _COMPLETIONS):
+        if _is_completion(request.body) != (request.path == _COMPLETIONS):
             field = "prompt" if request.path == _COMPLETIONS else "messages"
             return Reply(status=400, text=f"{request.path} needs {field}")
         if callable(self._replies):
@@ -171,10 +171,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.script.closing.wait(reply.seconds)
         if sent.get("stream") and reply.status == 200 and reply.body is None:
             self._begin(reply, kind="text/event-stream")
-            self._send_parts(list(_parts(reply, sent=sent)), reply=reply)
+            self._send_parts(list(_stream_parts(reply, sent=sent)), reply=reply)
         else:
             kind = "text/event-stream" if sent.get("stream") and reply.status == 200 else "application/json"
-            body = _body(reply, sent=sent)
+            body = _reply_body(reply, sent=sent)
             self._begin(reply, kind=kind, length=len(body))
             self._send(body, reply=reply)
 
@@ -221,13 +221,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def _is_text(sent: Mapping[str, Any]) -> bool:
+def _is_completion(sent: Mapping[str, Any]) -> bool:
     """Whether a request is for /v1/completions, by its prompt."""
     return "prompt" in sent
 
 
 def _prompt_text(sent: Mapping[str, Any]) -> str:
-    if _is_text(sent):
+    if _is_completion(sent):
         return str(sent["prompt"])
     return "\n".join(str(message.get("content")) for message in sent.get("messages", []))
 
@@ -245,25 +245,25 @@ def _tokens(reply: Reply, *, sent: Mapping[str, Any]) -> tuple[list[str], str]:
     return (tokens[:limit], "length") if limit and len(tokens) > limit else (tokens, "stop")
 
 
-def _body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
+def _reply_body(reply: Reply, *, sent: Mapping[str, Any]) -> bytes:
     if reply.body is not None:
         return reply.body
     if reply.status != 200:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
     tokens, finish = _tokens(reply, sent=sent)
     message = {"role": "assistant", "content": "".join(tokens) or (None if reply.message else ""), **reply.message}
-    answer: dict[str, Any] = {"text": "".join(tokens)} if _is_text(sent) else {"message": message}
+    answer: dict[str, Any] = {"text": "".join(tokens)} if _is_completion(sent) else {"message": message}
     logprobs = _logprobs(tokens, reply=reply, sent=sent)
     choice = {"index": 0, "finish_reason": reply.finish or finish, **answer, **logprobs}
-    whole = _head(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(tokens, sent=sent)}
-    return json.dumps(_changed(whole, reply=reply)).encode()
+    whole = _common_fields(sent, kind="chat.completion") | {"choices": [choice], "usage": _usage(tokens, sent=sent)}
+    return json.dumps(_apply_changes(whole, reply=reply)).encode()
 
 
-def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
+def _stream_parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
     """The events of a stream: one per token, the finish reason, the usage if it was requested, and [DONE]."""
-    head = _head(sent, kind="chat.completion.chunk")
+    head = _common_fields(sent, kind="chat.completion.chunk")
     tokens, finish = _tokens(reply, sent=sent)
-    is_text = _is_text(sent)
+    is_text = _is_completion(sent)
     choices: list[dict[str, Any]] = [
         {
             **({"text": token} if is_text else {"delta": {"content": token}}),
@@ -280,11 +280,11 @@ def _parts(reply: Reply, *, sent: Mapping[str, Any]) -> Iterator[bytes]:
     if (sent.get("stream_options") or {}).get("include_usage"):
         parts.append(head | {"choices": [], "usage": _usage(tokens, sent=sent)})
     for part in parts:
-        yield b"data: " + json.dumps(_changed(part, reply=reply)).encode() + b"\n\n"
+        yield b"data: " + json.dumps(_apply_changes(part, reply=reply)).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
-def _changed(part: dict[str, Any], *, reply: Reply) -> dict[str, Any]:
+def _apply_changes(part: dict[str, Any], *, reply: Reply) -> dict[str, Any]:
     for name, value in reply.changes.items():
         if not isinstance(value, Mapping):
             part |= {name: value}
@@ -307,8 +307,8 @@ def _deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {name: [{"index": index, "function": {"arguments": half}}]}
 
 
-def _head(sent: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
-    name, kind = ("cmpl-scripted", "text_completion") if _is_text(sent) else ("chatcmpl-scripted", kind)
+def _common_fields(sent: Mapping[str, Any], *, kind: str) -> dict[str, Any]:
+    name, kind = ("cmpl-scripted", "text_completion") if _is_completion(sent) else ("chatcmpl-scripted", kind)
     return {"id": name, "object": kind, "created": 0, "model": sent.get("model", "scripted")}
 
 
@@ -320,7 +320,7 @@ def _usage(tokens: list[str], *, sent: Mapping[str, Any]) -> dict[str, int]:
 def _logprobs(tokens: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
     if not (reply.obedient and sent.get("logprobs")):
         return {}
-    if _is_text(sent):
+    if _is_completion(sent):
         numbers = [-0.5] * len(tokens)
         tops = [{token: -0.5} for token in tokens]
         return {"logprobs": {"tokens": tokens, "token_logprobs": numbers, "top_logprobs": tops}}

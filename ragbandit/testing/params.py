@@ -8,17 +8,19 @@ from typing import Any, Final, get_type_hints
 
 from pydantic import TypeAdapter
 
-#: value of a number whose default is 0 or None
+#: value of a number param whose default is 0 or None
 _NUMBER: Final = 0.1
 
 
 def other_params(kind: type[Any], *, example: Mapping[str, Any]) -> dict[str, Any]:
-    """A value other than the default for every param of a dataclass, found by the param's type and range.
+    """A value other than the default for each param of a dataclass, found by the param's type and range.
 
-    example: values that take precedence. Texts, mappings and empty lists are left out unless they are in it.
+    example: values that take precedence. Params with texts, mappings or empty lists are left out unless they are in it.
     """
     hints = get_type_hints(kind, include_extras=True)
-    found = {param.name: _other(param, hint=hints[param.name]) for param in fields(kind) if param.name not in example}
+    found = {
+        param.name: _other_value(param, hint=hints[param.name]) for param in fields(kind) if param.name not in example
+    }
     return {name: value for name, value in found.items() if value is not None} | dict(example)
 
 
@@ -33,8 +35,10 @@ def params_class(arm: type[Any]) -> type[Any]:
     return make_dataclass("Params", [(one.name, hints[one.name], field(default=one.default)) for one in keywords])
 
 
-def _other(param: "Field[Any]", *, hint: Any) -> Any:
-    """The next choice, the other bool, the next smaller integer, half of a number, or a list in reverse order."""
+def _other_value(param: "Field[Any]", *, hint: Any) -> Any:
+    """Another choice, the other bool, a neighbouring integer, half of a number, or a list in reverse order; None for
+    other types.
+    """
     default: Any = param.default_factory() if param.default_factory is not MISSING else param.default
     schema = TypeAdapter(hint).json_schema()
     schema = next(option for option in schema.get("anyOf", [schema]) if option.get("type") != "null")

@@ -314,7 +314,7 @@ def _weighted(update: Update, sample_weight: float) -> Update:
 def check_refuses_a_broken_state(make: Make) -> None:
     """A policy raises SnapshotError for a state with NaN, a wrong shape, a missing array or invalid counts."""
     arrays, facts = taught(make, made_updates(20)).state()
-    states = [(broken, facts) for broken in _broken(arrays)]
+    states = [(broken, facts) for broken in _broken_copies(arrays)]
     states += [(arrays, facts | counts) for counts in ({"updates": -1}, {"updates": None}, {"seen": {ARMS[0]: 1}})]
     for broken, broken_facts in states:
         assert _raises(SnapshotError, partial(restore_policy, make(), dict(broken), broken_facts)), (
@@ -323,7 +323,7 @@ def check_refuses_a_broken_state(make: Make) -> None:
         )
 
 
-def _broken(arrays: Arrays) -> Iterator[Arrays]:
+def _broken_copies(arrays: Arrays) -> Iterator[Arrays]:
     """Copies of the arrays in which one array is missing, lacks its last row, or contains NaN."""
     for name, array in arrays.items():
         yield {key: value for key, value in arrays.items() if key != name}

@@ -19,9 +19,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Json
 
-#: `Section.findings` of an addition, called with the section of the settings
+#: the checked function: `Section.findings` of an addition to the top level, or a function that calls that of a section
 CheckSettings = Callable[[Settings], Iterable[Finding]]
-#: most seconds of processor time of a check whose modules are loaded: `validate` calls it again for each fault
+#: maximum processor time of a check whose modules are loaded, seconds: `validate` calls it again for each fault
 _MOST_S: Final = 1.0
 _ARM: Final[Mapping[str, Json]] = {"run_by": "caller"}
 _USUAL: Final[Mapping[str, Json]] = {"arms": {"mine": _ARM, "other": _ARM}, "encoder": {"model": "hashing"}}
@@ -34,36 +34,36 @@ def check_settings_check(
     refused: Sequence[Mapping[str, Json]] = (),
     fine: Sequence[Mapping[str, Json]] = (),
 ) -> None:
-    """Looks for faults in settings of the author, and in settings without faults: two arms, and the defaults.
+    """Runs the check on settings of its author, and on settings without faults: two arms, else the defaults.
 
     warned: keys of the configuration for which the check has findings. refused: keys with which no service can start.
     fine: keys for which the check has no finding.
     """
     assert warned or refused, "nothing is checked: give settings for which the check has a finding or an error"
     for keys in ({}, *fine):
-        findings = _result(check, keys)
+        findings = _run_twice(check, keys)
         assert findings == [], f"`check` is not content with {keys or 'the default settings'}: {findings!r}"
     for keys in warned:
-        findings = _result(check, keys)
+        findings = _run_twice(check, keys)
         assert isinstance(findings, list), f"`check` raised {findings!r} for valid settings: {keys}"
         assert findings, f"`check` has no finding for {keys}"
         for finding in findings:
             _check_finding(finding, keys=keys)
     for keys in refused:
-        error = _result(check, keys)
+        error = _run_twice(check, keys)
         assert isinstance(error, ConfigError), f"`check` raised no ConfigError for {keys}: {error!r}"
         _check_key(error.field or "", keys=keys, place="field of the error")
         assert error.remedy, f"the error has no remedy: {error}"
 
 
-def _result(check: CheckSettings, keys: Mapping[str, Json]) -> list[Finding] | ConfigError:
-    """The findings or the error, which are the same both times."""
+def _run_twice(check: CheckSettings, keys: Mapping[str, Json]) -> list[Finding] | ConfigError:
+    """Run the check twice. Returns its findings or its error, and asserts that both results are equal."""
     settings = _settings(keys)
     before = settings.model_dump()
     with _no_connections():
-        first = _outcome(check, settings)
+        first = _run(check, settings)
         begun = time.process_time()
-        again = _outcome(check, settings)
+        again = _run(check, settings)
         taken_s = time.process_time() - begun
     assert settings.model_dump() == before, "`check` changed the settings"
     is_same = str(again) == str(first) if isinstance(first, ConfigError) else again == first
@@ -72,7 +72,7 @@ def _result(check: CheckSettings, keys: Mapping[str, Json]) -> list[Finding] | C
     return first
 
 
-def _outcome(check: CheckSettings, settings: Settings) -> list[Finding] | ConfigError:
+def _run(check: CheckSettings, settings: Settings) -> list[Finding] | ConfigError:
     try:
         return [*check(settings)]
     except ConfigError as error:
@@ -87,7 +87,7 @@ def _settings(keys: Mapping[str, Json]) -> Settings:
 
 @contextmanager
 def _no_connections() -> Iterator[None]:
-    """Fails if a name is looked up or a connection is begun meanwhile."""
+    """Asserts that the block looks up no name of a host, and begins no connection."""
     asked, mine = list[object](), threading.get_ident()
 
     def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,14 +116,14 @@ def _check_finding(finding: object, *, keys: Mapping[str, Json]) -> None:
 
 
 def _check_key(key: str, *, keys: Mapping[str, Json], place: str) -> None:
-    """The key leads to a setting, which may be unset."""
-    is_setting = _leads(_settings(keys).model_dump(), key)
+    """Asserts that there is a setting with this dotted key; it may be unset."""
+    is_setting = _has_key(_settings(keys).model_dump(), key)
     assert is_setting, f"the {place} is {key!r}, which is no dotted key of the settings"
 
 
-def _leads(tree: Any, key: str) -> bool:
+def _has_key(tree: Any, key: str) -> bool:
     if not isinstance(tree, Mapping):
         return False
     parts = key.split(".")  # the name of an arm may have dots
     heads = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-    return any(head in tree and (head == key or _leads(tree[head], key[len(head) + 1 :])) for head in heads)
+    return any(head in tree and (head == key or _has_key(tree[head], key[len(head) + 1 :])) for head in heads)

@@ -30,9 +30,9 @@ from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, RagBa
 from ragbandit.shared.types import Decision, DecisionId, Fact, Json, Query
 from ragbandit.testing.damages import damaged_records
 
-#: most seconds of processor time of one call of `asks`
+#: maximum processor time of one call of `asks`, seconds
 _QUICK_S: Final = 0.1
-#: seconds until a question is decided
+#: longest wait for a decision, seconds
 _WAIT_S: Final = 60.0
 _ARM: Final[Mapping[str, Json]] = {"run_by": "caller"}
 _USUAL: Final[Mapping[str, Json]] = {
@@ -45,7 +45,7 @@ QUESTIONS: Final = (
     Query(text="北京 😀 \t?! " + "long " * 500, context={"plan": "pro", "nested": {"list": [1, None]}, "hurry": True}),
     Query(text="Who?", tenant="acme", session="s-1"),
 )
-#: decisions that are explained, and those whose facts are damaged
+#: maximum numbers of decisions that are explained, and that are explained with damaged facts
 _MOST_EXPLAINED: Final = 12
 _MOST_DAMAGED: Final = 6
 _METRIC: Final = re.compile("ragbandit(_[a-z0-9]+)+")
@@ -58,7 +58,8 @@ def check_step(
     settings: Mapping[str, Json] | None = None,
     begin: Callable[[Router], object] | None = None,
 ) -> None:
-    """Decides questions with a router and a store of its own, with the steps of this tree and the checked step.
+    """Decides questions with a router and a store of its own, by the steps of this tree and the checked step.
+
     questions: questions on which the step has an effect. settings: keys of the configuration that the step needs.
     begin: called with the router before the first question.
     """
@@ -69,7 +70,7 @@ def check_step(
         watch = _Watch(kind=kind, step=step)
         watch.run(lambda: router.service.take_over(router.service.serving))  # as if another version takes over
         watch.run(router.service.refresh_steps)
-        decisions = [*_decided(router, [*QUESTIONS, *questions], watch=watch)]
+        decisions = [*_decide_all(router, [*QUESTIONS, *questions], watch=watch)]
         watch.run(router.service.refresh_steps)
         _check_counters(step)
         for decision in decisions[:_MOST_EXPLAINED]:
@@ -110,7 +111,7 @@ class _Watch:
     acts: bool = False
     #: id of a decision -> the question, and the facts that the step added to it
     added: dict[str, tuple[Question, list[Fact]]] = field(default_factory=dict)
-    #: reads of the store by the running method
+    #: number of reads of the store by the running method
     reads: int = 0
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class _Watch:
             setattr(database, name, partial(self._count, getattr(database, name)))
 
     def run(self, call: Callable[[], object]) -> None:
-        """Call it, and report a fault of the step before the error that follows from it."""
+        """Call `call`. If the step has a fault, raise AssertionError in place of the error that follows from it."""
         try:
             call()
         finally:
@@ -177,7 +178,7 @@ class _Watch:
 
     def _before(self, call: Callable[..., None], batch: Batch) -> None:
         known = [(dict(question.facts), _choice(question)) for question in batch.questions]
-        self._counted("before", call, batch)
+        self._call_counting_reads("before", call, batch)
         for question, (facts, choice) in zip(batch.questions, known, strict=True):
             self._note_facts(question, before=facts)
             self.acts |= _choice(question) != choice
@@ -196,14 +197,14 @@ class _Watch:
 
     def _after(self, call: Callable[..., None], batch: Batch) -> None:
         known = [(dict(question.facts), question.decision) for question in batch.questions]
-        self._counted("after", call, batch)
+        self._call_counting_reads("after", call, batch)
         for question, (facts, decision) in zip(batch.questions, known, strict=True):
             self._note_facts(question, before=facts)
             self.acts |= question.decision is not decision
             if question.decision is None or question.decision.arm not in question.decision.arms:
                 self.faults.append(f"`after` left a decision whose arm was not offered: {question.decision!r:.300}")
 
-    def _counted(self, name: str, call: Callable[..., None], batch: Batch) -> None:
+    def _call_counting_reads(self, name: str, call: Callable[..., None], batch: Batch) -> None:
         self.reads = 0
         self._call(name, call, batch, allows=(StoreError,))
         if self.reads > 1:
@@ -229,23 +230,23 @@ def _choice(question: Question) -> tuple[object, ...]:
     return question.arms, question.certain_arm, question.kept_arm, question.turn_of
 
 
-def _decided(router: Router, queries: Sequence[Query], *, watch: _Watch) -> Iterator[Decision]:
+def _decide_all(router: Router, queries: Sequence[Query], *, watch: _Watch) -> Iterator[Decision]:
     """The decisions of questions that come alone, with named arms, by the same id again, as previews, and together."""
     some = tuple(router.service.arms[:2])
     kinds: tuple[dict[str, Any], ...] = ({}, {"arms": some}, {"arms": some[:1], "arm_by": "caller"})
     given = [replace(query, **more) for query in queries for more in (kinds if query.arms is None else kinds[:1])]
     for query in given:
-        preview = _settled(router.preview, query, watch=watch)
+        preview = _await_decision(router.preview, query, watch=watch)
         if preview is not None:
             preview_of(preview)
         named = replace(query, id=new_id())
-        decision = _settled(router.submit, named, watch=watch)
+        decision = _await_decision(router.submit, named, watch=watch)
         if decision is not None:
-            again = _settled(router.submit, named, watch=watch)
+            again = _await_decision(router.submit, named, watch=watch)
             assert again is not None, f"the same id was refused: {named!r:.300}"
             yield decision
     for query, future in zip(given, router.submit_many(given), strict=True):
-        decision = _settled(partial(_same, future), query, watch=watch)
+        decision = _await_decision(partial(_same, future), query, watch=watch)
         if decision is not None:
             yield decision
 
@@ -254,7 +255,7 @@ def _same(future: "Future[Decision]", _query: Query) -> "Future[Decision]":
     return future
 
 
-def _settled(submit: Callable[[Query], "Future[Decision]"], query: Query, *, watch: _Watch) -> Decision | None:
+def _await_decision(submit: Callable[[Query], "Future[Decision]"], query: Query, *, watch: _Watch) -> Decision | None:
     """The decision; None if the question is refused."""
     try:
         decision = submit(query).result(_WAIT_S)
@@ -285,15 +286,15 @@ def _check_explanations(kind: type[Step], decisions: Sequence[Decision], *, watc
     """Every stored decision is explained, also decisions of other releases, and decisions with damaged facts."""
     keys = {fact.key for _, facts in watch.added.values() for fact in facts}
     for decision in decisions:
-        watch.acts |= bool(_sentences(kind, decision))
+        watch.acts |= bool(_explain(kind, decision))
     for decision in decisions[:_MOST_DAMAGED]:
-        _sentences(kind, replace(decision, facts={}, pmf=(), arms=(), scores=None))
+        _explain(kind, replace(decision, facts={}, pmf=(), arms=(), scores=None))
         for key in keys:
             for damaged in damaged_records({key: decision.facts.get(key)}):
-                _sentences(kind, replace(decision, facts={**decision.facts, **damaged}))
+                _explain(kind, replace(decision, facts={**decision.facts, **damaged}))
 
 
-def _sentences(kind: type[Step], decision: Decision) -> list[str]:
+def _explain(kind: type[Step], decision: Decision) -> list[str]:
     try:
         sentences = [*kind.explain(decision)]
     except Exception as error:

@@ -7,7 +7,7 @@
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         router.feedback(decision.id, rating=True)
 
-The import is fast: Router, Client, AsyncClient and the offline functions are loaded at their first use.
+The import is fast: Router, Client, AsyncClient, advise, open_log and replay are loaded at their first use.
 """
 
 import gc
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ragbandit.router.offline.replay import open_log, replay
     from ragbandit.router.serving.router import Router
 
-# Loaded at their first use.
+# Names that are loaded at their first use.
 __all__ = ["AsyncClient", "Client", "Router", "advise", "open_log", "replay"]
 # Values.
 __all__ += ["Budget", "Cost", "Counters", "Decision", "DecisionId", "Feedback", "FeedbackId", "Message", "Outcome"]
@@ -82,7 +82,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        # With Python's default threshold of 700, scanning the imported objects for garbage takes a fifth of the time.
+        # With Python's default threshold of 700, looking for garbage takes a fifth of the time of an import.
         thresholds = gc.get_threshold()
         gc.set_threshold(50_000, *thresholds[1:])
         try:

@@ -1,37 +1,37 @@
-"""Parts that RagBandit takes from packages of yours and from the folders of ragbandit/additions, and their shapes.
+"""The parts that additions offer to RagBandit, and the classes that describe these parts.
 
 An addition is an installed package with an entry point of the group `ragbandit.additions`, or a folder of
-ragbandit/additions. The `__init__` of the package defines ADDITION. Additions may offer all parts in this list.
+ragbandit/additions. The `__init__` of the package defines ADDITION. An addition may offer any part in this list.
 
 - an arm: `Arm`, by a class path, an entry point of the group `ragbandit.strategies`, or `Addition.arms`. Its contract:
   `ragbandit.testing.arms.ARM_CHECKS`
-- an arm that asks other arms of the configuration: also a subclass of `CompositeArm`, which gets each as an `ArmPart`.
-  `Addition.arm_parts` names the params with their names, so that a router knows them without importing the arm
+- an arm that asks other configured arms: also a subclass of `CompositeArm`, which gets each of them as an `ArmPart`.
+  `Addition.arm_parts` lists its params that name arms, so that a router knows these arms without importing the class
 - a policy: `Policy`, by a class path, an entry point of the group `ragbandit.policies`, or `Addition.policies`. Its
   contract: `ragbandit.testing.policies.POLICY_CHECKS`
-- a generator: `Generator` is the loaded model, and `GeneratorKind` knows facts about it before, by
+- a generator: `Generator` is the loaded model; `GeneratorKind` gives facts about it before it is loaded, by
   `Addition.generators`. Its contract for streams: `ragbandit.testing.doubles.STREAM_CHECKS`
 - a retriever: `Retriever` is the opened index, by the path of a function that returns one, as `retriever.name`.
-  `RetrieverKind` also knows how to build its index and facts about it before it is opened; `Addition.retrievers` has
-  functions from the settings to one. A process makes kinds often, also one that never searches: making one must load
-  no package and ask no server. Its contract: `ragbandit.testing.retrievers.RETRIEVER_CHECKS`
+  `RetrieverKind` also builds the index, and gives facts about it before it is opened; `Addition.retrievers` has
+  functions that make a kind from the settings. Every process makes kinds, and often: making one must load no package
+  and ask no server. Its contract: `ragbandit.testing.retrievers.RETRIEVER_CHECKS`
 - a step of deciding, as a guard: a subclass of `Step`, by `Addition.steps`. It names the step of the core that it
   follows. `prepare` may ask a model or a service before the question waits for its batch, at the cost of its time; a
   step has no part in the draw, in the transaction that stores decisions, or in learning. A step may provide what a
-  policy needs besides question and features, as a model's pick: `NeedSource`, by `Step.provides`. Its contract:
+  policy needs besides question and features, such as a model's pick: `NeedSource`, by `Step.provides`. Its contract:
   `ragbandit.testing.steps.check_step`
 - a form of documents: `ReadDocument`, by `Addition.documents`
-- a dialect of conversations, and how each becomes a chat completion: a `Dialect`, by `Addition.dialects`. Only a
-  generator that sends it needs one: a door may make chat completions of its requests
-- an interface over HTTP, or a page for people: a `Door`, by `Addition.doors`; if questions come there,
-  `Addition.surfaces` has the name that rules and `conversation.units` give it. Its contract:
+- a dialect of conversations, which also converts them to chat completions: a `Dialect`, by `Addition.dialects`. Only a
+  generator that sends the dialect needs it: a door can convert its requests to chat completions by itself
+- an interface over HTTP, or a page for people: a `Door`, by `Addition.doors`; if it takes questions,
+  `Addition.surfaces` has its name in rules and in `conversation.units`. Its contract:
   `ragbandit.testing.doors.check_door`
 - settings: a subclass of `Section` with keys for a section of config.yaml or its top level, by `Addition.sections`;
-  code reads them from that section, as by `settings.retriever.of(Class)`. Its method `findings` returns a `Finding` for
+  code reads them from that section, as in `settings.retriever.of(Class)`. Its method `findings` returns a `Finding` for
   each setting that has an unexpected effect, about its key, and raises ConfigError, with key and remedy, for settings
   with which no service can start; `validate` calls it again for each fault of the settings, so it must be quick, and
-  connect to nothing. Its contract: `ragbandit.testing.settings_checks.check_settings_check`. For the section
-  `retriever` its method `around` puts something around any retriever, as a reranker: it returns the kind unchanged, or
+  connect to nothing. Its contract: `ragbandit.testing.settings_checks.check_settings_check`. In the section
+  `retriever` its method `around` may wrap any retriever, as a reranker does: it returns the kind unchanged, or
   `dataclasses.replace(kind, open=..., ...)`, loads no package and asks no server, since kinds are made often
 - a chore: `Chore`, work that a process repeats in a thread of its own, by `Addition.chores`. A process asks the class
   which chores it should do (`of`), and calls `do` again and again until it ends, then `end` once. An error of `do` is
@@ -46,7 +46,7 @@ ragbandit/additions. The `__init__` of the package defines ADDITION. Additions m
 The core finds additions by `ragbandit.shared.additions`, and imports the classes of a hook when it needs one of them. A
 class that cannot be imported is a ConfigError with its name and its package. docs/extend.md has two arms, a policy, a
 form of documents, a retriever, a chore, an interface, a guard, a dialect, a verb and settings as examples, and
-docs/logs.md a form of logs; tests run them. This module imports each class only when it is asked for.
+docs/logs.md a form of logs; tests run them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,8 +72,8 @@ if TYPE_CHECKING:
     from ragbandit.workers.setup.generator_kinds import GeneratorKind
     from ragbandit.workers.setup.retrievers import RetrieverKind
 
-#: name -> its place; it is imported when it is asked for
-_PLACES: Final[Mapping[str, str]] = {
+#: name -> module and class; imported at its first use
+_CLASSES: Final[Mapping[str, str]] = {
     "Arm": "ragbandit.strategies.run:Strategy",
     "ArmPart": "ragbandit.strategies.arm_parts.composite:ArmPart",
     "Chore": "ragbandit.workers.chores.chore:Chore",
@@ -116,9 +116,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _CLASSES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return resolve_name(_PLACES[name])
+    return resolve_name(_CLASSES[name])
 
 
 class ReadDocument(Protocol):
@@ -147,6 +147,6 @@ class LogForm(Protocol):
         time, scores, tags, user and metadata. Values of any type that JSON or Parquet has are read as in other logs; a
         cell of delimited text is a text.
 
-        A record for which it raises is left out, and the command names its number and the form. Called two times
-        for each record, before the forms of the addition other_tools: decide by the names of its fields.
+        A record for which it raises is left out, and the command names its number and the form. Called twice for each
+        record, and before the forms of the addition other_tools: recognise a record by the names of its fields.
         """

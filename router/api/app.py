@@ -15,7 +15,7 @@ from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api.dependencies import Reads, SharedRead
+from ragbandit.router.api.dependencies import ReadPool, SharedRead
 from ragbandit.router.api.doors import DOORS
 from ragbandit.router.api.edge import Edge, cors, plain_paths
 from ragbandit.router.api.endpoints import feedback, operations
@@ -54,7 +54,7 @@ READ_THREADS, MAX_READS = 8, 256
 
 
 class _Objects(State):
-    """The app's objects as plain attributes: State looks each of them up by a function."""
+    """The app's objects as plain attributes, since starlette's State calls a function for each access."""
 
     __setattr__ = object.__setattr__  # type: ignore[assignment] # it takes any name, too
 
@@ -82,7 +82,7 @@ class Service(FastAPI):
 
 
 def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], object] | None = None) -> Service:
-    """Make the app; it opens its Router at startup. begin: called with the app's Tracing before the first request."""
+    """Make the app, which opens its Router when it starts. begin: called with its Tracing before the first request."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -90,13 +90,13 @@ def create_app(open_router: Callable[[], Router], *, begin: Callable[[Tracing], 
         state.router = router = await asyncio.to_thread(open_router)
         state.tracing = make_tracing(enabled=router.settings.telemetry.enabled, process="service")
         state.read_state = SharedRead(router.state, name="state", limit_s=operations.PROBE_S)
-        state.read_budgets = operations.budgets_of(router)
+        state.read_budgets = operations.shared_budget_shares(router)
         state.metrics = Metrics(router)
         await asyncio.to_thread(record_config, router.database, router.settings)
         if begin is not None:
             begin(state.tracing)
         try:
-            async with _on_this_loop(app):
+            async with _objects_of_loop(app):
                 yield
         finally:
             state.read_state.close()
@@ -112,9 +112,9 @@ def operators_app(app: Service) -> Service:
 
     @asynccontextmanager
     async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
-        for name in ("router", "tracing", "read_state", "read_budgets", "metrics"):  # these five are thread-safe
+        for name in ("router", "tracing", "read_state", "read_budgets", "metrics"):  # all of these are thread-safe
             setattr(operators.state, name, getattr(app.state, name))
-        async with _on_this_loop(operators):
+        async with _objects_of_loop(operators):
             yield
 
     operators = _app(lifespan)
@@ -123,14 +123,15 @@ def operators_app(app: Service) -> Service:
 
 
 @asynccontextmanager
-async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
+async def _objects_of_loop(app: FastAPI) -> AsyncIterator[None]:
+    """Open the objects that belong to one event loop, and close them in the end."""
     state, router = app.state, app.state.router
     server = router.settings.server
     state.routes = table_of_port(ENDPOINTS, port=state.port, dashboard=server.dashboard)
-    state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
+    state.reads = ReadPool(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
     # Reports have their own thread, so that short reads do not wait for reports. A second thread would cost memory: the
     # C library keeps the freed memory of a report for the thread that made the report.
-    state.reports = Reads(threads=1, most=MAX_READS, limit_s=SERVE_S)
+    state.reports = ReadPool(threads=1, most=MAX_READS, limit_s=SERVE_S)
     key_headers = [name for door in DOORS.values() for name in door.key_headers]
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, key_headers=key_headers)
     with contextlib.suppress(NotReady):  # read the keys now, in case the database fails later

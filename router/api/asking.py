@@ -1,4 +1,4 @@
-"""What all doors do with a question: make the query of a body, apply budgets to it, decide it, or preview it."""
+"""Functions of all doors for a question: make the query of a body, apply budgets to it, decide it, or preview it."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from ragbandit.router.api.dependencies import await_all, await_future, caller_of, router_of, tracing_of
 from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.schemas.question_headers import ARM, headers_of
-from ragbandit.router.api.schemas.requests import RouteBody, identity
+from ragbandit.router.api.schemas.requests import RouteBody, idempotency_id
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.ownership import permitted_arms, tenant_of, terms_of_caller, unit_of
 from ragbandit.router.operation.pacing import Budgets
@@ -25,8 +25,8 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy, Sent
 
 
-async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
-    """Make the query of a body; rewrites the question.
+async def rewritten_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
+    """Make the query of a body, with its question rewritten if it follows a conversation.
 
     Raises InvalidInput, Forbidden, BudgetSpent, LimitReached and CallerGone.
     """
@@ -37,12 +37,12 @@ async def whole_query(request: Request, body: RouteBody, *, key: str | None, run
 async def query_of_body(
     request: Request, body: RouteBody, *, key: str | None, run_by: RunBy
 ) -> "Query | Future[Query]":
-    """The query, or its Future if the question has to be rewritten. Raises as `whole_query`."""
-    decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
+    """The query, or its Future if the question has to be rewritten. Raises as `rewritten_query`."""
+    decision_id, caller = idempotency_id(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     router, headers = router_of(request), headers_of(request)
     arms = _named_arms(body, by_header=headers.arm)
-    context = headers.merged(body.context, schema=router.settings.context)
+    context = headers.merge_context(body.context, schema=router.settings.context)
     sent_unit = headers.unit if body.unit is None else body.unit
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
@@ -66,7 +66,7 @@ async def query_of_body(
         ),
         terms=terms_of_caller(caller, tenant=tenant, router=router),
     )
-    query = await paced(request, query)
+    query = await with_budgets(request, query)
     if not body.messages:
         return query
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
@@ -85,8 +85,8 @@ def _named_arms(body: RouteBody, *, by_header: ArmName | None) -> tuple[ArmName,
     return (by_header,)
 
 
-async def paced(request: Request, query: Query) -> Query:
-    """Apply dollar budgets, and limits of its task and session, to a query, before anything is paid for it.
+async def with_budgets(request: Request, query: Query) -> Query:
+    """Apply dollar budgets, and the limits of its task and session, to a query before it costs anything.
 
     Raises BudgetSpent, LimitReached, StoreError.
     """
@@ -105,7 +105,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     router, began = router_of(request), time.perf_counter()
     tracing = tracing_of(request)
     with tracing.span(names.DECIDE, attributes=_query_attributes(query) if tracing.enabled else {}) as span:
-        query = _in_trace(request, query, span=span)
+        query = _with_trace(request, query, span=span)
         decision = await await_future(request, router.submit(query, run_by=run_by), what="decision_id")
         if tracing.enabled:
             span.set(_decision_attributes(decision))
@@ -120,7 +120,7 @@ async def decide_each(request: Request, queries: Sequence[Query]) -> tuple[list[
     """
     tracing, metrics = tracing_of(request), request.app.state.metrics
     spans = [tracing.begin(names.DECIDE, attributes=_query_attributes(query)) for query in queries]
-    traced = [_in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
+    traced = [_with_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)]
     began = time.perf_counter()
     submitted = router_of(request).submit_many(traced) if traced else ()
     results = await await_all(request, submitted, what="decision_id")
@@ -135,7 +135,7 @@ async def decide_each(request: Request, queries: Sequence[Query]) -> tuple[list[
     return results, seconds
 
 
-def _in_trace(request: Request, query: Query, *, span: Span) -> Query:
+def _with_trace(request: Request, query: Query, *, span: Span) -> Query:
     """Add the trace to a query, and the request's id if the caller chose it, or if traces or JSON logs are on."""
     router: Router = request.scope["app"].state.router
     if not (span.is_recorded or router.settings.log.format == "json" or "x-request-id" in request.headers):

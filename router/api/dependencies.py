@@ -1,4 +1,4 @@
-"""Shared by all endpoints: the app's objects, parameters, and ways to wait that do not block the event loop."""
+"""Code that all endpoints use: the app's objects, parameters, and waits that do not block the event loop."""
 
 import asyncio
 import itertools
@@ -56,7 +56,9 @@ def tracing_of(request: Request) -> Tracing:
     return tracing
 
 
-class Reads:
+class ReadPool:
+    """Threads for blocking reads. most: number of reads that may run or wait at once."""
+
     def __init__(self, *, threads: int, most: int, limit_s: float) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="ragbandit-reads")
         self._most, self._limit_s = most, limit_s
@@ -69,7 +71,7 @@ class Reads:
             raise Overloaded(message, remedy="try again in a second")
         self._open += 1
         try:
-            return await _within(self._executor.submit(work), limit_s=self._limit_s)
+            return await _result_within(self._executor.submit(work), limit_s=self._limit_s)
         finally:
             self._open -= 1
 
@@ -78,8 +80,8 @@ class Reads:
 
 
 class SharedRead(Generic[Value]):
-    """A blocking read on its own thread. Callers that come before the next read begins share its value, so at most one
-    read runs and one waits, however slow the database is.
+    """A blocking read on its own thread. All callers who come before a read begins share its value, so at most one read
+    runs and one waits, however slow the database is.
     """
 
     def __init__(self, read: Callable[[], Value], *, name: str, limit_s: float) -> None:
@@ -89,20 +91,20 @@ class SharedRead(Generic[Value]):
         self._lock = threading.Lock()
 
     async def value(self) -> Value:
-        """Return a value that is read from now on. Raises NotReady after `limit_s` seconds, or the read's error."""
+        """A value whose read begins after this call. Raises NotReady after `limit_s` seconds, or the read's error."""
         with self._lock:
             # A read that runs already may miss what the caller has written just before this call.
             if self._next is None or self._next.running() or self._next.done():
                 self._next = self._executor.submit(self._read)
             shared = self._next
-        return await _within(shared, limit_s=self._limit_s, shared=True)
+        return await _result_within(shared, limit_s=self._limit_s, shared=True)
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-async def _within(future: "Future[Value]", *, limit_s: float, shared: bool = False) -> Value:
-    """Wait for a Future. shared: whether other requests wait for the Future too; then a timeout does not cancel it."""
+async def _result_within(future: "Future[Value]", *, limit_s: float, shared: bool = False) -> Value:
+    """Wait for a Future. shared: whether other requests wait for it too, so that a timeout does not cancel it."""
     wrapped = asyncio.wrap_future(future)
     try:
         return await asyncio.wait_for(asyncio.shield(wrapped) if shared else wrapped, limit_s)
@@ -110,20 +112,20 @@ async def _within(future: "Future[Value]", *, limit_s: float, shared: bool = Fal
         raise NotReady(f"the database did not reply within {limit_s:g} s", remedy="try again in a second") from error
 
 
-def reads_of(request: Request) -> Reads:
-    return cast(Reads, request.app.state.reads)
+def reads_of(request: Request) -> ReadPool:
+    return cast(ReadPool, request.app.state.reads)
 
 
-def reports_of(request: Request) -> Reads:
-    return cast(Reads, request.app.state.reports)
+def reports_of(request: Request) -> ReadPool:
+    return cast(ReadPool, request.app.state.reports)
 
 
 class CallerGone(Exception):
     """The caller has closed its connection, so it would not receive a reply."""
 
 
-def end_waits(scope: Scope) -> None:
-    """Read a connection no longer, because its request has ended."""
+def stop_reading(scope: Scope) -> None:
+    """Stop reading the connection of a request that has ended."""
     state = request_state(scope)
     if state.connection is not None:
         state.connection.reading.cancel()
@@ -139,11 +141,11 @@ class Waiter:
 
     def __init__(self, request: Request) -> None:
         self._request, self._loop, self._thread = request, asyncio.get_running_loop(), threading.get_ident()
-        self._noted = self._is_waking = False
+        self._is_notified = self._is_waking = False
         self._wait: asyncio.Future[None] | None = None
 
-    def note(self) -> None:
-        """Wake the waiting request; may be called from any thread."""
+    def notify(self) -> None:
+        """Wake the waiting request, or its next wait; may be called from any thread."""
         if threading.get_ident() == self._thread:
             self._wake()
         elif not self._is_waking:  # a pipe wakes the event loop
@@ -154,35 +156,35 @@ class Waiter:
                 pass
 
     def _wake(self) -> None:
-        self._noted, self._is_waking = True, False
+        self._is_notified, self._is_waking = True, False
         if self._wait is not None and not self._wait.done():
             self._wait.set_result(None)
 
-    def _end(self) -> None:
+    def _end_wait(self) -> None:
         if self._wait is not None and not self._wait.done():
             self._wait.set_result(None)
 
     async def wait(self, *, until: float) -> bool:
-        """Returns whether a notification came before `until`, a time on the event loop's clock. Raises CallerGone, and
-        the error of a body that was not read before.
+        """Wait for a notification until `until`, a time on the event loop's clock. Returns whether one came. Raises
+        CallerGone, and the error of a body that was not read before.
         """
         state = request_state(self._request.scope)
         connection = state.connection = state.connection or ClientConnection(self._request)
-        if not (self._noted or connection.is_closed):
-            self._wait, connection.waking = self._loop.create_future(), self._end
-            timer = self._loop.call_at(until, self._end)
+        if not (self._is_notified or connection.is_closed):
+            self._wait, connection.on_close = self._loop.create_future(), self._end_wait
+            timer = self._loop.call_at(until, self._end_wait)
             try:
                 await self._wait
             finally:
                 timer.cancel()
-                self._wait = connection.waking = None
+                self._wait = connection.on_close = None
         if connection.is_closed:
             raise connection.error or CallerGone
-        noted, self._noted = self._noted, False
+        noted, self._is_notified = self._is_notified, False
         return noted
 
 
-async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
+async def wait_for_all(request: Request, futures: "Sequence[Future[Any]]", *, limit_s: float) -> bool:
     """Wait for all Futures. Returns False if a Future is not done after `limit_s` seconds. Read the request's body
     first.
 
@@ -194,7 +196,7 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
 
     def count(_: "Future[Any]") -> None:
         if next(countdown) == 0:
-            waiter.note()
+            waiter.notify()
 
     for future in futures:
         future.add_done_callback(count)
@@ -214,28 +216,32 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
 
 
 async def await_future(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
-    """The Future's result. Raises CallerGone, NotReady after SERVE_S seconds, and the Future's exception."""
-    if not await all_done(request, [future], limit_s=SERVE_S):
+    """The Future's result. what: id in the request, for the remedy. Raises CallerGone, NotReady after SERVE_S seconds,
+    and the Future's exception.
+    """
+    if not await wait_for_all(request, [future], limit_s=SERVE_S):
         future.cancel()
-        raise _late(what)
+        raise _timeout_error(what)
     return future.result()
 
 
 async def await_all(request: Request, futures: "Sequence[Future[Reply]]", *, what: str) -> list[Reply | BaseException]:
-    """The result or exception of each Future, in order; NotReady for those that take too long. Raises CallerGone."""
+    """The result or exception of each Future, in order; NotReady for one that is not done after SERVE_S seconds. Raises
+    CallerGone.
+    """
     if not all(map(Future.done, futures)):
-        await all_done(request, futures, limit_s=SERVE_S)
+        await wait_for_all(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []
     for future in futures:
         if future.done():
             results.append(future.exception() or future.result())
             continue
         future.cancel()
-        results.append(_late(what))
+        results.append(_timeout_error(what))
     return results
 
 
-def _late(what: str) -> NotReady:
+def _timeout_error(what: str) -> NotReady:
     message = f"no reply within {SERVE_S:g} s, so it is not known whether the request is stored"
     return NotReady(message, remedy=f"send it again with the same {what}: nothing is stored twice")
 

@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.types import Scope
 
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
-from ragbandit.router.api.request_state import Shape
+from ragbandit.router.api.request_state import ErrorShape
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.serving.router import Router
 
@@ -23,24 +23,16 @@ class Opened(Protocol):
         """Called once, on the same loop, before the service ends."""
 
 
-def _nobody(_scope: Scope) -> bool:
-    return False
-
-
 def _unchanged(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
     return body, []
 
 
-def _none(_scope: Scope) -> Sequence[tuple[bytes, bytes]]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Door:
-    """An interface. Endpoints alone are enough: their errors have RagBandit's form then."""
+    """An interface. Only `place` and `endpoints` are required: errors then have RagBandit's shape."""
 
-    #: place of the endpoints in /docs and in docs/endpoints.md, a number that no other door has: doors.py has those of
-    #: the core, and a test names two doors at one place
+    #: position of the endpoints in /docs and docs/endpoints.md: a number that no other door has. doors.py has the
+    #: core's numbers, and a test fails if two doors have the same one
     place: int
     endpoints: tuple[Endpoints, ...]
     #: text in /docs about the tag of the endpoints; "" if they have no tag, or the tag of another door
@@ -49,25 +41,25 @@ class Door:
     schemas: tuple[str, ...] = ()
     #: whether the caller of a request expects this interface's shapes. Called for every request; of several doors, the
     #: last one in the order of the places counts
-    speaks: Callable[[Scope], bool] = _nobody
+    speaks: Callable[[Scope], bool] = field(default=lambda _scope: False)
     #: the shape of errors for these callers; None for RagBandit's
-    error: Shape | None = None
+    error: ErrorShape | None = None
     #: the shape of models for these callers; None for OpenAI's
     models: Callable[[ListedModel | ModelList], Mapping[str, Any]] | None = None
     #: headers in lower case in which these callers send their key, besides `authorization` and `x-api-key`
     key_headers: tuple[str, ...] = ()
     #: path that these callers have in their base URL; None if they have no base URL
     base: str | None = None
-    #: body at the door of chat completions that has this interface's form, or parts of it -> (the body in the form of
-    #: chat completions, names of what gets lost). Any other body is returned unchanged. Raises InvalidInput
+    #: converts a body that came to the door of chat completions in this interface's form, or with parts in it. Returns
+    #: (the chat completion, names of what gets lost); any other body unchanged. Raises InvalidInput
     in_chat_form: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], list[str]]] = _unchanged
     #: further headers of all replies to these callers
-    headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = _none
+    headers: Callable[[Scope], Sequence[tuple[bytes, bytes]]] = field(default=lambda _scope: ())
     #: pattern of the path, after the base URL, of an endpoint that is not served -> what to use instead. These patterns
     #: come before those of doors.py
     instead: Mapping[str, str] = field(default_factory=dict)
-    #: opens what the endpoints need on each event loop, once per loop; `opened_of` returns it, or
-    #: None if nothing is to be opened. Raises ConfigError, which ends the start
+    #: opens the resource that the endpoints need, once per event loop; None if they need none. `opened_of` returns the
+    #: resource. Raises ConfigError, which ends the start
     open: Callable[[Router], Opened | None] | None = None
 
 

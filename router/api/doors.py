@@ -1,5 +1,5 @@
-"""The list of doors: all interfaces over HTTP, of the core and of additions. Endpoints of vendors that clients may call
-and that no door serves, with what is served instead.
+"""The list of doors: all interfaces over HTTP, of the core and of additions. It also lists endpoints of vendors that no
+door serves, with what clients use instead.
 """
 
 import re
@@ -14,7 +14,7 @@ from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.openai.errors import openai_error, speaks_openai
 from ragbandit.shared.additions import with_additions
 
-_OURS: Final[Mapping[str, Door]] = {
+_CORE_DOORS: Final[Mapping[str, Door]] = {
     "decisions": Door(
         place=10,
         endpoints=(decisions.endpoints,),
@@ -23,7 +23,7 @@ _OURS: Final[Mapping[str, Door]] = {
     "openai": Door(
         place=20,
         endpoints=(openai.endpoints,),
-        description="For clients of OpenAI's interface: models, chat completions and responses.",
+        description="For clients of OpenAI's interface.",
         speaks=speaks_openai,
         error=openai_error,
         base="/v1",
@@ -44,7 +44,7 @@ _OURS: Final[Mapping[str, Door]] = {
         description="Probes, status and metrics for operators.",
     ),
 }
-_BY_NAME: Final[Mapping[str, Door]] = with_additions(_OURS, hook="doors")
+_BY_NAME: Final[Mapping[str, Door]] = with_additions(_CORE_DOORS, hook="doors")
 #: name -> door, in the order of /docs
 DOORS: Final[dict[str, Door]] = {
     name: _BY_NAME[name] for name in sorted(_BY_NAME, key=lambda name: _BY_NAME[name].place)
@@ -60,21 +60,21 @@ def door_of(scope: Scope) -> Door | None:
 
 
 _CHATS: Final = "POST /v1/chat/completions"
-_ITS_SERVER: Final = "call a server that has it under its own base URL"
-#: pattern of a path after the base URL -> remedy; the first match counts. Those of doors come first
+_OTHER_SERVER: Final = "call a server that has it under its own base URL"
+#: pattern of a path after the base URL -> remedy; the first match counts. The patterns of doors come first
 _INSTEAD: Final = {
     **{pattern: remedy for door in [*DOORS.values()][::-1] for pattern, remedy in door.instead.items()},
     r"(?:batch(es)?|chat/completions/batch)": f"send each request by {_CHATS}",
     r"chat/completions/[^/]+": "GET /v1/decisions/{id} reads an answer; its id follows `chatcmpl-`",
-    r"rerank|score|classify": f"the setting retriever.rerank serves arms that search; else {_ITS_SERVER}",
-    r"audio": f"send speech as an `input_audio` part of {_CHATS}; to write it down or to speak, {_ITS_SERVER}",
-    r"images|videos": f"send pictures as `image_url` parts of {_CHATS}; to make some, {_ITS_SERVER}",
+    r"rerank|score|classify": f"the setting retriever.rerank serves arms that search; else {_OTHER_SERVER}",
+    r"audio": f"send speech as an `input_audio` part of {_CHATS}; to write it down or to speak, {_OTHER_SERVER}",
+    r"images|videos": f"send pictures as `image_url` parts of {_CHATS}; to make some, {_OTHER_SERVER}",
     r"files|uploads|vector_stores": f"send a file as a `file` part of {_CHATS}; "
     "`ragbandit index build --corpus CORPUS.jsonl` reads documents",
     r"realtime": f"{_CHATS} with `stream`",
     r"generate|tags|show|ps|pull|embed|models/[^/]+:\w+": "choose OpenAI's interface in the client",
     r"engines/[^/]+/completions": _CHATS,
-    r"moderations|fine[_-]tun\w+|evals|graders|containers|skills|organizations?|ocr|(de)?tokenize": _ITS_SERVER,
+    r"moderations|fine[_-]tun\w+|evals|graders|containers|skills|organizations?|ocr|(de)?tokenize": _OTHER_SERVER,
 }
 _REMEDIES: Final = tuple(_INSTEAD.values())
 _PATHS: Final = re.compile(

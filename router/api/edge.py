@@ -23,7 +23,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ragbandit.router.api.dependencies import CallerGone, end_waits
+from ragbandit.router.api.dependencies import CallerGone, stop_reading
 from ragbandit.router.api.doors import door_of, instead_of
 from ragbandit.router.api.openai.errors import openai_error
 from ragbandit.router.api.packed_bodies import codings_of, unpack_body
@@ -70,15 +70,15 @@ class Edge:
         return self._answer(_Exchange(scope, receive, send, state=self.state))
 
     async def _answer(self, exchange: "_Exchange") -> None:
-        scope, request_id = exchange.scope, exchange.known.request_id
+        scope, request_id = exchange.scope, exchange.request_state.request_id
         tracing: Tracing = OFF if exchange.path.startswith(_UNTRACED) else getattr(self.state, "tracing", OFF)
-        # The span has no path, because a path may contain a session id. `_end` adds the route without such values.
+        # The span has no path, because a path may contain a session id. `_finish_span` adds the route without such ids.
         attributes = {
             names.HTTP_METHOD: scope["method"],
             names.URL_SCHEME: scope["scheme"],
             names.REQUEST_ID: request_id,
         }
-        parent = _sent_trace(exchange.headers) if tracing.enabled else None
+        parent = _trace_headers(exchange.headers) if tracing.enabled else None
         with (
             tracing.span(scope["method"], kind="server", attributes=attributes, parent=parent) as span,
             log_fields(
@@ -99,18 +99,18 @@ class Edge:
                     raise
                 # Otherwise the server shuts down, and the caller does not read its reply: the connection is closed.
             finally:
-                end_waits(scope)
+                stop_reading(scope)
             if tracing.enabled:
-                _end(span, exchange)
+                _finish_span(span, exchange)
 
     def _read_headers(self, exchange: "_Exchange") -> None:
-        """Read the headers of the questions that a request brings. Raises InvalidInput, and Malformed if a preview is
-        asked of an endpoint without previews.
+        """Read the headers of a request's questions. Raises InvalidInput, and Malformed if the request asks an endpoint
+        without previews for a preview.
         """
         if exchange.rule.asks:
             router, gate = self.state.router, self.state.gate
             schema, ruled = router.settings.context, router.service.step(Rules).book.keys
-            by_proxy = bool(schema) and gate.is_proxy(exchange.known.peer)
+            by_proxy = bool(schema) and gate.is_proxy(exchange.request_state.peer)
             read_headers(exchange, schema=schema, ruled=ruled, by_proxy=by_proxy)
         elif exchange.scope["method"] != "GET" and asks_preview(exchange.headers):
             message = f"{exchange.scope['method']} {exchange.path:.200} has no preview, so nothing was done"
@@ -119,9 +119,9 @@ class Edge:
     async def _admit(self, exchange: "_Exchange") -> None:
         gate: Gate = self.state.gate
         caller = await gate.caller(exchange.scope, exchange.headers, rule=exchange.rule, path=exchange.path)
-        exchange.known.caller = caller
+        exchange.request_state.caller = caller
         limiter: RateLimiter = self.state.rate_limiter
-        if exchange.rule.is_probe or exchange.known.part is not None or not (limiter.rates or caller.scopes):
+        if exchange.rule.is_probe or exchange.request_state.part is not None or not (limiter.rates or caller.scopes):
             return
         try:
             allowance = await limiter.take(caller)
@@ -174,7 +174,7 @@ def cors(app: ASGIApp, *, state: State) -> ASGIApp:
 
 
 class _Headers(Headers):
-    """The headers of a request, decoded once: Starlette decodes all of them for every look."""
+    """The headers of a request, decoded once: Starlette decodes all of them for every access."""
 
     def __init__(self, scope: Scope) -> None:
         self._list = scope["headers"]
@@ -218,30 +218,34 @@ class _Exchange(Request):
         #: an unknown path is refused after the gate, so that only callers with a key learn which paths exist
         self.rule: AccessRule = ANY_ROLE if found is None else found.rule
         self.limit: int = getattr(state.router.settings.server, self.rule.size_limit)
-        self._seen = 0
+        self._received_bytes = 0
+        #: whether the whole body has been received
         self._is_read = False
+        #: the whole body, unpacked; None until it is read
         self._whole: bytes | None = None
         #: codings of the body, in the order in which they were applied
         self.codings: list[str] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
-        self.known = known = request_state(scope)
-        self.reply_headers: list[tuple[bytes, bytes]] = [(b"x-request-id", known.request_id.encode("latin-1"))]
+        self.request_state = state_of_request = request_state(scope)
+        self.reply_headers: list[tuple[bytes, bytes]] = [
+            (b"x-request-id", state_of_request.request_id.encode("latin-1"))
+        ]
         #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None without an endpoint
         self.route: str | None = None if found is None else found.path
         door = door_of(scope)
         if door is not None:
-            known.error, known.models = door.error, door.models
+            state_of_request.error, state_of_request.models = door.error, door.models
             self.reply_headers += door.headers(scope)
         elif found is None and instead_of(path):
-            known.error = openai_error
+            state_of_request.error = openai_error
 
     @property
     def endpoint(self) -> Endpoint:
         """The endpoint of the request. Raises HTTPException(404), or 405 if the path takes other methods."""
         if self._endpoint is not None:
             return self._endpoint
-        methods = self._app.routes.methods(self.path, by_name=instead_of(self.path) is not None)
+        methods = self._app.routes.methods(self.path, without_names=instead_of(self.path) is not None)
         raise HTTPException(405, headers={"Allow": ", ".join(methods)}) if methods else HTTPException(404)
 
     @property
@@ -270,7 +274,7 @@ class _Exchange(Request):
         yield await self.body()
         yield b""
 
-    async def receive(self) -> Message:  # a property of Request that has a function
+    async def receive(self) -> Message:  # in Request a property that returns a function
         """The next message of the connection; a body with codings comes as one message."""
         if self.codings and self._whole is None:
             return {"type": "http.request", "body": await self.body(), "more_body": False}
@@ -283,25 +287,25 @@ class _Exchange(Request):
         if is_last:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
-                    while not self._is_read and self._seen <= DRAINED_BYTES:
-                        self._note(await self._receive())
+                    while not self._is_read and self._received_bytes <= DRAINED_BYTES:
+                        self._count_body(await self._receive())
             await self.send({"type": "http.response.body"})
 
     @property
     def _sends_body(self) -> bool:
         """Whether the client sends its body: False for an upgrade, or while it waits for permission (Expect)."""
-        return "upgrade" not in self.headers and (self._seen > 0 or "expect" not in self.headers)
+        return "upgrade" not in self.headers and (self._received_bytes > 0 or "expect" not in self.headers)
 
     async def _next(self) -> Message:
         message = await self._receive()
-        self._note(message)
-        if self._seen > self.limit:
+        self._count_body(message)
+        if self._received_bytes > self.limit:
             raise HTTPException(413)
         return message
 
-    def _note(self, message: Message) -> None:
+    def _count_body(self, message: Message) -> None:
         self._is_read = not message.get("more_body", False)
-        self._seen += len(message.get("body", b""))
+        self._received_bytes += len(message.get("body", b""))
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -309,12 +313,12 @@ class _Exchange(Request):
             self._app.metrics.count_reply(self.route or "unknown", self.status)
             message["headers"] = [*message.get("headers", ()), *self.reply_headers]
             if self.scope.get("root_path"):
-                message["headers"] = _under(self.scope["root_path"], message["headers"])
+                message["headers"] = _with_prefix(self.scope["root_path"], message["headers"])
         await self._send(message)
 
 
-def _under(root_path: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers; a redirect to a path of this service leads to the path as the proxy serves it."""
+def _with_prefix(root_path: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Add the proxy's prefix to a redirect to a path of this service."""
     root = root_path.encode()
     is_ours = (name == b"location" and value.startswith(b"/") for name, value in headers)
     return [(name, root + value if ours else value) for (name, value), ours in zip(headers, is_ours, strict=True)]
@@ -323,7 +327,8 @@ def _under(root_path: str, headers: list[tuple[bytes, bytes]]) -> list[tuple[byt
 def _refuse_without_body(exchange: _Exchange, *, router: Router) -> None:
     """Raises an error if the request can be refused without its body. Must be fast: every request is checked.
 
-    Raises Malformed for headers that a proxy may understand differently, and UnknownCoding.
+    Notes the codings of the body in the exchange. Raises Malformed for headers that a proxy may understand differently,
+    UnknownCoding, HTTPException(413), and Overloaded if the queue is too long.
     """
     hosts, scope = 0, exchange.scope
     for name, value in scope["headers"]:
@@ -364,17 +369,17 @@ def reply_to(error: BaseException, *, scope: Scope) -> Response:
 def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     method, path = scope["method"], scope["path"]
     allowed = (error.headers or {}).get("Allow") or "a method that /docs lists"  # a 405 has Allow
-    lost, unserved = "/docs lists the endpoints", instead_of(path)
+    not_found, unserved = "/docs lists the endpoints", instead_of(path)
     if unserved is not None:
-        lost = f"it is not served here: {unserved}"
+        not_found = f"it is not served here: {unserved}"
     elif (door := door_of(scope)) is not None and door.base is not None:
         base = str(Request(scope).base_url).rstrip("/")
-        lost = f"the base URL of clients is {base}{door.base}; {lost}"
+        not_found = f"the base URL of clients is {base}{door.base}; {not_found}"
     rule: AccessRule = getattr(scope.get("route"), "rule", ANY_ROLE)
     smaller = f"send less, or raise server.{rule.size_limit}"
     faults = {
         400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
-        404: ("NOT_FOUND", f"there is no endpoint {path:.200}", lost),
+        404: ("NOT_FOUND", f"there is no endpoint {path:.200}", not_found),
         405: ("METHOD_NOT_ALLOWED", f"{path} does not take {method}", f"send {allowed}"),
         413: ("BODY_TOO_LARGE", "the body is larger than the service takes", smaller),
     }
@@ -382,13 +387,13 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
     return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=error.headers)
 
 
-def _sent_trace(headers: Headers) -> Mapping[str, str]:
+def _trace_headers(headers: Headers) -> Mapping[str, str]:
     """The caller's W3C trace headers, without a header that was sent more than once."""
     sent = {name: headers.getlist(name) for name in ("traceparent", "tracestate")}
     return {name: values[0] for name, values in sent.items() if len(values) == 1}
 
 
-def _end(span: Span, exchange: _Exchange) -> None:
+def _finish_span(span: Span, exchange: _Exchange) -> None:
     if exchange.route is not None:
         span.rename(f"{exchange.scope['method']} {exchange.route}")
     span.set({names.HTTP_ROUTE: exchange.route, names.HTTP_STATUS: exchange.status or None})

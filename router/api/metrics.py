@@ -1,7 +1,7 @@
 """Prometheus metrics of this process and of the store. All processes export the same values for the store.
 
 Metrics of the store are read from SQL, so a restart does not reset them. Sums of rewards may fall, so they are gauges:
-their `delta()` divided by the `increase()` of the updates is the mean reward.
+their `delta()` in PromQL divided by the `increase()` of the updates is the mean reward.
 """
 
 from collections import Counter as Counts
@@ -28,14 +28,14 @@ Values = float | Mapping[Any, float]
 
 
 def counter(name: str, text: str, values: Values, *, labels: Sequence[str] = ()) -> CounterMetricFamily:
-    return _filled(CounterMetricFamily(name, text, labels=labels), values)
+    return _with_values(CounterMetricFamily(name, text, labels=labels), values)
 
 
 def gauge(name: str, text: str, values: Values, *, labels: Sequence[str] = ()) -> GaugeMetricFamily:
-    return _filled(GaugeMetricFamily(name, text, labels=labels), values)
+    return _with_values(GaugeMetricFamily(name, text, labels=labels), values)
 
 
-def _filled(family: _Family, values: Values) -> _Family:
+def _with_values(family: _Family, values: Values) -> _Family:
     if not isinstance(values, Mapping):
         family.add_metric([], float(values))
         return family
@@ -151,29 +151,29 @@ class Metrics:
         self.unseen = count("ragbandit_replies_unseen", text)
         text = "Answers by another arm in place of one that failed, by that arm and how it failed."
         self.failovers = count("ragbandit_failovers", text, ["arm", "reason"])
-        self._labelled: dict[tuple[object, ...], Counter] = {}
+        self._counters: dict[tuple[object, ...], Counter] = {}
         self.limiters: list[RateLimiter] = []
         self._router = router
 
     def count_reply(self, path: str, status: int) -> None:
-        self._with(self.requests, path, status).inc()
+        self._counter_with(self.requests, path, status).inc()
 
-    def _with(self, counter: Counter, *labels: object) -> Counter:
-        """The counter with these labels; kept, since `labels` takes as long as ten lookups."""
+    def _counter_with(self, counter: Counter, *labels: object) -> Counter:
+        """The counter with these labels. It is cached, since `Counter.labels` takes as long as ten lookups."""
         key = (counter, *labels)
-        if key not in self._labelled:
-            self._labelled[key] = counter.labels(*labels)
-        return self._labelled[key]
+        if key not in self._counters:
+            self._counters[key] = counter.labels(*labels)
+        return self._counters[key]
 
     def count_decision(self, decision: Decision, *, seconds: float) -> None:
         self.route_seconds.observe(seconds)
-        self._with(self.decisions, decision.arm, decision.explored).inc()
+        self._counter_with(self.decisions, decision.arm, decision.explored).inc()
         if decision.fault:
             self.faults.inc()
 
     def text(self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None) -> bytes:
-        """The metrics as text. budgets: (kind of spender, name, period) -> spent share. None: the state or the budgets
-        could not be read, so their metrics are left out.
+        """The metrics as text. budgets: (kind of spender, name, period) -> spent share. Metrics of `state` or `budgets`
+        are left out if it is None, because it could not be read.
         """
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
         readable = gauge("ragbandit_ledger_readable", text, state is not None)

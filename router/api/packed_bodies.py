@@ -1,4 +1,4 @@
-"""Unpacks request bodies that have a Content-Encoding, within a size and a ratio."""
+"""Unpacks request bodies that have a Content-Encoding. The size and the ratio of the unpacked body are limited."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ class UnknownCoding(InvalidInput, code="UNSUPPORTED_CODING", status=415):
     """The body has a coding that the service cannot read."""
 
 
-def _inflater(data: bytes) -> Any:
-    has_head = data[0] & 15 == 8  # some clients leave out the head of zlib
-    return zlib.decompressobj(zlib.MAX_WBITS if has_head else -zlib.MAX_WBITS)
+def _deflate_decoder(data: bytes) -> Any:
+    has_zlib_head = data[0] & 15 == 8  # some clients leave out the head of zlib
+    return zlib.decompressobj(zlib.MAX_WBITS if has_zlib_head else -zlib.MAX_WBITS)
 
 
 #: name of a coding -> function that makes a decoder for data; zstd if its library is installed
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "gzip": lambda _: zlib.decompressobj(zlib.MAX_WBITS | 16),
-    "deflate": _inflater,
+    "deflate": _deflate_decoder,
 }
 with suppress(ImportError):
     from backports import zstd
@@ -55,7 +55,7 @@ def unpack_body(data: bytes, *, codings: Sequence[str], most: int) -> bytes:
     for coding in reversed(codings):
         limit = min(most, max(_FREE, _RATIO * len(data)))
         try:
-            data = _decoded(data, make=_DECODERS[coding], most=limit + 1)
+            data = _first_bytes(data, make=_DECODERS[coding], most=limit + 1)
         except Exception as error:  # each library has its own errors
             message = f"the body is not whole {coding}: {str(error)[:100]}"
             raise Malformed(message, field="Content-Encoding", remedy="send the body plain") from error
@@ -64,7 +64,7 @@ def unpack_body(data: bytes, *, codings: Sequence[str], most: int) -> bytes:
     return data
 
 
-def _decoded(data: bytes, *, make: Callable[[bytes], Any], most: int) -> bytes:
+def _first_bytes(data: bytes, *, make: Callable[[bytes], Any], most: int) -> bytes:
     """The first `most` bytes in data, which may have several frames. Raises EOFError, and the errors of the library."""
     body, frames = b"", 0
     while data and len(body) < most:

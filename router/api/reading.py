@@ -20,14 +20,17 @@ _Owner = TypeVar("_Owner")
 def reads_body(
     read: Callable[Concatenate[_Owner, Request, _Given], _Value],
 ) -> Callable[Concatenate[_Owner, Request, _Given], Coroutine[Any, Any, _Value]]:
-    """Decorator of a method that reads a request's body, or a value made of the body. Callers await the result."""
+    """Decorator of a blocking function that reads a request's body, or a value made of it. Callers await the result.
+
+    Bodies of LARGE bytes or more are read in the reading thread. Raises NotReady if such a read does not end.
+    """
 
     @wraps(read)
     async def awaited(owner: _Owner, request: Request, /, *given: _Given.args, **more: _Given.kwargs) -> _Value:
         size = len(await request.body())
         if size < LARGE:
             return read(owner, request, *given, **more)
-        # A body that is parsed takes much memory, so its further readers go before bodies that are not parsed yet.
+        # A parsed body takes much memory, so its further readers come before bodies that are not parsed yet.
         state = request_state(request.scope)
         rank, state.is_parsed = 0 if state.is_parsed else size, True
         try:
@@ -43,7 +46,7 @@ def body_value(body: bytes) -> Any:
     if len(body) < LARGE:
         return json_value(body)
     counts = InputCounts(BODY, refused=_too_large)
-    # A body has fewer objects, items and values than bytes.
+    # A body has fewer objects, items and values than bytes, so a short one need not be counted as text.
     items = counts.count_json(body) if len(body) > BODY["values"].most else 0
     value = json_value(body)
     try:

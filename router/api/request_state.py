@@ -17,12 +17,14 @@ from ragbandit.shared.types import ArmName, Caller, DecisionUnit, Json
 #: ASGI scope key of the RequestState
 STATE: Final = "ragbandit"
 _ANYBODY: Final = Caller()
-#: makes the reply to an error, in the form of a door
-Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
+#: makes the reply to an error, in the shape of a door
+ErrorShape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionHeaders:
+    """Facts about the questions of a request, from its headers."""
+
     #: context keys that headers set
     context: Mapping[str, Json] = field(default_factory=dict)
     session: str | None = None
@@ -35,7 +37,7 @@ class QuestionHeaders:
     #: whether the request is only previewed
     is_preview: bool = False
 
-    def merged(self, context: Mapping[str, Json], *, schema: ContextSchema) -> dict[str, Json]:
+    def merge_context(self, context: Mapping[str, Json], *, schema: ContextSchema) -> dict[str, Json]:
         """The caller's context with the keys that headers set. Raises InvalidInput if the caller sets such a key."""
         for key, declared in schema.items():
             if declared.header is not None and context.get(key) is not None:
@@ -45,14 +47,14 @@ class QuestionHeaders:
 
 
 class ClientConnection:
-    """Reads what follows the body of a request, until its caller closes the connection."""
+    """Reads the connection after the body of a request, until the caller closes it."""
 
     def __init__(self, request: Request) -> None:
         self.is_closed = False
         #: why the connection cannot be read; None if its caller has closed it
         self.error: Exception | None = None
-        #: called at the end of the connection
-        self.waking: Callable[[], None] | None = None
+        #: called when the connection ends
+        self.on_close: Callable[[], None] | None = None
         self.reading = asyncio.get_running_loop().create_task(self._read(request.receive))
 
     async def _read(self, receive: Receive) -> None:
@@ -63,8 +65,8 @@ class ClientConnection:
             self.error = error
         finally:
             self.is_closed = True
-            if self.waking is not None:
-                self.waking()
+            if self.on_close is not None:
+                self.on_close()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -75,16 +77,17 @@ class RequestState:
     part: str | None = None
     #: the caller's id of the request, or a new one
     request_id: str = ""
-    #: whose key the gate has found
+    #: the caller whose key the gate has found
     caller: Caller = _ANYBODY
-    #: form of errors, and of models, that the caller's door has; None for RagBandit's, and OpenAI's
-    error: Shape | None = None
+    #: shape of errors at the caller's door; None for RagBandit's
+    error: ErrorShape | None = None
+    #: shape of models at the caller's door; None for OpenAI's
     models: Callable[[Any], Mapping[str, Any]] | None = None
-    #: headers of the request's questions; None if they say nothing
+    #: facts about the request's questions from its headers; None if there are none
     headers: QuestionHeaders | None = None
-    #: whether the reading thread has got the body already
+    #: whether the reading thread has parsed the large body already
     is_parsed: bool = False
-    #: reads the connection once the request has waited
+    #: reads the rest of the connection; None until the request waits for the first time
     connection: ClientConnection | None = None
 
 

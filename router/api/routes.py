@@ -1,4 +1,4 @@
-"""The door of HTTP: endpoints, which read their own requests, and the table that finds the endpoint of a request.
+"""Endpoints, which read their own requests, and the table that finds the endpoint of a request.
 
 FastAPI documents the endpoints. Its own routing, dependencies and body readers are not used: for a small request they
 take longer than a decision.
@@ -26,7 +26,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Awaitable[ASGIApp]])
 
 #: kind of parameter in FastAPI's description of a function -> attribute of a request that has the values
 _SOURCES: Final = {"path_params": "path_params", "query_params": "query_params", "header_params": "headers"}
-#: stands for the default of a parameter that has none
+#: marks a parameter that has no default
 _REQUIRED: Final = object()
 
 
@@ -66,7 +66,7 @@ class Endpoint(APIRoute):
         return self.reply
 
     async def reply(self, request: Request) -> ASGIApp:
-        """Read a request and call the function. Raises as `arguments`, and the function's errors."""
+        """Read a request and call the function. Raises the errors of `arguments` and of the function."""
         reply: ASGIApp = await self.endpoint(**await self.arguments(request))
         return reply
 
@@ -81,7 +81,7 @@ class Endpoint(APIRoute):
             sent = getattr(request, source).get(field.alias)
             if sent is None and default is _REQUIRED:
                 raise invalid_input_of({"type": "missing", "loc": (field.alias,)})
-            values[field.name] = default if sent is None else _checked(field, sent, at=(field.alias,))
+            values[field.name] = default if sent is None else _validated(field, sent, at=(field.alias,))
         if self.body_field is not None:
             values[self.body_field.name] = await _body_of(request, self.body_field)
         return values
@@ -96,7 +96,7 @@ class Endpoint(APIRoute):
                 raise InvalidInput(message, field=name[:80], remedy=remedy)
 
 
-def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
+def _validated(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
     value, errors = field.validate(sent, loc=at)
     if errors:
         raise invalid_input_of(errors[0])
@@ -104,14 +104,14 @@ def _checked(field: "ModelField", sent: object, *, at: tuple[str, ...]) -> Any:
 
 
 async def _body_of(request: Request, field: "ModelField") -> Any:
-    """The JSON body, checked. Raises HTTPException(400) if it is not JSON, and InvalidInput if it is missing, not
-    declared as JSON, or has wrong or too many values.
+    """Read and validate the JSON body. Raises HTTPException(400) if it is not JSON, and InvalidInput if it is missing,
+    not declared as JSON, or has wrong or too many values.
     """
     body = await request.body()
     if not body:
         raise invalid_input_of({"type": "missing", "loc": ()})
     check_json(request)
-    return await _parsed(field, request, body)
+    return await _parse_body(field, request, body)
 
 
 def check_json(request: Request) -> None:
@@ -126,12 +126,12 @@ def check_json(request: Request) -> None:
 
 
 @reads_body
-def _parsed(field: "ModelField", _request: Request, body: bytes) -> Any:
+def _parse_body(field: "ModelField", _request: Request, body: bytes) -> Any:
     try:
         value = body_value(body)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400) from error
-    return _checked(field, value, at=())
+    return _validated(field, value, at=())
 
 
 class Endpoints:
@@ -156,7 +156,7 @@ class Endpoints:
         return self._declare("GET", path, rule=rule, documented=documented)
 
     def post(self, path: str, *, rule: AccessRule, **documented: Any) -> Callable[[_Function], _Function]:
-        """Declare the endpoint `POST path`, as `get`."""
+        """Declare the endpoint `POST path`, like `get`."""
         return self._declare("POST", path, rule=rule, documented=documented)
 
     def _declare(
@@ -201,14 +201,14 @@ class RouteTable:
                 return endpoint, match.groupdict()
         return None, {}
 
-    def methods(self, path: str, *, by_name: bool = False) -> list[str]:
+    def methods(self, path: str, *, without_names: bool = False) -> list[str]:
         """The methods that a path takes; [] if there is no such path.
 
-        by_name: leave out endpoints whose declared path ends with a parameter, since its value may be a name of another
-        interface
+        without_names: leave out endpoints whose declared path ends with a parameter, since its value may be a path of
+        another interface, as in /v1/models/{model}
         """
         found = self._endpoints(path)
-        return sorted({one.method for one in found if not (by_name and one.path.endswith("}"))})
+        return sorted({one.method for one in found if not (without_names and one.path.endswith("}"))})
 
     def is_for_programs(self, path: str) -> bool:
         """Whether only programs call the endpoints of a path; True if there are none, so that a page can read why."""

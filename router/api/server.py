@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn with the address of the peer, HTTP/1.0 clients, and a second port for operators."""
+"""The HTTP server: uvicorn, extended by the connection's address, HTTP/1.0 clients, and a second port for operators."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger("ragbandit.server")
 
 
 _PREFIX: Final = b"x-forwarded-prefix"
-#: headers of proxies; without them the address of the connection would be checked for nothing
+#: headers of proxies; only requests with one of them need a check of the connection's address
 _FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto", _PREFIX})
 _name: Final = itemgetter(0)
 
@@ -39,7 +39,7 @@ def _with_peer(app: Service, *, root_path: str) -> ASGIApp:
     def app_with_peer(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         scope[STATE] = RequestState(peer=scope.get("client"))
         if root_path and scope["type"] == "http":
-            _put_under(root_path, scope, app=app)
+            _set_prefix(root_path, scope, app=app)
         if _FORWARDED.isdisjoint(map(_name, scope.get("headers", ()))):
             return app.pass_to_edge(scope, receive, send)
         peer = scope["client"]
@@ -50,15 +50,17 @@ def _with_peer(app: Service, *, root_path: str) -> ASGIApp:
     return app_with_peer
 
 
-def _put_under(root_path: str, scope: Scope, *, app: Service) -> None:
-    """Some proxies leave the prefix in the path. It is removed, unless a path of the service itself begins so."""
+def _set_prefix(root_path: str, scope: Scope, *, app: Service) -> None:
+    """Set the prefix `root_path`, and remove it from a path in which a proxy has left it. A path of the service itself
+    that begins with the prefix stays.
+    """
     scope["root_path"], path = root_path, scope["path"]
     if f"{path}/".startswith(f"{root_path}/") and app.state.routes.find(scope["method"], path)[0] is None:
         scope["path"] = path.removeprefix(root_path) or "/"
 
 
 def _sent_prefix(scope: Scope) -> str:
-    """The prefixes that proxies have sent, the outermost first; "" for anything but a path."""
+    """The prefixes that proxies have sent, joined, the outermost first; "" if they are not a path."""
     sent = b",".join(value for name, value in scope["headers"] if name == _PREFIX).decode("latin-1")
     prefix = "".join(one.strip().rstrip("/") for one in sent.split(","))
     return prefix if len(prefix) <= 200 and re.fullmatch(ROOT_PATH, prefix) else ""

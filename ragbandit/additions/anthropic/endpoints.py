@@ -19,7 +19,7 @@ from ragbandit.router.api.openai.requests import LONGEST_USER, ChatQuestion, Ope
 from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.requests import id_in_header, limits
-from ragbandit.router.api.schemas.responses import JsonReply, an_object
+from ragbandit.router.api.schemas.responses import JsonReply, object_description
 from ragbandit.router.api.security.rules import CHAT, TEXTS
 from ragbandit.router.serving.checks.questions import checked_session, checked_text
 from ragbandit.shared.types import Conversation, Decision, Json, Outcome, Sent
@@ -113,7 +113,7 @@ def session_of(user: str) -> str | None:
     "/v1/messages",
     rule=CHAT,
     summary="Create a message",
-    responses={200: an_object("The message; with `stream` its events.", **replies.STREAM)},
+    responses={200: object_description("The message; with `stream` its events.", **replies.STREAM)},
 )
 async def create(body: MessagesBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
     """Answer the last message of a conversation: an arm is drawn, and a worker runs it.
@@ -130,7 +130,7 @@ async def create(body: MessagesBody, request: Request, idempotency_key: Idempote
     "/v1/messages/count_tokens",
     rule=TEXTS,
     summary="Count the tokens of a message",
-    responses={200: an_object("`input_tokens`: an estimate.")},
+    responses={200: object_description("`input_tokens`: an estimate.")},
 )
 async def count_tokens(body: MessagesBody, request: Request) -> Response:
     """Estimate the tokens of a request, as the decision does. No model is asked."""

@@ -15,7 +15,7 @@ from ragbandit.additions.anthropic.messages.replies import STATUSES
 from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.request_state import request_state
-from ragbandit.router.api.schemas.responses import JsonReply, an_object
+from ragbandit.router.api.schemas.responses import JsonReply, object_description
 
 #: paths of Anthropic's interface, with any base URL; paths that others have too only count with its header
 _PATHS: Final = re.compile(
@@ -29,7 +29,9 @@ _KINDS: Final = {
 }
 VERSION: Final = "anthropic-version"
 _STATUSES: Final = (400, 401, 403, 404, 409, 413, 422, 429, 500, 503, 504, 529)
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {key: an_object("Error in Anthropic's shape.") for key in _STATUSES}
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    key: object_description("Error in Anthropic's shape.") for key in _STATUSES
+}
 
 
 def speaks_anthropic(scope: Scope) -> bool:

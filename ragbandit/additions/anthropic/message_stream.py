@@ -8,7 +8,7 @@ from typing import Any, Final
 from ragbandit.additions.anthropic.errors import error_event
 from ragbandit.additions.anthropic.messages.replies import DETAILS, call_block, content_of, stop_of, whole_blocks
 from ragbandit.additions.anthropic.messages.requests import MESSAGE_PREFIX
-from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_of
+from ragbandit.router.api.endpoints.streaming import PING, PING_S, event_bytes
 from ragbandit.router.api.openai import replies
 from ragbandit.shared.dialects.chat.message_parts import thoughts_of
 from ragbandit.shared.model_servers.token_usage import count_of
@@ -29,7 +29,7 @@ def _end(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (why the answer ended, usage and the facts about the decision)."""
     cost, choice = outcome.cost, replies.further_fields(outcome, "choice")
-    reason, sequence = stop_of(choice, finish=replies.finish_of(outcome))
+    reason, sequence = stop_of(choice, finish=replies.finish_reason_of(outcome))
     details: dict[str, Any] = {name: choice[name] for name in DETAILS if name in choice}
     usage = replies.further_fields(outcome, "usage") | {
         "input_tokens": cost.prompt_tokens - cost.cached_tokens - cost.cache_write_tokens,
@@ -68,7 +68,7 @@ class MessageStream:
     def has_begun(self) -> bool:
         return self._blocks > 0
 
-    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
+    def events_for(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         """The events to send for one event of the answer. event: None if nothing has come for PING_S seconds."""
         if event is None:
             return [_event("ping")] if self._is_started else [PING]
@@ -111,7 +111,7 @@ class MessageStream:
         return [*events, _event("message_delta", delta=stop, **facts), _event("message_stop")]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        return [event_of(error_event(error), name="error")]
+        return [event_bytes(error_event(error), name="error")]
 
     def _start(self) -> list[bytes]:
         if self._is_started:
@@ -164,4 +164,4 @@ class MessageStream:
 
 
 def _event(kind: str, **fields: Any) -> bytes:
-    return event_of({"type": kind, **fields}, name=kind)
+    return event_bytes({"type": kind, **fields}, name=kind)

@@ -66,7 +66,7 @@ async def list_decisions(request: Request) -> Response:
 
 @pages.get("/ui/decisions/{decision_id}", rule=READ)
 async def show_decision(decision_id: str, request: Request) -> Response:
-    router, explained = router_of(request), await decisions.explained_for(request, decision_id)
+    router, explained = router_of(request), await decisions.explain_decision(request, decision_id)
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     values["request_facts"] = request_json(explained.record.decision.query)
     values["may_rate"] = caller_of(request).role != "reader"

@@ -196,7 +196,7 @@ async def first(request: Request) -> Response:
     values = _shared(request, chosen, history)
     tenants, policy = router.settings.tenants, router.settings.policy
     budgets = partial(budget_lines, router.database, tenants=tenants, policy=policy, now=time.time())
-    newest, bought = await _newest_report(request, chosen), await verdicts.newest(request)
+    newest, bought = await _newest_report(request, chosen), await verdicts.read_newest(request)
     values |= {
         "state": state,
         "findings": await reads_of(request).run(lambda: _findings(router, state)),
@@ -224,7 +224,7 @@ async def ask_verdict(request: Request) -> Response:
             raise InvalidInput(f"{form[name]!r:.40} is no number", field=name, remedy="give a number") from error
     if sent["since"] is None:
         sent["since"] = time.time() - TIMES[_time_of(form["time"])][1]
-    await verdicts.ask(request, body_of(verdicts.DecideBody, sent))
+    await verdicts.store_request(request, body_of(verdicts.DecideBody, sent))
     return redirect_to(f"/ui?time={_time_of(form['time'])}")
 
 

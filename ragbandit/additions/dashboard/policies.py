@@ -8,7 +8,7 @@ from starlette.responses import Response
 from ragbandit.additions.dashboard.rendering import form_fields, page, redirect_to
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.endpoints import policies
-from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, base_of
+from ragbandit.router.api.endpoints.policies import KillBody, VerbBody, champion_label
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import COMMAND, READ_ALL
 from ragbandit.router.comparison.plots import ArmSigns
@@ -80,7 +80,7 @@ async def switch(request: Request) -> Response:
 
 
 def _versions(router: Router) -> dict[str, Any]:
-    all_of = list_versions(router.database, base=base_of(router))
+    all_of = list_versions(router.database, base=champion_label(router))
     ordered = sorted(all_of.policies, key=lambda version: (_ORDER.index(version.state), -version.since))
     versions = ordered[:MOST_VERSIONS]
     champion = next((version for version in versions if version.state == "champion"), None)
@@ -92,7 +92,7 @@ def _versions(router: Router) -> dict[str, Any]:
             schema=router.settings.context,
             weight=router.settings.reward.weight,
         ),
-        "base": base_of(router),
+        "base": champion_label(router),
         "champion": champion,
         "algorithm": serving.policy.name,
         "ledger": serving.policy.label,
@@ -105,7 +105,7 @@ def _versions(router: Router) -> dict[str, Any]:
 
 
 def _version(router: Router, name: str) -> dict[str, Any]:
-    version = detail(router.database, name, base=base_of(router), now=time.time())
+    version = detail(router.database, name, base=champion_label(router), now=time.time())
     comparison = None if version.evidence is None else version.evidence.comparison
     return {
         "version": version,

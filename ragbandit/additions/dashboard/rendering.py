@@ -20,7 +20,7 @@ from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.routes import RouteTable
 from ragbandit.router.api.security.page_headers import HEADERS
-from ragbandit.router.api.security.sites import check_form, signs_in
+from ragbandit.router.api.security.sites import check_form, comes_from_browser
 from ragbandit.router.comparison import page as assessments
 from ragbandit.router.comparison.words import COLOURS
 from ragbandit.router.replies.values import json_ready
@@ -123,7 +123,7 @@ def page_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
-    if status == 401 and signs_in(scope["path"], Headers(scope=scope)):
+    if status == 401 and comes_from_browser(scope["path"], Headers(scope=scope)):
         headers = {"WWW-Authenticate": 'Basic realm="RagBandit: the password is an API key", charset="UTF-8"'}
     links = tuple(PAGES.items()) if status == 403 else ()  # the caller may see some of the other pages
     frame = {"title": "Error", "here": "", "links": links, "caller": Caller()}

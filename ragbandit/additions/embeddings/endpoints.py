@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from ragbandit.additions.embeddings.settings import EmbeddingsSection
-from ragbandit.router.api.asking import paced
+from ragbandit.router.api.asking import with_budgets
 from ragbandit.router.api.dependencies import caller_of, router_of
 from ragbandit.router.api.door import Door, opened_of
 from ragbandit.router.api.openai.chats import storable_field
@@ -23,7 +23,7 @@ from ragbandit.router.api.reading import reads_body
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.question_headers import PREVIEW, headers_of
 from ragbandit.router.api.schemas.requests import Malformed
-from ragbandit.router.api.schemas.responses import JsonReply, an_object
+from ragbandit.router.api.schemas.responses import JsonReply, object_description
 from ragbandit.router.api.security.rules import TEXTS
 from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.operation.pacing import Budgets
@@ -154,7 +154,7 @@ endpoints = Endpoints("OpenAI", errors=ERRORS, any_parameter=True)
     "/v1/embeddings",
     rule=TEXTS,
     summary="Pass embeddings on",
-    responses={200: an_object("The reply of the configured server.")},
+    responses={200: object_description("The reply of the configured server.")},
 )
 async def embeddings(body: EmbeddingsBody, request: Request) -> Response:
     """Pass a request for embeddings on to the server of the setting `embeddings`. Its cost counts in the budgets."""
@@ -176,7 +176,7 @@ async def forward_embeddings(request: Request, body: EmbeddingsBody) -> Response
     sent, tokens = await body.read(request)
     estimate = Tokens(read=tokens, written=0, estimated=True)
     dollars, tenant = server.price(estimate, model=body.model), caller.tenant or "default"
-    await paced(request, _permitted(request, tenant=tenant))
+    await with_budgets(request, _permitted(request, tenant=tenant))
     try:
         async with asyncio.timeout(router.settings.budget.seconds), server.turn():
             reservation = await budgets.reserve(tenant, caller=caller, dollars=dollars)

@@ -4,7 +4,7 @@ from typing import Any, cast
 from ragbandit.additions.responses import responses
 from ragbandit.additions.responses.items import CALL, FREE_TEXT_CALL
 from ragbandit.additions.responses.tools import called_as
-from ragbandit.router.api.endpoints.streaming import PING, event_of
+from ragbandit.router.api.endpoints.streaming import PING, event_bytes
 from ragbandit.router.api.openai import replies
 from ragbandit.router.api.openai.replies import DONE
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, new_id
@@ -33,7 +33,7 @@ class ResponseStream:
         reply = responses.response(self.decision, None, base=self._base)
         return [self._event("created", response=reply), self._event("in_progress", response=reply)]
 
-    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
+    def events_for(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         if event is None:
             return [PING]
         if isinstance(event, StatusNote):
@@ -150,7 +150,7 @@ class ResponseStream:
     def _event(self, kind: str, **fields: Any) -> bytes:
         name, number = f"response.{kind}", self._number
         self._number += 1
-        return event_of({"type": name, "sequence_number": number, **fields}, name=name)
+        return event_bytes({"type": name, "sequence_number": number, **fields}, name=name)
 
 
 def undecided_failure(error: Mapping[str, Any]) -> bytes:
@@ -164,4 +164,4 @@ def undecided_failure(error: Mapping[str, Any]) -> bytes:
         "output": [],
     }
     kind = "response.failed"
-    return event_of({"type": kind, "sequence_number": 0, "response": reply}, name=kind) + DONE
+    return event_bytes({"type": kind, "sequence_number": 0, "response": reply}, name=kind) + DONE

@@ -16,7 +16,7 @@ from ragbandit.additions.responses.tools import CLIENT_TOOLS, call_facts, called
 from ragbandit.router.api.openai import errors, replies
 from ragbandit.router.api.openai.chats import Choice, WholeNumber, storable_field
 from ragbandit.router.api.openai.requests import OpenAIBody, configured
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits, wanted
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, accepts, limits
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX
 from ragbandit.shared.dialects.chat.message_parts import LOGPROBS, reasoning_in, thoughts_of
 from ragbandit.shared.reading.fields import objects_in
@@ -128,7 +128,7 @@ def response(
     error = error if fault is None else errors.error_in_reply(fault)
     status, query = _status(outcome, failed=error is not None), decision.query
     notes = query.sent.others
-    reason = None if outcome is None else _INCOMPLETE.get(replies.finish_of(outcome))
+    reason = None if outcome is None else _INCOMPLETE.get(replies.finish_reason_of(outcome))
     system = [message.text for message in decision.query.messages if message.role == "system"]
     reply: dict[str, Any] = {
         "id": decision.id,
@@ -163,7 +163,11 @@ def response(
 
 def output_of(decision: Decision, outcome: Outcome, *, base: str) -> list[dict[str, Any]]:
     passed = replies.message_of(outcome)
-    if decision.query.sent.others.get(COMPACTS) and outcome.answer and replies.finish_of(outcome) not in _INCOMPLETE:
+    if (
+        decision.query.sent.others.get(COMPACTS)
+        and outcome.answer
+        and replies.finish_reason_of(outcome) not in _INCOMPLETE
+    ):
         key = f"cmp_{_item_key(decision)}_0"
         return [{"type": COMPACTIONS[0], "id": key, "encrypted_content": f"{SUMMARY}{outcome.answer}"}]
     called = enumerate(passed.get("tool_calls", ()))
@@ -293,7 +297,7 @@ def _status(outcome: Outcome | None, *, failed: bool) -> ResponseStatus:
         return "failed" if failed else "in_progress"
     if failed:
         return "cancelled" if outcome.stop_reason == CANCELLED else "failed"
-    return "incomplete" if replies.finish_of(outcome) in _INCOMPLETE else "completed"
+    return "incomplete" if replies.finish_reason_of(outcome) in _INCOMPLETE else "completed"
 
 
 def _usage(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
@@ -312,7 +316,7 @@ class ResponseBody(OpenAIBody):
     # JSON Schema cannot express that the last message of a user or an assistant must be a user's.
     input: Annotated[
         Annotated[str, limits(TEXT)] | Annotated[list[Annotated[dict[str, Any], limits(ITEM)]], limits(minItems=1)],
-        wanted("text or a list of objects"),
+        accepts("text or a list of objects"),
     ]
     """The question, or a conversation of items. A `message` has `role` and `content`, which is text or a list of parts
     (`input_text`, `input_image`, `input_file`, `output_text`). Arms that pass chats on also get `function_call` and

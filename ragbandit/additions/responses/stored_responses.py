@@ -91,7 +91,7 @@ def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
 
 class Responses(ChatDoor[ResponseBody]):
     #: Codex compacts a conversation that is too long after an event, but not after a status 400
-    events_of: ClassVar[Collection[str]] = (ContextExceeded.code,)
+    error_events: ClassVar[Collection[str]] = (ContextExceeded.code,)
 
     def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
         return response(decision, outcome, base=base, saved=saved)

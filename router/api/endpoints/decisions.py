@@ -9,18 +9,18 @@ from fastapi import Path as PathParameter, Query as QueryParameter, Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies import decisions as reply_types
-from ragbandit.router.api.asking import decide, decide_each, preview, query_of_body, whole_query
+from ragbandit.router.api.asking import decide, decide_each, preview, query_of_body, rewritten_query
 from ragbandit.router.api.dependencies import (
     BatchKey,
     IdempotencyKey,
-    all_done,
     await_all,
     await_future,
     check_count,
     reads_of,
     router_of,
+    wait_for_all,
 )
-from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, events_of, request_answer
+from ragbandit.router.api.endpoints.streaming import STREAM_WAIT_S, EventStream, answer_events, request_answer
 from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.requests import (
@@ -82,7 +82,7 @@ async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyK
 
     The decision is stored, with the probability of every arm, before the reply is sent.
     """
-    query = await whole_query(request, body, key=idempotency_key, run_by="caller")
+    query = await rewritten_query(request, body, key=idempotency_key, run_by="caller")
     if headers_of(request).is_preview:
         return await preview(request, query, run_by="caller")
     decision, seconds = await decide(request, query, run_by="caller")
@@ -105,17 +105,17 @@ async def batch(body: RouteBatchBody, request: Request, idempotency_key: BatchKe
     keys = item_ids(body.items, key=idempotency_key, field="decision_id")
     read = [await _item_query(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
     if headers_of(request).is_preview:
-        return JsonReply({"items": await _previews(request, read)})
-    reply: reply_types.RouteBatchReply = {"items": await _decided(request, read)}
+        return JsonReply({"items": await _preview_items(request, read)})
+    reply: reply_types.RouteBatchReply = {"items": await _decide_items(request, read)}
     return JsonReply(reply)
 
 
-async def _decided(
+async def _decide_items(
     request: Request, read: "Sequence[Query | Future[Query] | RagBanditError]"
 ) -> list[reply_types.RouteReply | reply_types.ErrorReply]:
     """A decision or an error for each item, in order. All questions are decided after the last rewrite.
 
-    read: the queries, or their Futures if they have to be rewritten, or errors
+    read: queries, Futures of queries that have to be rewritten, and errors.
     """
     rewrites = await await_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
     rewritten = iter(rewrites)
@@ -130,12 +130,12 @@ async def _decided(
     ]
 
 
-async def _previews(
+async def _preview_items(
     request: Request, read: "Sequence[Query | Future[Query] | RagBanditError]"
 ) -> list[reply_types.PreviewReply | reply_types.ErrorReply]:
     """A preview or an error for each item, in order.
 
-    read: the queries, or the errors of items that could not be read. A rewrite, which is a Future, is no preview.
+    read: queries, and errors of items that could not be read. Previews rewrite no question, so `read` has no Futures.
     """
     submitted = list[Future[Decision] | RagBanditError]()
     for entry in read:
@@ -190,16 +190,16 @@ async def answer(
         raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
     if wait_s is None:
         wait_s = router.settings.budget.seconds + STREAM_WAIT_S if stream else router.settings.server.answer_wait_s
-    query = await whole_query(request, body, key=idempotency_key, run_by="worker")
+    query = await rewritten_query(request, body, key=idempotency_key, run_by="worker")
     with router.process.answers.place(query):
         if headers_of(request).is_preview:
             return await preview(request, query, run_by="worker")
         decision, seconds = await decide(request, query, run_by="worker")
         pending = await request_answer(request, decision, live=stream, limit_s=wait_s, is_own=query.id is None)
     if stream:
-        return EventStream(events_of(pending, seconds=seconds), answer=pending)
+        return EventStream(answer_events(pending, seconds=seconds), answer=pending)
     try:
-        outcome = pending.waiting.result() if await all_done(request, [pending.waiting], limit_s=wait_s) else None
+        outcome = pending.waiting.result() if await wait_for_all(request, [pending.waiting], limit_s=wait_s) else None
     except TimeoutError:  # the service is shutting down
         outcome = None
     finally:
@@ -262,11 +262,11 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
 )
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
     """Explain a decision: draw and reasons, steps of the answer, feedback, reward, and what the decision waits for."""
-    explained = await explained_for(request, decision_id)
+    explained = await explain_decision(request, decision_id)
     return JsonReply(replies.explanation_json(explained), headers=decision_headers(explained.record.decision))
 
 
-async def explained_for(request: Request, decision_id: str) -> Explanation:
+async def explain_decision(request: Request, decision_id: str) -> Explanation:
     """Explain a decision. Raises InvalidInput, and NotFound if the caller may not see the decision."""
     router = router_of(request)
     await check_owner(request, decision_id)
@@ -277,11 +277,11 @@ async def explained_for(request: Request, decision_id: str) -> Explanation:
 
 
 async def _with_present_choice(request: Request, explained: Explanation) -> Explanation:
-    """For a later turn: also the arm that the policy would probably draw now, if the turn were a decision."""
+    """Add, for a later turn, the arm that the policy would probably draw if the turn were a decision."""
     decision, router = explained.record.decision, router_of(request)
     if decision.turn_of is None or not decision.query.text:
         return explained
-    sent = Sent(surface=decision.query.sent.surface, agent=decision.query.sent.agent)  # as rules read it
+    sent = Sent(surface=decision.query.sent.surface, agent=decision.query.sent.agent)  # facts that rules read
     query = replace(decision.query, id=None, session=None, unit="turn", arms=None, arm_by=None, sent=sent)
     query = replace(query, continues=NOTHING_CONTINUED, terms=NO_TERMS)
     try:
@@ -290,8 +290,8 @@ async def _with_present_choice(request: Request, explained: Explanation) -> Expl
         return explained
     if now.arm == decision.arm:
         return explained
-    chosen = f"For this turn alone the policy would now prefer {now.arm}; the turns stay on their arm."
-    return replace(explained, reasons=(*explained.reasons, chosen))
+    reason = f"For this turn alone the policy would now prefer {now.arm}; the turns stay on their arm."
+    return replace(explained, reasons=(*explained.reasons, reason))
 
 
 @endpoints.post(

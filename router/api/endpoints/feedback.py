@@ -10,7 +10,7 @@ from ragbandit.client.replies.decisions import BatchReply, ReceiptReply
 from ragbandit.router.api.dependencies import BatchKey, IdempotencyKey, await_all, caller_of, check_count, router_of
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.routes import Endpoints
-from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, identity, item_ids
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, body_of, idempotency_id, item_ids
 from ragbandit.router.api.schemas.responses import JsonReply, error_item, reply_description
 from ragbandit.router.api.security.ownership import check_owner, inaccessible_ids
 from ragbandit.router.api.security.rules import AccessRule, roles
@@ -64,7 +64,7 @@ async def batch(body: FeedbackBatchBody, request: Request, idempotency_key: Batc
     """
     check_count(body.items, most=MAX_BATCH)
     keys = item_ids(body.items, key=idempotency_key, field="feedback_id")
-    checked = [_checked_item(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
+    checked = [_item_feedback(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
     unknown = await inaccessible_ids(request, (item.decision_id for item in checked if isinstance(item, Feedback)))
     items = [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in checked
@@ -92,7 +92,7 @@ async def store_judgements(request: Request, items: Sequence[Feedback]) -> list[
     return receipts
 
 
-def _checked_item(request: Request, item: dict[str, Any], *, key: str | None) -> Feedback | RagBanditError:
+def _item_feedback(request: Request, item: dict[str, Any], *, key: str | None) -> Feedback | RagBanditError:
     try:
         return feedback_of(request, body_of(FeedbackBody, item), key=key)
     except RagBanditError as error:
@@ -100,7 +100,7 @@ def _checked_item(request: Request, item: dict[str, Any], *, key: str | None) ->
 
 
 def feedback_of(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
-    fields = body.model_dump() | {"feedback_id": identity(body.feedback_id, key=key, field="feedback_id")}
+    fields = body.model_dump() | {"feedback_id": idempotency_id(body.feedback_id, key=key, field="feedback_id")}
     check_given_id(fields["feedback_id"])
     item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
     if (item.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap

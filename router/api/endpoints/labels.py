@@ -50,10 +50,10 @@ class LabelBody(RequestBody):
 async def label_queue(
     request: Request, n: Annotated[int, QueryParameter(ge=1, le=100, description="Largest number of answers.")] = 20
 ) -> Response:
-    """Read the answers that wait for a label, without their arms. First come answers of a bought verdict (`ragbandit
-    report
-    --decide --judge labels`): both answers to a question follow each other, in a random order. Then come answers from
-    whose labels the policy would learn most (setting `learning.labels_per_day`), newest first; tenants take turns.
+    """Read the answers that wait for a label, without their arms. First come answers of a bought verdict
+    (`ragbandit report --decide --judge labels`): both answers to a question follow each other, in a random order. Then
+    come answers from whose labels the policy would learn most (setting `learning.labels_per_day`), newest first;
+    tenants take turns.
     """
     items = await read_items(request, limit=n)
     reply: LabelQueueReply = {"items": [_task(item) for item in items]}
@@ -85,7 +85,7 @@ async def read_items(request: Request, *, limit: int, skip: int = 0) -> list[que
 
 
 async def store_label(request: Request, body: LabelBody) -> bool:
-    """Returns whether the answer had this label before. Raises NotFound, Conflict."""
+    """Store a label. Returns whether the answer had this label before. Raises NotFound, Conflict."""
     if await inaccessible_ids(request, [queue.decision_of(body.item)]):
         raise queue.unknown_item()
     if queue.is_of_verdict(body.item):

@@ -33,7 +33,7 @@ PROBE_S = 4.0
 endpoints = Endpoints("Operations")
 
 
-def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float]]:
+def shared_budget_shares(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float]]:
     """A shared read of dollar budgets: (kind of spender, name of spender, period) -> share that is spent."""
 
     def read() -> Mapping[tuple[str, str, str], float]:

@@ -70,7 +70,7 @@ class VerbBody(ReasonBody):
 async def listed(request: Request) -> Response:
     """List all versions of the policy, oldest first, with their states, and the kill switch."""
     router = router_of(request)
-    return JsonReply(await reads_of(request).run(lambda: list_versions(router.database, base=base_of(router))))
+    return JsonReply(await reads_of(request).run(lambda: list_versions(router.database, base=champion_label(router))))
 
 
 @endpoints.get(
@@ -82,7 +82,7 @@ async def listed(request: Request) -> Response:
 async def shown(name: _NamePath, request: Request) -> Response:
     """Read one version: its comparison with the champion if it is in shadow, and the verbs that are possible now."""
     router = router_of(request)
-    read = partial(detail, router.database, name, base=base_of(router), now=time.time())
+    read = partial(detail, router.database, name, base=champion_label(router), now=time.time())
     return JsonReply(await reads_of(request).run(read))
 
 
@@ -96,13 +96,13 @@ async def kill(body: KillBody, request: Request) -> Response:
     Every process on this database applies the switch from its next decision on.
     """
     throw = partial(verbs.kill, arm=body.arm, offered=tuple(router_of(request).settings.arms))
-    return JsonReply(await _done(request, throw, body))
+    return JsonReply(await _act(request, throw, body))
 
 
 @endpoints.post("/v1/policies/unkill", rule=COMMAND, summary="Take the kill switch back", responses=_SWITCHED)
 async def unkill(body: ReasonBody, request: Request) -> Response:
     """Turn the kill switch off: champion and candidates continue in their states."""
-    return JsonReply(await _done(request, verbs.unkill, body))
+    return JsonReply(await _act(request, verbs.unkill, body))
 
 
 @endpoints.post(
@@ -122,7 +122,7 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
         act = verbs.Act(verb=verb, name=name, force=body.force, revision=body.revision, **entry)
         return verbs.perform(database, act, settings=settings)
 
-    return JsonReply(await _done(request, perform, body))
+    return JsonReply(await _act(request, perform, body))
 
 
 @endpoints.post(
@@ -144,11 +144,11 @@ async def arm_changed(arm: _ArmPath, body: ReasonBody, request: Request) -> Resp
     return JsonReply(await reads_of(request).run(partial(declare_change, router.database, ArmName(arm), **entry)))
 
 
-def base_of(router: Router) -> PolicyLabel:
+def champion_label(router: Router) -> PolicyLabel:
     return PolicyLabel(router.settings.policy.label)
 
 
-async def _done(request: Request, act: Callable[..., Any], body: ReasonBody) -> Any:
+async def _act(request: Request, act: Callable[..., Any], body: ReasonBody) -> Any:
     router, actor = router_of(request), actor_of(request)
-    entry = {"base": base_of(router), "actor": actor, "reason": body.reason, "now": time.time()}
+    entry = {"base": champion_label(router), "actor": actor, "reason": body.reason, "now": time.time()}
     return await reads_of(request).run(lambda: act(router.database, **entry))

@@ -51,9 +51,9 @@ class AwaitedAnswer:
     local: ReadStream | None = None
 
     async def outcome(self) -> Outcome | None:
-        """Wait for the outcome; None if there is none within `limit_s` seconds. Cancels and raises as `events`."""
+        """Wait for the outcome; None if there is none within `limit_s` seconds. Cancels and raises like `events`."""
         changed, give_up = Waiter(self.request), asyncio.get_running_loop().time() + self.limit_s
-        self.waiting.add_done_callback(lambda _: changed.note())
+        self.waiting.add_done_callback(lambda _: changed.notify())
         try:
             while not self.waiting.done():
                 if not await changed.wait(until=give_up):
@@ -78,10 +78,10 @@ class AwaitedAnswer:
         wrote another answer in its second run.
         """
         changed, now = Waiter(self.request), asyncio.get_running_loop().time
-        self.waiting.add_done_callback(lambda _: changed.note())
+        self.waiting.add_done_callback(lambda _: changed.notify())
         stream = self.local or ReadStream(self.decision.id)
         try:
-            stream = await self._stream(wake=changed.note) or stream
+            stream = await self._open_stream(wake=changed.notify) or stream
             give_up = now() + self.limit_s
             while not self.waiting.done():
                 events = stream.read()
@@ -105,7 +105,7 @@ class AwaitedAnswer:
             if stream is not self.local and streams is not None:
                 streams.leave(stream)
 
-    async def _stream(self, *, wake: Callable[[], None]) -> ReadStream | None:
+    async def _open_stream(self, *, wake: Callable[[], None]) -> ReadStream | None:
         streams = router_of(self.request).process.streams
         if self.local is not None:
             self.local.attach(wake)
@@ -144,7 +144,7 @@ class AwaitedAnswer:
         async def cancel() -> None:
             try:
                 await reads_of(request).run(lambda: router.cancel(decision.id))
-            except RagBanditError as error:  # harmless: the answer is written and stored, though nobody waits
+            except RagBanditError as error:  # no harm: the answer is written and stored, though no client waits
                 extra = {"action": "cancel", "decision": decision.id, "reason": str(error)}
                 log.info("an answer that no client waits for could not be cancelled", extra=extra)
 
@@ -167,7 +167,7 @@ async def request_answer(
     streams = router.process.streams
     if live and streams is not None:
         await reads_of(request).run(partial(streams.want, decision.id))
-    # This does not end if the caller goes away: the recovery loop would ask for a stored decision's answer anyway.
+    # This wait goes on if the caller goes away: the recovery loop would ask for a stored decision's answer anyway.
     try:
         waiting = await asyncio.wait_for(asyncio.wrap_future(router.process.answers.submit(decision)), SERVE_S)
     except TimeoutError as error:
@@ -180,7 +180,7 @@ class EventStream(Response):
     """A reply in server-sent events. Status and headers wait for the first event: before it the decision may change.
 
     `events` raises CallerGone at the end of the connection, and yields the events that are sent together.
-    refused: makes the reply to an error before the first event; None if the edge makes that reply.
+    error_reply: makes the reply to an error before the first event; None if the edge makes that reply.
     """
 
     media_type = "text/event-stream"
@@ -190,11 +190,11 @@ class EventStream(Response):
         events: AsyncIterator[bytes],
         *,
         answer: AwaitedAnswer,
-        refused: Callable[[RagBanditError], Response] | None = None,
+        error_reply: Callable[[RagBanditError], Response] | None = None,
     ) -> None:
         self.status_code, self.background = 200, None
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
-        self.events, self.answer, self.refused = events, answer, refused
+        self.events, self.answer, self.error_reply = events, answer, error_reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -211,9 +211,9 @@ class EventStream(Response):
         except CallerGone:
             return
         except RagBanditError as error:
-            if self.refused is None:
+            if self.error_reply is None:
                 raise
-            await self.refused(error)(scope, receive, send)
+            await self.error_reply(error)(scope, receive, send)
         finally:
             self.answer.forget()
 
@@ -222,37 +222,37 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
 
-def event_of(value: Any, *, name: str | None) -> bytes:
+def event_bytes(value: Any, *, name: str | None) -> bytes:
     head = "" if name is None else f"event: {name}\n"
     return b"%bdata: %b\n\n" % (head.encode(), json_of(value))
 
 
-async def events_of(answer: AwaitedAnswer, *, seconds: float) -> AsyncIterator[bytes]:
-    """The events of /v1/answer; the last is "pending" if no outcome comes in time. seconds: what the decision took."""
+async def answer_events(answer: AwaitedAnswer, *, seconds: float) -> AsyncIterator[bytes]:
+    """The events of /v1/answer; the last is "pending" if no outcome comes in time. seconds: time that deciding took."""
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)
     try:
-        yield event_of(name="decision", value=route_json(decision, seconds=seconds))
-        last: bytes = event_of(name="outcome", value=pending)
+        yield event_bytes(name="decision", value=route_json(decision, seconds=seconds))
+        last: bytes = event_bytes(name="outcome", value=pending)
         async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for group in events:
                 if answer.decision is not decision:  # the drawn arm failed, and another arm answers
                     decision = answer.decision
-                    yield event_of(name="decision", value=route_json(decision, seconds=seconds))
+                    yield event_bytes(name="decision", value=route_json(decision, seconds=seconds))
                 if not group:
                     yield PING
                 for event in group:
                     match event:
                         case TextPiece(text=text):
-                            yield event_of(name="text", value={"text": text})
+                            yield event_bytes(name="text", value={"text": text})
                         case StatusNote(text=text):
-                            yield event_of(name="status", value={"text": text})
+                            yield event_bytes(name="status", value={"text": text})
                         case Outcome():
                             saved = router_of(answer.request).process.savings.of(event.cost)
                             reply = answer_json(decision, event, seconds=seconds, saved=saved)
-                            last = event_of(name="outcome", value=reply)
+                            last = event_bytes(name="outcome", value=reply)
         yield last
     except TimeoutError:  # the service is shutting down
-        yield event_of(name="outcome", value=pending)
+        yield event_bytes(name="outcome", value=pending)
     except RagBanditError as error:
-        yield event_of(name="error", value={"decision_id": decision.id, **error_json(error)})
+        yield event_bytes(name="error", value={"decision_id": decision.id, **error_json(error)})

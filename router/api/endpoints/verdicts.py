@@ -53,7 +53,7 @@ async def read_verdict_request(request: Request) -> Response:
     """Read the state of the newest request: its plan, its dollars so far, and why it ended. The comparison itself is in
     `asked` of `GET /v1/report`.
     """
-    return await _reply(request, await newest(request))
+    return await _reply(request, await read_newest(request))
 
 
 @endpoints.post(
@@ -67,7 +67,7 @@ async def decide(body: DecideBody, request: Request) -> Response:
     """Let a learner ask both ways the same stored questions, as `ragbandit report --decide` does. Without `budget` it
     only plans. One request runs at a time; 409 if another one is open. The dollars are booked on the key that asks.
     """
-    return await _reply(request, await ask(request, body), status=202)
+    return await _reply(request, await store_request(request, body), status=202)
 
 
 async def _reply(request: Request, paired: VerdictRequest, *, status: int = 200) -> Response:
@@ -89,7 +89,7 @@ async def missing_process(request: Request, paired: VerdictRequest) -> str | Non
     return "No learner runs, and only a learner carries this out: start one with `ragbandit worker --queue learn`"
 
 
-async def newest(request: Request) -> VerdictRequest:
+async def read_newest(request: Request) -> VerdictRequest:
     router = router_of(request)
 
     def read() -> VerdictRequest:
@@ -99,8 +99,8 @@ async def newest(request: Request) -> VerdictRequest:
     return await reads_of(request).run(read)
 
 
-async def ask(request: Request, body: DecideBody) -> VerdictRequest:
-    """Store a request. Raises InvalidInput, Conflict, StoreError."""
+async def store_request(request: Request, body: DecideBody) -> VerdictRequest:
+    """Store a request for a verdict, which a learner carries out. Raises InvalidInput, Conflict, StoreError."""
     router, actor = router_of(request), actor_of(request)
     until = time.time() if body.until is None else body.until
     since = max(0.0, until - WEEK_S) if body.since is None else body.since
@@ -114,7 +114,7 @@ async def ask(request: Request, body: DecideBody) -> VerdictRequest:
         own = "use `ragbandit report --decide --module MODULE:NAME --judge labels`"
         remedy = own if is_own else "name an arm that is"
         raise InvalidInput(f"{body.against} {reason}", field="against", remedy=remedy)
-    wanted = VerdictRequest(
+    verdict = VerdictRequest(
         since=since,
         until=until,
         tenant=body.tenant,
@@ -124,4 +124,4 @@ async def ask(request: Request, body: DecideBody) -> VerdictRequest:
         actor=actor,
         charged=caller_of(request).key or actor,
     )
-    return await reads_of(request).run(lambda: make_request(router.database, wanted, label=router.ledger.label))
+    return await reads_of(request).run(lambda: make_request(router.database, verdict, label=router.ledger.label))

@@ -1,4 +1,4 @@
-"""The exchange behind a chat: a question is decided, its answer awaited, and the reply made whole or in pieces."""
+"""The exchange behind a chat: decides the question, waits for its answer, and makes the reply, whole or in pieces."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.asking import decide, paced, preview
+from ragbandit.router.api.asking import decide, preview, with_budgets
 from ragbandit.router.api.dependencies import CallerGone, await_future, reads_of, router_of
 from ragbandit.router.api.endpoints.streaming import (
     STREAM_WAIT_S,
@@ -45,8 +45,8 @@ from ragbandit.shared.types import (
 )
 
 log = logging.getLogger("ragbandit.api")
-#: seconds after which a stream begins even without content, because proxies close silent connections. Before, it waits
-#: for the first content, so that an error can still set the HTTP status
+#: seconds after which a stream begins even without content, because proxies close silent connections. Until then the
+#: service waits for the first content, so that an error can still set the HTTP status
 HOLD_S: Final = 30.0
 EVENTS: Final = "text/event-stream"
 
@@ -61,7 +61,7 @@ class ReplyStream(Protocol):
     def has_begun(self) -> bool:
         """Whether a part of the answer was made."""
 
-    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
+    def events_for(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         """The events to send for one event of the answer. event: None if nothing has come for PING_S seconds."""
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
@@ -79,8 +79,8 @@ class ChatDoor(ABC, Generic[Body]):
     this service.
     """
 
-    #: codes of errors before the first event that are events too, for clients that act on no status
-    events_of: ClassVar[Collection[str]] = ()
+    #: codes of errors that are sent as events even before the first event, for clients that ignore the HTTP status
+    error_events: ClassVar[Collection[str]] = ()
 
     @abstractmethod
     def read(self, request: Request, /, body: Body, *, key: str | None) -> Awaitable[requests.ChatQuestion]:
@@ -122,14 +122,14 @@ class ChatExchange:
                 return self._failure(decision, error)
         if live:
 
-            def refused(error: RagBanditError) -> Response:
+            def error_reply(error: RagBanditError) -> Response:
                 return self._failure(answer.decision, error)  # not `decision`: another arm may answer by now
 
-            return EventStream(self._pieces(answer), answer=answer, refused=refused)
+            return EventStream(self._reply_events(answer), answer=answer, error_reply=error_reply)
         try:
-            outcome = _checked(answer, await answer.outcome())
+            outcome = _check_outcome(answer, await answer.outcome())
         except TimeoutError:
-            return self._failure(answer.decision, _not_ready(answer))
+            return self._failure(answer.decision, _shutdown_error(answer))
         except RagBanditError as error:
             return self._failure(answer.decision, error)
         finally:
@@ -139,14 +139,14 @@ class ChatExchange:
         return JsonReply(body, headers=decision_headers(answer.decision))
 
     async def _preview(self) -> Response:
-        query = await self._whole_query()
+        query = await self._final_query()
         if isinstance(query, Decision):
             return JsonReply(preview_json(query))
         return await preview(self.request, query, run_by="worker")
 
     async def _decide(self) -> tuple[Decision, bool]:
         """Decide and commit the question. Returns (decision, whether only this request can ask for the answer)."""
-        query = await self._whole_query()
+        query = await self._final_query()
         if isinstance(query, Decision):
             return query, False
         try:
@@ -158,13 +158,15 @@ class ChatExchange:
             return await self._decide()
         return decision, query.id is None or query.sent.named_id is False
 
-    async def _whole_query(self) -> Query | Decision:
-        """The question with what it continues, priced and rewritten; its decision if the same turn came before."""
+    async def _final_query(self) -> Query | Decision:
+        """The question, joined to the turn that it continues, with budgets applied, and rewritten. Returns the stored
+        decision instead if the same turn came before.
+        """
         request, asked_for = self.request, self.question.query
         router, earlier = router_of(request), await self._earlier_turn()
         if earlier is not None and (same := earlier.same) is not None:
             return (await reads_of(request).run(lambda: router.decision(same))).decision
-        query = await paced(request, self._continuing(earlier))
+        query = await with_budgets(request, self._query_after(earlier))
         is_spent = query.terms.is_spent or query.reached_limit is not None
         if query.arm_by == "calls" and is_spent:
             query = open_turn(query, arms=asked_for.arms)
@@ -176,7 +178,7 @@ class ChatExchange:
 
     @property
     def _lacks_session(self) -> bool:
-        """Whether the chat belongs to a task that no id names, so that an answer in it has to."""
+        """Whether the chat belongs to a task that no id names, so that only its last answer can identify the task."""
         query, settings = self.question.query, router_of(self.request).settings.conversation
         return settings.is_task(query) and query.session is None and query.arm_by is None
 
@@ -206,8 +208,8 @@ class ChatExchange:
         permitted = [arm for arm in passing if book.permits(query, arm=arm)]
         return [arm for arm in permitted if not lacks_of(query, arms=(arm,), passing=passing)]
 
-    def _continuing(self, earlier: EarlierTurn | None) -> Query:
-        """The query as the turn after an earlier one. Results go to the arm that called the tools."""
+    def _query_after(self, earlier: EarlierTurn | None) -> Query:
+        """The query as the turn after `earlier`. Results of tools go to the arm that called them."""
         query = self.question.query
         if earlier is None:
             return replace(query, session=f"{DERIVED}{new_id()}") if self._lacks_session else query
@@ -218,10 +220,10 @@ class ChatExchange:
 
     def _failure(self, decision: Decision, error: RagBanditError) -> Response:
         scope = self.request.scope
-        if self.question.streamed and error.code in self.door.events_of:
+        if self.question.streamed and error.code in self.door.error_events:
             events = self.door.stream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
             return Response(b"".join(events), media_type=EVENTS, headers=decision_headers(decision))
-        if isinstance(error, errors.ServerFault):  # the server has named the parameter, in its own words
+        if isinstance(error, errors.ServerFault):  # without a path, the model server's name of the field stays
             scope = {**scope, "path": ""}
         reply = refusal_reply(error, scope=scope)
         reply.headers.update(decision_headers(decision))
@@ -234,13 +236,13 @@ class ChatExchange:
             reply.headers["x-should-retry"] = "false"
         return reply
 
-    def _parts(self, event: AnswerEvent | None, reply: ReplyStream, answer: AwaitedAnswer) -> list[bytes]:
+    def _events_for(self, event: AnswerEvent | None, reply: ReplyStream, answer: AwaitedAnswer) -> list[bytes]:
         if not isinstance(event, Outcome):
-            return reply.of(event)
-        outcome = _checked(answer, event)
+            return reply.events_for(event)
+        outcome = _check_outcome(answer, event)
         return reply.end(outcome, saved=router_of(self.request).process.savings.of(outcome.cost))
 
-    async def _pieces(self, answer: AwaitedAnswer) -> AsyncIterator[bytes]:
+    async def _reply_events(self, answer: AwaitedAnswer) -> AsyncIterator[bytes]:
         """The events of the reply. Raises CallerGone, and the error of an answer that fails before its first event."""
         begin_at = time.monotonic() + HOLD_S
         base = str(self.request.base_url)
@@ -253,22 +255,24 @@ class ChatExchange:
                         reply = self.door.stream(answer.decision, base=base)
                     if not group and not has_begun and time.monotonic() < begin_at:
                         continue
-                    data = b"".join([part for event in group or (None,) for part in self._parts(event, reply, answer)])
+                    data = b"".join(
+                        [part for event in group or (None,) for part in self._events_for(event, reply, answer)]
+                    )
                     if data:
                         has_begun = True
                         yield data
             if not (group and isinstance(group[-1], Outcome)):
-                _checked(answer, None)
+                _check_outcome(answer, None)
         except CallerGone:
             raise
         except Exception as error:
-            error = _not_ready(answer) if isinstance(error, TimeoutError) else error
+            error = _shutdown_error(answer) if isinstance(error, TimeoutError) else error
             if not has_begun:
                 raise error from None
             yield b"".join(reply.failure(_error_in_stream(error, has_content=reply.has_begun)))
 
 
-def _checked(answer: AwaitedAnswer, outcome: Outcome | None) -> Outcome:
+def _check_outcome(answer: AwaitedAnswer, outcome: Outcome | None) -> Outcome:
     """The outcome. Raises the error of a failed or late answer. outcome: None if it did not come in time."""
     if outcome is None:
         message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
@@ -279,7 +283,7 @@ def _checked(answer: AwaitedAnswer, outcome: Outcome | None) -> Outcome:
     return outcome
 
 
-def _not_ready(answer: AwaitedAnswer) -> NotReady:
+def _shutdown_error(answer: AwaitedAnswer) -> NotReady:
     remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
     return NotReady("the service is shutting down; the decision stands", remedy=remedy)
 

@@ -1,4 +1,4 @@
-"""Chats: the messages and parameters of a chat completion are read, and the question in them is found."""
+"""Reads the messages and parameters of a chat completion, and finds the question in them."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.tool_loops import results_of
-from ragbandit.router.api.schemas.requests import wanted
+from ragbandit.router.api.schemas.requests import accepts
 from ragbandit.router.serving.abilities import BOUNDS, CHAT
 from ragbandit.router.serving.conversations import without_middle
 from ragbandit.router.storage.rows.conversion import body_hash
@@ -21,11 +21,11 @@ from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Message, Sent
 from ragbandit.shared.types.encodings import Encoding, KnownParts
 
-#: fields that never pass: the service's own, and the handling of streams
+#: fields that are never passed on to a model: our own fields, and the options of streams
 OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", *BOUNDS})
 #: parameter that lists tools -> parameter that demands or forbids a call of them
 _TOOLS: Final = {"tools": "tool_choice", "functions": "function_call"}
-#: parameters that may not be empty lists, and parameters that say nothing without tools
+#: parameters that may not be empty lists, and parameters that have no meaning without tools
 _LISTS: Final = ("stop", *_TOOLS)
 _CHOICES: Final = (*_TOOLS, *_TOOLS.values(), "parallel_tool_calls")
 
@@ -96,20 +96,20 @@ def read_chat(
     passed: whether an arm of this service passes chats on to a model. If so, long texts of `turns` are shortened, and a
         chat needs such an arm (CHAT) if only a model can read it, or if it does not end with a question. Otherwise a
         chat that only a model can read is refused.
-    others: the parameters as the client sent them, by which requests differ, if those of `sent` were converted.
-    encoding: of what `sent` was converted from, if its characters were checked
+    others: the parameters as the client sent them, for the hash, if those of `sent` were converted.
+    encoding: JSON of the body from which `sent` was converted; None unless its characters were checked.
     """
     if not sent["messages"]:
         raise InvalidInput(f'"{at}" is empty', field=at, remedy="send at least one message of the role user")
     whole, encoding = _storable_fields(sent, at=at, encoding=encoding)
-    messages, needs = whole["messages"], _needs(whole)
+    messages, needs = whole["messages"], _needed_abilities(whole)
     reader = _Reader(needs=needs, encoding=encoding)
     turns = [reader.turn(message, at=f"{at}.{index - skip}") for index, message in enumerate(messages)]
     if reader.faults and not passed:
         raise reader.faults[0]
     results = results_of(messages)
     texts = [turn for turn in turns if turn is not None and turn.text.strip()]
-    to_question, is_last = _to_question(texts)
+    to_question, is_last = _texts_to_question(texts)
     if passed or results:
         texts = to_question
     asked = [turn for turn in texts if turn.role == "user"]
@@ -128,21 +128,23 @@ def read_chat(
         if others is not None:
             chat_hash = body_hash([messages, others])
         elif len(given) > 1 or needs or results:
-            chat_hash = body_hash(given)  # also differs if only the parameters differ
+            chat_hash = body_hash(given)  # requests with other parameters have another hash
     read = Sent(needs=tuple(sorted(needs)), optional_needs=optional, tokens=tokens, clipped=clipped or None)
     return Chat(turns=tuple(texts), fields=whole, sent=read, hash=chat_hash, encoding=encoding)
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
-    """Returns (the fields for the model, their JSON). Servers refuse empty lists, and a choice without tools."""
+    """Returns (the fields for the model, their JSON), without fields that servers refuse: empty lists, and a choice of
+    tools without tools.
+    """
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
-        says_nothing = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)
-        if name in OWN or says_nothing or (name in _LISTS and value == []):
+        is_meaningless = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)
+        if name in OWN or is_meaningless or (name in _LISTS and value == []):
             continue
         if name not in TOKEN_LIMITS:
             field = at if name == "messages" else name
-            whole[_repaired(name)], one = (value, encoding) if encoding else storable_field(value, field=field)
+            whole[_replace_broken(name)], one = (value, encoding) if encoding else storable_field(value, field=field)
             encodings.append(one)
         elif (limit := token_limit(value, field=name)) is not None or value is None:
             whole[name] = limit
@@ -160,7 +162,7 @@ def _parameter_tokens(fields: Mapping[str, Any], *, encoding: Encoding) -> int:
     return tokens
 
 
-def _to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
+def _texts_to_question(texts: Sequence[Message]) -> tuple[list[Message], bool]:
     """Returns (texts up to the question, whether a user wrote the question and only system messages follow it)."""
     last = max([place for place, turn in enumerate(texts) if turn.role == "user"], default=None)
     if last is None:
@@ -175,7 +177,7 @@ def whole_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Choice = Annotated[str | dict[str, Any] | None, wanted("text, an object or null")]
+Choice = Annotated[str | dict[str, Any] | None, accepts("text, an object or null")]
 WholeNumber = Annotated[int | None, BeforeValidator(whole_number)]
 
 
@@ -190,8 +192,8 @@ def token_limit(value: object, *, field: str) -> int | None:
     return whole
 
 
-def _needs(passed: Mapping[str, Any]) -> set[str]:
-    """Abilities that an arm needs for these parameters. Optional tools need no ability: a model may ignore them."""
+def _needed_abilities(passed: Mapping[str, Any]) -> set[str]:
+    """Abilities that an arm needs for these fields. Optional tools need no ability: a model may ignore them."""
     form = passed.get("response_format")
     needs = {
         "tools": any(passed[choice] not in (None, "none", "auto") for choice in passed.keys() & _TOOLS.values()),
@@ -202,7 +204,7 @@ def _needs(passed: Mapping[str, Any]) -> set[str]:
     return {name for name, needed in needs.items() if needed}
 
 
-#: NUL and halves of surrogate pairs, which databases refuse, and NUL in JSON
+#: characters that databases refuse: NUL and halves of surrogate pairs; and NUL as JSON writes it
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 _NUL: Final = b"\\u0000"
 #: digest of a message, or of the other fields of a chat -> its estimated tokens
@@ -219,7 +221,7 @@ def storable_field(value: Any, *, field: str) -> tuple[Any, Encoding]:
             encoding = Encoding.of(value)
             if not encoding.has_bytes(_NUL):
                 return value, encoding
-        mended = _repaired(value)
+        mended = _replace_broken(value)
         return mended, Encoding.of(mended)
     except RecursionError:
         raise InvalidInput(f'"{field}" is nested too deep', field=field, remedy="nest it less deeply") from None
@@ -228,13 +230,13 @@ def storable_field(value: Any, *, field: str) -> tuple[Any, Encoding]:
         raise InvalidInput(message, field=field, remedy="send finite numbers") from None
 
 
-def _repaired(value: Any) -> Any:
+def _replace_broken(value: Any) -> Any:
     if isinstance(value, str):
         return _BROKEN.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_repaired(item) for item in value]
+        return [_replace_broken(item) for item in value]
     if isinstance(value, dict):
-        return {_repaired(name): _repaired(item) for name, item in value.items()}
+        return {_replace_broken(name): _replace_broken(item) for name, item in value.items()}
     return value
 
 
@@ -278,7 +280,7 @@ class _Reader:
         return tokens
 
     def _part(self, part: object, *, at: str, asks: bool) -> str:
-        """The part as text. asks: True in a user's message; in others a part without text is "", not a fault."""
+        """The part as text. asks: whether a user wrote the message; if not, a part without text is "", not a fault."""
         if not isinstance(part, dict):
             part = {"type": "text", "text": part}
         kind = part.get("type") or next((name for name in OTHER_PARTS if name in part), "text")

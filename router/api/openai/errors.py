@@ -16,11 +16,7 @@ from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.model_servers.failures import Failure, FailureKind, failure_of
 from ragbandit.shared.model_servers.refusals import too_long_in_words
-from ragbandit.shared.types import (
-    CANCELLED,
-    Decision,
-    Outcome,
-)
+from ragbandit.shared.types import CANCELLED, Decision, Outcome
 
 #: paths of OpenAI's interface, also those that follow a wrong base URL. Errors on these paths have OpenAI's shape
 _PATHS: Final = re.compile(
@@ -126,7 +122,7 @@ def error_in_reply(error: RagBanditError) -> dict[str, Any]:
 def as_openai_error(
     status: int, error: ErrorDetail, *, params: Mapping[str, str | None] = PARAMS
 ) -> tuple[int, dict[str, Any]]:
-    """Convert an error to OpenAI's shape. Returns (status, body). params: names of fields in the interface."""
+    """Convert an error to OpenAI's shape. Returns (status, body). params: our name of a field -> its name there."""
     status = 400 if status == 422 else status
     param = None if error["field"] is None else params.get(error["field"], error["field"])
     if param is not None:
@@ -146,7 +142,7 @@ def openai_error(
     params: Mapping[str, str | None] = PARAMS,
 ) -> Response:
     """The reply to an error on a path of OpenAI. It asks clients not to repeat a request that failed with 500. params:
-    names of fields in the interface.
+    as in `as_openai_error`.
     """
     status, body = as_openai_error(status, error, params=params)
     retry = {"x-should-retry": "false"} if status == 500 else {}

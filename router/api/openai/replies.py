@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from ragbandit.client.replies.decisions import CostReply
-from ragbandit.router.api.endpoints.streaming import PING, event_of
+from ragbandit.router.api.endpoints.streaming import PING, event_bytes
 from ragbandit.router.replies.decisions import decision_json, failover_json
 from ragbandit.router.replies.values import filled, json_of
 from ragbandit.router.serving.checks.questions import COMPLETION_PREFIX
@@ -126,7 +126,7 @@ def answering_model(decision: Decision) -> str:
     return f"ragbandit/{decision.arm}"
 
 
-def _head(decision: Decision) -> dict[str, Any]:
+def _common_fields(decision: Decision) -> dict[str, Any]:
     return {
         "id": f"{COMPLETION_PREFIX}{decision.id}",
         "created": int(decision.made_at),
@@ -135,7 +135,7 @@ def _head(decision: Decision) -> dict[str, Any]:
     }
 
 
-def usage_of(outcome: Outcome, *, saved: float | None = None) -> dict[str, Any]:
+def usage_of(outcome: Outcome, *, saved: float | None) -> dict[str, Any]:
     cost = outcome.cost
     usage: dict[str, Any] = {
         **further_fields(outcome, "usage"),
@@ -148,7 +148,7 @@ def usage_of(outcome: Outcome, *, saved: float | None = None) -> dict[str, Any]:
     return usage if saved is None else {**usage, "saved": saved}
 
 
-def finish_of(outcome: Outcome) -> str:
+def finish_reason_of(outcome: Outcome) -> str:
     """The finish reason of the model's reply if the question is answered; else one for the status."""
     if outcome.status == "exhausted":
         return CUT
@@ -163,7 +163,7 @@ def message_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def further_fields(outcome: Outcome, part: str = "more") -> dict[str, Any]:
-    """Further fields that a model's server sent: of the reply ("more"), its choice ("choice") or usage ("usage")."""
+    """Further fields from a model's server: of the reply ("more"), its "choice", "message" or "usage"."""
     fields = outcome.reply.get(part)
     return dict(fields) if isinstance(fields, Mapping) else {}
 
@@ -206,7 +206,7 @@ def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
     )
 
 
-def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> dict[str, Any]:
+def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> dict[str, Any]:
     """The whole reply to a chat. base: URL of this service. saved: dollars that the answer saved; None if unknown."""
     fields = message_of(outcome)
     logprobs = fields.pop(LOGPROBS, None)
@@ -217,13 +217,13 @@ def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float 
         "annotations": annotations_of(outcome, base=base),
         **fields,
     }
-    last = _last(decision, outcome, base=base, message=message, logprobs=logprobs)
-    return {**_head(decision), **last, "object": "chat.completion", "usage": usage_of(outcome, saved=saved)}
+    last = _last_fields(decision, outcome, base=base, message=message, logprobs=logprobs)
+    return {**_common_fields(decision), **last, "object": "chat.completion", "usage": usage_of(outcome, saved=saved)}
 
 
-def _last(decision: Decision, outcome: Outcome, *, base: str, **answer: Any) -> dict[str, Any]:
+def _last_fields(decision: Decision, outcome: Outcome, *, base: str, **answer: Any) -> dict[str, Any]:
     """The fields of a whole reply, or of the last chunk of a streamed one. answer: fields of the choice."""
-    choice = {"index": 0, **answer, "finish_reason": finish_of(outcome)}
+    choice = {"index": 0, **answer, "finish_reason": finish_reason_of(outcome)}
     choices, facts = [further_fields(outcome, "choice") | choice], reply_facts(decision, outcome, base=base)
     return {**further_fields(outcome), "choices": choices, "ragbandit": facts}
 
@@ -238,9 +238,9 @@ class ChatStream:
     """
 
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
-        self._head = {**_head(decision), "object": "chat.completion.chunk"}
+        self._head = {**_common_fields(decision), "object": "chat.completion.chunk"}
         self._include_usage = include_usage
-        #: beginning and end of all pieces of the answer
+        #: bytes before and after the delta of every piece of the answer
         self._begin, self._end = b"data: " + json_of(self._head)[:-1] + b',"choices":[{"index":0,"delta":', b"}]"
         self._end += b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self.decision = decision
@@ -251,7 +251,7 @@ class ChatStream:
         #: whether a piece of the answer was sent
         self.has_begun = False
 
-    def of(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
+    def events_for(self, event: TextPiece | DeltaPiece | StatusNote | None) -> list[bytes]:
         """The events to send for one event of the answer. event: None if nothing has come for PING_S seconds."""
         if event is None:
             return [PING]
@@ -271,14 +271,14 @@ class ChatStream:
             events += [self._event(event=source) for source in _sources(outcome, base=self._base)]
         elif outcome.sources:
             delta = {"annotations": annotations_of(outcome, base=self._base)}
-        last = _last(self.decision, outcome, base=self._base, delta=delta, logprobs=None)
+        last = _last_fields(self.decision, outcome, base=self._base, delta=delta, logprobs=None)
         events.append(self._event(**last))
         if self._include_usage:
             events.append(self._event(usage=usage_of(outcome, saved=saved)))
         return [*events, DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        return [event_of({"error": error}, name=None), DONE]
+        return [event_bytes({"error": error}, name=None), DONE]
 
     def _before_piece(self) -> list[bytes]:
         """The events before a piece of the answer: the role before the first piece, and the end of a shown status."""
@@ -300,7 +300,7 @@ class ChatStream:
 
     def _event(self, **fields: Any) -> bytes:
         usage = {"usage": None} if self._include_usage else {}
-        return event_of({**self._head, "choices": [], **usage, **fields}, name=None)
+        return event_bytes({**self._head, "choices": [], **usage, **fields}, name=None)
 
 
 def _sources(outcome: Outcome, *, base: str) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from ragbandit.router.api.openai.errors import ModelNotFound
 from ragbandit.router.api.openai.replies import ListedModel, ModelList
 from ragbandit.router.api.openai.tool_loops import hash_conversation
 from ragbandit.router.api.schemas.question_headers import header_value, headers_of
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, Aim, EffortBound, Price, limits
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_PRICE, Aim, EffortBound, Price, limits
 from ragbandit.router.api.security.ownership import may_force, permitted_arms, terms_of_caller, unit_of
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.config.server import ARM_PREFIXES
@@ -68,10 +68,10 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
     names = _policy_models(router, caller=caller) if arms else []
     if may_force(caller, tenant=caller.tenant or "default", tenants=router.settings.tenants):
         names += [f"arm/{arm}" for arm in arms]
-    means = {choice_of(name, router=router) for name in names}
+    means = {model_choice(name, router=router) for name in names}
     for alias in router.settings.server.model_aliases:
         with suppress(ModelNotFound):  # the arm is gone, or the caller's own stack runs it
-            if not _PATTERN.search(alias) and choice_of(alias, router=router) in means:
+            if not _PATTERN.search(alias) and model_choice(alias, router=router) in means:
                 names.append(alias)
     listed = [named_model(name, router=router, caller=caller) for name in dict.fromkeys(names)]
     return {"object": "list", "data": listed}
@@ -79,8 +79,8 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
 
 def named_model(name: str, *, router: Router, caller: Caller) -> ListedModel:
     """The model of this name, with its context window if that is known. Raises ModelNotFound."""
-    arm = choice_of(name, router=router, field=None).arm
-    window = _window([arm] if arm else _arms_of(caller, router=router), router=router)
+    arm = model_choice(name, router=router, field=None).arm
+    window = _largest_window([arm] if arm else _arms_of(caller, router=router), router=router)
     model: ListedModel = {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWNER}
     if window is not None:
         model |= {"context_length": window, "context_window": window, "max_model_len": window}
@@ -93,8 +93,8 @@ def _arms_of(caller: Caller, *, router: Router) -> list[ArmName]:
     return [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
 
 
-def _window(arms: Iterable[ArmName], *, router: Router) -> int | None:
-    """The largest context window of these arms in tokens; None if an arm takes prompts of any length."""
+def _largest_window(arms: Iterable[ArmName], *, router: Router) -> int | None:
+    """The largest context window of these arms, tokens; None if one takes prompts of any or of unknown length."""
     passing = router.service.passing
     windows = [passing[arm][1] if arm in passing else None for arm in arms]
     return max((window for window in windows if window is not None), default=None) if None not in windows else None
@@ -113,7 +113,7 @@ def _policy_models(router: Router, *, caller: Caller | None = None) -> list[str]
     return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if lowest <= weight <= highest)]
 
 
-def choice_of(name: str, *, router: Router, field: str | None = "model") -> ModelChoice:
+def model_choice(name: str, *, router: Router, field: str | None = "model") -> ModelChoice:
     """Look up the name of a model. field: the parameter that has the name. Raises ModelNotFound."""
     aliases = router.settings.server.model_aliases
     name = next((aliases[alias] for alias in aliases if fnmatchcase(name, alias)), name)
@@ -147,7 +147,7 @@ LONGEST_USER: Final = 256
 
 def configured(**example: Any) -> ConfigDict:
     """Pydantic's configuration of a body that has this example, and accepts parameters that it does not declare."""
-    return ConfigDict(extra="allow", strict=True, json_schema_extra={"example": example, **ONE_WISH})
+    return ConfigDict(extra="allow", strict=True, json_schema_extra={"example": example, **ONE_PRICE})
 
 
 class OpenAIBody(BaseModel):
@@ -191,8 +191,8 @@ class OpenAIBody(BaseModel):
 
 
 def as_completion(body: object) -> tuple[object, list[str]]:
-    """Returns (a body in the form of another interface, as Cursor and some proxies send it, as a chat completion; names
-    of what it lacks). Other values are returned unchanged. Raises as `Door.in_chat_form`.
+    """Convert a body in another interface's form, which Cursor and some proxies send. Returns (the chat completion,
+    names of what it lacks); any other value unchanged. Raises as `Door.in_chat_form`.
     """
     ignored = list[str]()
     for door in loaded("doors").values() if isinstance(body, dict) else ():
@@ -210,9 +210,9 @@ class ChatBody(OpenAIBody):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_other_forms(cls, body: object, made: ModelWrapValidatorHandler[Self]) -> Self:
+    def _from_other_forms(cls, body: object, validate: ModelWrapValidatorHandler[Self]) -> Self:
         completion, ignored = as_completion(body)
-        chat = made(completion)
+        chat = validate(completion)
         if ignored:
             chat._ignored = tuple(short_names(ignored))  # noqa: SLF001 - its own class
         return chat
@@ -242,17 +242,17 @@ class ChatBody(OpenAIBody):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChatQuestion:
-    """The question of a chat, as its door has read it."""
+    """The question of a chat, made by its door."""
 
     query: Query
     #: keys of the tool calls that the chat may continue; () if it does not end with results
     calls: tuple[str, ...]
-    #: hash of the chat up to the last answer, by which a chat without an id is continued; None if there is none
+    #: key of the last answer, by which a chat without an id is continued; None if there is none
     answered: str | None
     streamed: bool
 
 
-#: `hash_conversation` of a question that stands alone
+#: `hash_conversation` of a question without other turns
 _NO_TURNS: Final[tuple[str | None, tuple[str, ...], str | None]] = (None, (), None)
 
 
@@ -272,16 +272,16 @@ def chat_question(
     """Make the question of a body. Raises ModelNotFound, Forbidden, and InvalidInput with the name of the parameter.
 
     chat: the conversation as a chat completion, by which the question is decided.
-    conversation: what servers get, without the keys of its `metadata` that are for this service.
+    conversation: what a model's server gets; context keys are removed here from its `metadata`.
     decision_id: id for the decision; None if the service chooses it.
     session: id of the conversation if no header names one.
     own_id: id of a conversation that begins here, if nothing else identifies it.
     earlier: (hash, number) of the first messages; None if none of the messages is stored.
-    sent: what the door itself knows: surface, ignored names, whose id it is, and the notes of its addition.
-    continues: the response that is continued, and what the items of the input quote.
+    sent: facts from the door: surface, ignored names, whether the caller named the id, and notes of its addition.
+    continues: the earlier response that the request continues, and the responses whose items it quotes.
     """
     router, caller = router_of(request), caller_of(request)
-    model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
+    model, tenant = model_choice(body.model, router=router), caller.tenant or "default"
     headers = headers_of(request)
     named = headers.arm or model.arm
     named_arms = None if named is None else (named,)
@@ -293,7 +293,7 @@ def chat_question(
     if headers.unit is None and body.model != AUTO and any(fnmatchcase(body.model, pattern) for pattern in one_turn):
         unit = "turn"
     schema = router.settings.context
-    context, metadata = _context_of(conversation.fields.get("metadata"), schema=schema)
+    context, metadata = _split_metadata(conversation.fields.get("metadata"), schema=schema)
     messages, turns = chat.fields["messages"], _NO_TURNS
     has_turns = chat.hash is not None or (unit or router.settings.conversation.unit_of(door)) == "task"
     if has_turns or len(messages) > 1:  # otherwise nothing is continued, and nothing can continue it
@@ -305,7 +305,7 @@ def chat_question(
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text=question,
-        context=headers.merged(context, schema=schema) if schema else context,
+        context=headers.merge_context(context, schema=schema) if schema else context,
         arms=arms,
         arm_by=None if named is None else "caller",
         cost_weight=_price(body, model=model),
@@ -356,7 +356,7 @@ def _user(body: OpenAIBody, *, named: str | None) -> str | None:
     return named or user or None
 
 
-def _context_of(metadata: object, *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
+def _split_metadata(metadata: object, *, schema: ContextSchema) -> tuple[dict[str, Json], dict[str, str]]:
     """Split metadata. Returns (context keys that settings declare, converted to their types; other pairs to store)."""
     context: dict[str, Json] = {}
     stored: dict[str, str] = {}

@@ -16,22 +16,24 @@ from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.shared.types.encodings import Encoding, KnownParts
 
 _SYSTEM: Final = ("system", "developer")
-#: maximum number of messages of an assistant that are taken for parts of one answer
+#: maximum number of messages of the assistant that may be parts of one answer
 _MOST_PARTS: Final = 16
-#: (hash of a conversation, digests of the messages that follow) -> hash with them, and the most of such results
+#: (hash of a conversation, digests of the messages that follow) -> hash of the conversation with these messages
 _KNOWN_HASHES: Final = KnownParts[str](most=10_000)
+#: maximum number of results after one answer whose hash is cached
 _MOST_RESULTS: Final = 16
 
 
 def hash_conversation(
     messages: Sequence[Any], *, begin: str, encoding: Encoding, start: int = 0
 ) -> tuple[str, tuple[str, ...], str | None]:
-    """Hash a conversation. begin: hash of the messages before the index `start`. encoding: has the messages, so that
-    what was hashed before is looked up. Returns (hash, keys of the tool calls that the conversation may continue, see
-    `continued_answers`; the `answer_key` of the last answer, which is the hash up to it, or its `calls_key` if it has
-    calls; None if there is none, or if results of tools end the messages).
+    """Hash a conversation. Returns (hash, keys of the tool calls that it may continue, key of its last answer).
+
+    The calls are those of `continued_answers`. The key of the last answer is the hash up to it (`answer_key`), or its
+    `calls_key` if it has calls; None if there is no answer, or if results of tools end the messages.
+    begin: hash of the messages before the index `start`. encoding: JSON of the messages, by which hashes are cached.
     """
-    folded = partial(_folded, encoding=encoding)
+    hash_with = partial(_hash_with, encoding=encoding)
     answers = [(at, calls) for at, calls in continued_answers(messages) if at >= start]
     kept, has_turn = list[Any](), False
     for message in messages:
@@ -40,21 +42,21 @@ def hash_conversation(
         has_turn = has_turn or is_turn
     keys, state, at = list[str | None](), begin, start
     for caller, calls in reversed(answers):
-        state, at = folded(kept[at:caller], state=state), caller
+        state, at = hash_with(kept[at:caller], state=state), caller
         keys.append(calls_key(state, calls))
     answered = None
     if not answers:
         places = [place for place, message in enumerate(kept) if message.get("role") == "assistant" and place >= at]
         if places:
-            before = folded(kept[at : places[-1]], state=state)
+            before = hash_with(kept[at : places[-1]], state=state)
             at, calls = places[-1] + 1, _call_ids(kept[places[-1]])
-            state = folded(kept[places[-1] : at], state=before)
+            state = hash_with(kept[places[-1] : at], state=before)
             answered = calls_key(before, calls) if calls else state
-    return folded(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
+    return hash_with(kept[at:], state=state), tuple([key for key in keys if key is not None]), answered
 
 
 def continued_answers(messages: Sequence[Any]) -> Iterator[tuple[int, list[str]]]:
-    """If the messages end with results of tools: the answers that may contain the calls, shortest answer first.
+    """The answers that may contain the calls whose results end the messages, shortest answer first.
 
     Yields (index of the answer's first message, ids of its calls). A client may send one answer as several messages,
     with or without results between them, so each of the last messages of the assistant may have begun it. Reminders may
@@ -94,31 +96,27 @@ def _call_ids(message: Mapping[str, Any]) -> list[str]:
     return [_text(call.get("id")) if isinstance(call, dict) else "" for call in calls]
 
 
-def _folded(messages: Sequence[Mapping[str, Any]], *, state: str, encoding: Encoding) -> str:
-    """The hash of a whole conversation. state: hash of its first messages; messages: those that follow, or {}."""
-    for is_result, group in groupby(filter(None, messages), key=_is_result):
+def _hash_with(messages: Sequence[Mapping[str, Any]], *, state: str, encoding: Encoding) -> str:
+    """The hash of a conversation. state: hash of its first messages. messages: the others; {} is skipped."""
+    for is_result, group in groupby(filter(None, messages), key=lambda message: message.get("role") == "tool"):
         for step in [list(group)] if is_result else zip(group):
             digests = [encoding.digest(message) for message in step]
             key = None if None in digests or len(digests) > _MOST_RESULTS else (state, *digests)
             known = None if key is None else _KNOWN_HASHES.get(key)
-            state = _followed(step, state=state) if known is None else known
+            state = _hash_with_step(step, state=state) if known is None else known
             if known is None and key is not None:
                 _KNOWN_HASHES.put(key, state)
     return state
 
 
-def _is_result(message: Mapping[str, Any]) -> bool:
-    return str(message.get("role")) == "tool"
-
-
-def _followed(step: Sequence[Mapping[str, Any]], *, state: str) -> str:
+def _hash_with_step(step: Sequence[Mapping[str, Any]], *, state: str) -> str:
     """The hash of a conversation with one more message, or with more results, whose order does not count."""
-    for row in sorted(map(_comparable, step)):
+    for row in sorted(map(_hashed_values, step)):
         state = body_hash([state, *row]) if any(row[1:]) else state
     return state
 
 
-def _comparable(message: Mapping[str, Any]) -> list[str]:
+def _hashed_values(message: Mapping[str, Any]) -> list[str]:
     role, content = str(message.get("role")), message.get("content")
     text = "".join(content.split()) if isinstance(content, str) else _without_space(content)
     if role == "tool":

@@ -1,4 +1,4 @@
-"""The OpenAPI document: the text below a field describes the field, and limits of one service are added."""
+"""The OpenAPI document: adds descriptions of fields, which are the texts below them in code, and a service's limits."""
 
 import ast
 import inspect
@@ -60,11 +60,11 @@ def field_texts(modules: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
         for node in ast.parse(inspect.getsource(module)).body:
             if isinstance(node, ast.ClassDef):
                 bases = [texts.get(base.id, {}) for base in node.bases if isinstance(base, ast.Name)]
-                texts[node.name] = dict(ChainMap(_texts(node), *bases))
+                texts[node.name] = dict(ChainMap(_texts_below_fields(node), *bases))
     return texts
 
 
-def _texts(node: ast.ClassDef) -> dict[str, str]:
+def _texts_below_fields(node: ast.ClassDef) -> dict[str, str]:
     return {
         field.target.id: text.value.value.replace("\n    ", " ")
         for field, text in pairwise(node.body)
@@ -73,10 +73,10 @@ def _texts(node: ast.ClassDef) -> dict[str, str]:
     }
 
 
-def describe(api: dict[str, Any], *, further: tuple[str, ...] = ()) -> dict[str, Any]:
+def describe(api: dict[str, Any], *, further: tuple[str, ...]) -> dict[str, Any]:
     """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes.
 
-    further: modules with more requests and replies.
+    further: modules with more classes of requests and replies.
     """
     modules = (*_MODULES, *further)
     for name, schema in api["components"]["schemas"].items():
@@ -93,7 +93,7 @@ def describe(api: dict[str, Any], *, further: tuple[str, ...] = ()) -> dict[str,
 
 
 def add_limits(api: dict[str, Any], *, router: Router, most_items: int) -> dict[str, Any]:
-    """Add the limits of one service to an OpenAPI document. most_items: of a batch of feedback"""
+    """Add the limits of one service to an OpenAPI document. most_items: size of the largest batch of feedback."""
     schemas, settings = api["components"]["schemas"], router.settings
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     (array,) = [shape for shape in route["arms"]["anyOf"] if shape["type"] == "array"]
@@ -102,14 +102,14 @@ def add_limits(api: dict[str, Any], *, router: Router, most_items: int) -> dict[
         body = schema.get("properties", {})
         if not name.endswith("Body") or not {"aim", "cost_weight"} <= body.keys():
             continue  # not the body of a question
-        _price(body["cost_weight"], names=list(settings.cost_weights))
+        _limit_price(body["cost_weight"], names=list(settings.cost_weights))
         for name in list(body["aim"]["properties"]):
             if name != "quality" and not tells_mean(name, terms=settings.reward.cost):
                 del body["aim"]["properties"][name]
         if not serves_prices(router.service.serving.policy):  # requests cannot choose the cost weight
             body["aim"]["anyOf"] = body["cost_weight"]["anyOf"] = [{"type": "null"}]
     if settings.context:
-        route["context"]["properties"] = {name: _declared(key) for name, key in settings.context.items()}
+        route["context"]["properties"] = {name: _schema_of_key(key) for name, key in settings.context.items()}
     feedback["reward"].update(minimum=settings.reward.minimum, maximum=settings.reward.maximum)
     feedback["event"]["enum"] = [*sorted(settings.feedback_events), None]
     schemas["RouteBatchBody"]["properties"]["items"]["maxItems"] = settings.server.max_batch_items
@@ -117,13 +117,13 @@ def add_limits(api: dict[str, Any], *, router: Router, most_items: int) -> dict[
     return api
 
 
-def _price(schema: dict[str, Any], *, names: list[str]) -> None:
+def _limit_price(schema: dict[str, Any], *, names: list[str]) -> None:
     schema["anyOf"] = [part for part in schema["anyOf"] if part["type"] != "string"]
     if names:
         schema["anyOf"].append({"type": "string", "enum": names})
 
 
-def _declared(key: ContextKey) -> dict[str, Any]:
+def _schema_of_key(key: ContextKey) -> dict[str, Any]:
     if key.is_own:
         return {"not": {}, "description": f"computed from the question (type: {key.type})"}
     kinds: dict[str, dict[str, Any]] = {

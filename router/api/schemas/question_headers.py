@@ -1,9 +1,9 @@
-"""Headers of questions: what the headers of a request say about its questions, at every interface.
+"""Headers of questions: facts about its questions that a request sends in headers, at every interface.
 
 The edge reads them once, before the body. It refuses a header that leaves open whether a rule of the operator applies:
-a client may send one before a proxy adds its own.
+a client may have sent one value, and a proxy another.
 
-What is read elsewhere says nothing about a question:
+Other modules read headers that concern no question:
 
 - server.py: the address and the path of a proxy
 - edge.py: whose request it is (the gate), its id and trace, and the form of its body
@@ -37,10 +37,10 @@ _PREVIEWS: Final = {"true": True, "1": True, "false": False, "0": False, "": Fal
 #: headers of Codex with its conversation, which its sub-agents share, and with the thread of one agent
 _CODEX_SESSIONS: Final = ("session_id", "session-id")
 _CODEX_THREADS: Final = ("thread-id", "thread_id")
-#: header with the thread of Codex that has begun this one
+#: header of Codex with the thread that started this thread
 _CODEX_PARENT: Final = "x-codex-parent-thread-id"
-#: headers that name the conversation of a request; the first one that was sent counts. The others are those of Claude
-#: Code, Codex, Open WebUI, LibreChat, and opencode and pi
+#: headers that name the conversation of a request; the first one that was sent counts. After ours come those of Claude
+#: Code, Codex, Open WebUI, LibreChat, opencode and pi
 _SESSIONS: Final = (
     "x-ragbandit-session-id",
     "x-claude-code-session-id",
@@ -52,9 +52,9 @@ _SESSIONS: Final = (
     _CODEX_PARENT,
     *_CODEX_THREADS,
 )
-#: headers that name the agent of the conversation which asks, if it is not the main one
+#: headers that name the agent that asks, unless it is the main agent of the conversation
 _AGENTS: Final = ("x-ragbandit-agent", "x-claude-code-agent-id")
-#: header with the kind of a sub-agent of Codex, and the kind that is the main agent's own turn
+#: header of Codex with the kind of its sub-agent, and the kind that the main agent sends for a turn of its own
 _CODEX_KIND: Final = "x-openai-subagent"
 _OWN_TURN: Final = "compact"
 #: headers with the id that a client gives the answer, and maximum characters of such an id
@@ -64,7 +64,7 @@ _LONGEST_MESSAGE: Final = 512
 _UNIT: Final = "x-ragbandit-unit"
 #: maximum characters of the name of an arm
 _LONGEST_ARM: Final = 64
-#: header that names the arm, whatever the body names
+#: header that names the arm; it must be among the arms that the body names
 ARM: Final = "x-ragbandit-arm"
 #: names of all headers above, as bytes
 _NAMES: Final = frozenset(
@@ -84,16 +84,16 @@ def headers_of(request: Request) -> QuestionHeaders:
 def read_headers(request: Request, *, schema: ContextSchema, ruled: Collection[str], by_proxy: bool) -> None:
     """Read the headers of a request's questions, for `headers_of`. Raises InvalidInput.
 
-    schema: setting `context`. ruled: context keys that rules read. by_proxy: whether a trusted proxy sent the request
+    schema: setting `context`. ruled: context keys that rules read. by_proxy: whether a trusted proxy sent the request.
     """
     if not schema and _NAMES.isdisjoint(map(_name, request.scope["headers"])):
         return
     headers = request.headers
     request_state(request.scope).headers = QuestionHeaders(
         context=_context(headers, schema=schema, ruled=ruled, by_proxy=by_proxy) if schema else {},
-        session=_first(headers, _SESSIONS, check=checked_session),
+        session=_first_id(headers, _SESSIONS, check=checked_session),
         agent=_agent(headers),
-        message=_first(headers, _MESSAGES, check=partial(checked_text, most=_LONGEST_MESSAGE)),
+        message=_first_id(headers, _MESSAGES, check=partial(checked_text, most=_LONGEST_MESSAGE)),
         unit=_unit(headers),
         arm=_arm(headers),
         is_preview=asks_preview(headers),
@@ -112,8 +112,8 @@ def asks_preview(headers: Headers) -> bool:
     return preview
 
 
-def _first(headers: Headers, names: Iterable[str], *, check: Callable[..., str]) -> str | None:
-    """The first value of these headers that names something. check: raises InvalidInput for a malformed id."""
+def _first_id(headers: Headers, names: Iterable[str], *, check: Callable[..., str]) -> str | None:
+    """The first id in these headers; None if there is none. check: returns an id, or raises InvalidInput."""
     for name in names:
         for value in headers.getlist(name):
             value = _decoded(value)
@@ -124,18 +124,18 @@ def _first(headers: Headers, names: Iterable[str], *, check: Callable[..., str])
 
 
 def _agent(headers: Headers) -> str | None:
-    """The agent that asks; None for the main one. A thread of Codex is an agent if it is not the conversation's own.
-    The kind of an agent counts only for releases of Codex that send no thread.
+    """The agent that asks; None for the main agent. A thread of Codex is a sub-agent unless it is the conversation's
+    main thread. The kind of an agent counts only for releases of Codex that send no thread.
     """
     check = partial(checked_text, most=MAX_SESSION)
-    agent = _first(headers, _AGENTS, check=check)
+    agent = _first_id(headers, _AGENTS, check=check)
     if agent is not None:
         return agent
-    thread = _first(headers, _CODEX_THREADS, check=check)
+    thread = _first_id(headers, _CODEX_THREADS, check=check)
     if thread is None:
-        kind = _first(headers, (_CODEX_KIND,), check=check)
+        kind = _first_id(headers, (_CODEX_KIND,), check=check)
         return None if kind == _OWN_TURN else kind
-    root = _first(headers, _CODEX_SESSIONS, check=check) or _first(headers, (_CODEX_PARENT,), check=check)
+    root = _first_id(headers, _CODEX_SESSIONS, check=check) or _first_id(headers, (_CODEX_PARENT,), check=check)
     return None if root in (None, thread) else thread
 
 
@@ -196,7 +196,7 @@ def _undecided(what: str, *, header: str, remedy: str) -> UndecidedRule:
 
 
 def _decoded(value: str) -> str:
-    """The value of a header, which Starlette decodes as Latin-1, without blanks at its ends."""
+    """The value of a header as UTF-8 (Starlette decodes headers as Latin-1), without blanks at its ends."""
     try:
         return value.encode("latin-1").decode().strip()
     except UnicodeDecodeError:
@@ -204,7 +204,7 @@ def _decoded(value: str) -> str:
 
 
 def header_value(text: str, *, declared: ContextKey, field: str) -> Json:
-    """A text as the value of a context key. Raises InvalidInput."""
+    """Convert a text to the type of a context key. Raises InvalidInput."""
     match declared.type:
         case "number":
             try:

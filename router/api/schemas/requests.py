@@ -19,7 +19,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, MAX_WEIGHT, REPORTED_COSTS, Cost, DecisionUnit, OutcomeStatus
 
-#: required field -> its type; the others are strings
+#: required field -> its type; other required fields are strings
 _REQUIRED: Final = {"items": "list", "messages": "list", "body": "object"}
 #: prefix of pydantic's messages about wrong values, before the accepted values
 _SHOULD: Final = "Input should be "
@@ -43,7 +43,7 @@ class Malformed(InvalidInput, code="BAD_REQUEST", status=400):
     """The request is not valid HTTP/1.1, its body contradicts its head, or it needs a refused feature."""
 
 
-def wanted(accepted: str) -> GetPydanticSchema:
+def accepts(accepted: str) -> GetPydanticSchema:
     """Report one error for a field of several types, instead of one for each type. accepted: the types, in words."""
 
     def schema(source: Any, handler: Any) -> core_schema.CoreSchema:
@@ -69,18 +69,20 @@ def invalid_input_of(fault: Mapping[str, Any]) -> InvalidInput:
     accepted = _KINDS.get(kind) or fault["msg"].removeprefix(_SHOULD)
     if accepted == fault["msg"]:
         return InvalidInput(f'"{field}": {accepted}', field=field, remedy="/docs describes what is accepted")
-    return InvalidInput(f'"{field}" must be {accepted}, not {_shown(sent)}', field=field, remedy=f"send {accepted}")
+    return InvalidInput(
+        f'"{field}" must be {accepted}, not {_value_in_words(sent)}', field=field, remedy=f"send {accepted}"
+    )
 
 
 def body_of(kind: type[_Body], sent: Mapping[str, Any]) -> _Body:
-    """Read an item of a batch as a body. Raises InvalidInput."""
+    """Check an item of a batch as a body of the class `kind`. Raises InvalidInput."""
     try:
         return kind.model_validate(sent)
     except ValidationError as error:
         raise invalid_input_of(error.errors()[0]) from None
 
 
-def _shown(sent: object) -> str:
+def _value_in_words(sent: object) -> str:
     if isinstance(sent, dict | list):
         return "this object" if isinstance(sent, dict) else "this list"
     return f"{json.dumps(sent, ensure_ascii=False):.80}"
@@ -108,20 +110,20 @@ STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
 KEY_HEADER: Final = "Idempotency-Key"
 
 DecisionIdText = Annotated[str, AfterValidator(questions.plain_decision_id)]
-Text = Annotated[str | None, wanted("text or null")]
+Text = Annotated[str | None, accepts("text or null")]
 OwnId = Annotated[
     str | None,
-    wanted("text or null"),
+    accepts("text or null"),
     AfterValidator(lambda sent: sent and questions.plain_decision_id(sent)),
     limits(ID),
 ]
-Count = Annotated[int | None, wanted("a whole number or null")]
-Amount = Annotated[int | float | None, wanted("a finite number or null")]
+Count = Annotated[int | None, accepts("a whole number or null")]
+Amount = Annotated[int | float | None, accepts("a finite number or null")]
 CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_AMOUNT))]
 #: number above 0. OpenAPI 3.0 and 3.1 write "above 0" differently, so the schema has a tiny inclusive minimum
 AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_AMOUNT))]
 Rating = Annotated[
-    bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=-1, maximum=100)
+    bool | int | float | None, accepts("true, false, a finite number or null"), limits(minimum=-1, maximum=100)
 ]
 NotBlank = Annotated[str, limits(TEXT)]
 Fact = Annotated[
@@ -131,16 +133,16 @@ Fact = Annotated[
     | bool
     | Annotated[list[NotBlank], limits(maxItems=questions.MAX_WORDS)]
     | None,
-    wanted("text, a finite number, true, false, a list of texts or null"),
+    accepts("text, a finite number, true, false, a list of texts or null"),
 ]
 Price = Annotated[
     int | float | str | None,
-    wanted("a finite number, the name of a price, or null"),
+    accepts("a finite number, the name of a price, or null"),
     limits(minimum=0, maximum=int(MAX_WEIGHT)),
 ]
 Aim = Annotated[
-    Annotated[dict[str, Annotated[int | float, wanted("a finite number")]], Field(min_length=1, max_length=1)] | None,
-    wanted("an object of one number (quality, steps or dollars), or null"),
+    Annotated[dict[str, Annotated[int | float, accepts("a finite number")]], Field(min_length=1, max_length=1)] | None,
+    accepts("an object of one number (quality, steps or dollars), or null"),
     limits(
         properties={
             name: {"type": "number", "minimum": 1e-9, "maximum": int(most)} for name, most in questions.AIMS.items()
@@ -148,7 +150,7 @@ Aim = Annotated[
         additionalProperties=False,
     ),
 ]
-EffortBound = Annotated[str | None, wanted("text or null"), limits(enum=[*EFFORTS, None])]
+EffortBound = Annotated[str | None, accepts("text or null"), limits(enum=[*EFFORTS, None])]
 Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
 _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_AMOUNT)}
 _COSTS: Final[dict[str, Any]] = {
@@ -169,7 +171,7 @@ _WITHIN_SCALE: Final[list[dict[str, Any]]] = [
 
 
 #: JSON Schema of a request that may have `cost_weight` or `aim`, but not both
-ONE_WISH: Final[dict[str, Any]] = {
+ONE_PRICE: Final[dict[str, Any]] = {
     "anyOf": [{"properties": {name: {"type": "null"}}} for name in ("cost_weight", "aim")]
 }
 
@@ -224,7 +226,7 @@ class RouteBody(RequestBody):
             "budget": {"rounds": 2, "seconds": 20},
             "tenant": "acme",
         },
-        **ONE_WISH,
+        **ONE_PRICE,
     )
 
     question: NotBlank
@@ -292,7 +294,7 @@ class FeedbackBody(RequestBody):
     """Your own id; it makes the feedback idempotent. Beginnings of the service's own ids, as label-, are refused."""
     label: Annotated[
         str | list[NotBlank] | None,
-        wanted("text, a list of texts or null"),
+        accepts("text, a list of texts or null"),
         limits(TEXT, minItems=1, maxItems=MAX_ANSWERS),
     ] = None
     """Gold answers; any of them is right."""
@@ -357,10 +359,10 @@ class OutcomeBody(RequestBody):
     """How the pipeline ended."""
     answer: Annotated[Text, limits(STORABLE, maxLength=MAX_TEXT)] = None
     """The answer, which labels are compared with. A blank answer is always wrong."""
-    steps: Annotated[int | float, wanted("a finite number"), limits(_FROM_0)] = 0.0
+    steps: Annotated[int | float, accepts("a finite number"), limits(_FROM_0)] = 0.0
     """Rounds of search and generation. By default only `steps` are charged, and costs without `steps` are refused."""
     cost: Annotated[
-        dict[str, Annotated[int | float, wanted("a finite number")]],
+        dict[str, Annotated[int | float, accepts("a finite number")]],
         limits(properties=_COSTS, additionalProperties=False),
     ] = Field(default_factory=dict)
     """Other costs, by the field names of Cost, for example dollars."""
@@ -370,7 +372,7 @@ class OutcomeBody(RequestBody):
     """What failed; the first 20,000 characters are stored."""
 
 
-def identity(body_id: str | None, *, key: str | None, field: str) -> str | None:
+def idempotency_id(body_id: str | None, *, key: str | None, field: str) -> str | None:
     """The id of a request, from its body or the header Idempotency-Key. field: name of the id in the body. Raises
     InvalidInput if the two differ, or if the header is not a valid id.
     """
@@ -391,7 +393,7 @@ def item_ids(items: Sequence[Mapping[str, Any]], *, key: str | None, field: str)
     """
     if key is None:
         return [None] * len(items)
-    for sent in (f"{key}-{len(items) - 1}", key):  # the second is refused if it is empty
+    for sent in (f"{key}-{len(items) - 1}", key):  # KEY alone may be empty, which is not valid
         questions.checked_id(sent, field=KEY_HEADER)
     return [f"{key}-{number}" if item.get(field) is None else None for number, item in enumerate(items)]
 

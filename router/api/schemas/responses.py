@@ -85,7 +85,7 @@ def reply_description(text: str, model: Any) -> dict[str, Any]:
     return {"description": text, "model": model}
 
 
-def an_object(text: str, **content: Any) -> dict[str, Any]:
+def object_description(text: str, **content: Any) -> dict[str, Any]:
     """The description of a reply in the form of another vendor. content: further content types."""
     return {"description": text, "content": {"application/json": {"schema": {"type": "object"}}, **content}}
 

@@ -18,7 +18,7 @@ from starlette.types import Scope
 from ragbandit.router.api.request_state import request_state
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.rules import AccessRule, is_page
-from ragbandit.router.api.security.sites import check_host, check_site, signs_in
+from ragbandit.router.api.security.sites import check_host, check_site, comes_from_browser
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback, is_open
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, are_known_scopes
@@ -30,15 +30,17 @@ STALE_S: Final = 900.0
 _HIGHEST_FIRST: Final[tuple[Role, ...]] = ("admin", "operator", "reader")
 _USER: Final = re.compile(r"[^\x00-\x20\x7f]{1,100}")
 _METRICS: Final = "/metrics"
-_IN_QUERY: Final = re.compile(rb"rb(?:_|%5[Ff])[0-9A-Za-z]{10}(?:_|%5[Ff])")
+_KEY_IN_QUERY: Final = re.compile(rb"rb(?:_|%5[Ff])[0-9A-Za-z]{10}(?:_|%5[Ff])")
 _ANYBODY: Final = Caller()
-_HOW: Final = (
+_SEND_KEY: Final = (
     'send the header "Authorization: Bearer rb_..."; `ragbandit keys create --name NAME --role app` makes a key'
 )
 
 
 class Gate:
-    """key_headers: names of headers, in lower case, that contain a plain key, in addition to `x-api-key`."""
+    """Finds callers, and checks whether they may call. key_headers: names of headers that contain a plain key, in lower
+    case, in addition to `x-api-key`.
+    """
 
     def __init__(self, ring: KeyRing, *, server: ServerSettings, key_headers: Iterable[str] = ()) -> None:
         self.ring = ring
@@ -55,9 +57,11 @@ class Gate:
         roles = rule.roles
         if roles is None:
             return _ANYBODY
-        if scope["query_string"] and _IN_QUERY.search(scope["query_string"]):
+        if scope["query_string"] and _KEY_IN_QUERY.search(scope["query_string"]):
             message = "an API key must not be in a URL, because URLs are logged"
-            raise Unauthorized(message, field="Authorization", remedy=f"revoke that key, make a new key, and {_HOW}")
+            raise Unauthorized(
+                message, field="Authorization", remedy=f"revoke that key, make a new key, and {_SEND_KEY}"
+            )
         if path == _METRICS and self._server.open_metrics:
             return Caller(role="reader")
         keys = await self._keys(path)
@@ -67,9 +71,9 @@ class Gate:
             allowed = self._server.cors_origins if rule.is_for_programs and not is_page(path) else ()
             check_site(headers, method=scope["method"], allowed=allowed)
             return _ANYBODY
-        by_browser = signs_in(path, headers)
-        person = self._by_proxy(request_state(scope).peer, headers) if by_browser else None
-        caller = person or caller_with(self._key(headers, keys, by_browser=by_browser))
+        by_browser = comes_from_browser(path, headers)
+        person = self._signed_in_person(request_state(scope).peer, headers) if by_browser else None
+        caller = person or caller_of_key(self._key(headers, keys, by_browser=by_browser))
         if caller.role not in roles:
             message = f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}"
             remedy = f"use a key of the role {' or '.join(sorted(roles))}"
@@ -119,17 +123,17 @@ class Gate:
         address = getattr(address, "ipv4_mapped", None) or address
         return any(address in network for network in self._proxies)
 
-    def _by_proxy(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
-        """The person whom a trusted proxy has signed in; None without a person or a trusted proxy."""
+    def _signed_in_person(self, peer: tuple[str, int] | None, headers: Headers) -> Caller | None:
+        """The person whom a trusted proxy has signed in; None if there is no such person or proxy."""
         server = self._server
         if server.trusted_header is None or not self.is_proxy(peer):
             return None
-        values = [value.strip() for value in _only(headers, server.trusted_header).split(",")]
+        values = [value.strip() for value in _single_value(headers, server.trusted_header).split(",")]
         roles = {server.trusted_roles[value]: value for value in values if value in server.trusted_roles}
         role = next((role for role in _HIGHEST_FIRST if role in roles), None)
         if role is None:
             return None
-        user = roles[role] if server.trusted_user_header is None else _only(headers, server.trusted_user_header)
+        user = roles[role] if server.trusted_user_header is None else _single_value(headers, server.trusted_user_header)
         return Caller(key=PERSON + user, role=role) if _USER.fullmatch(user) else None
 
     def _valid_key(self, text: str, keys: KeysInForce) -> ApiKey:
@@ -151,8 +155,8 @@ def _password(text: str) -> str:
         return ""
 
 
-def _only(headers: Headers, name: str) -> str:
-    """The value of a header; "" unless it was sent once: a client may forge one, to which the proxy adds another."""
+def _single_value(headers: Headers, name: str) -> str:
+    """The value of a header; "" unless it was sent once: if a client forges it, the proxy may add a second one."""
     values = headers.getlist(name)
     if len(values) != 1:
         return ""
@@ -162,7 +166,7 @@ def _only(headers: Headers, name: str) -> str:
         return values[0].strip()
 
 
-def caller_with(key: ApiKey) -> Caller:
+def caller_of_key(key: ApiKey) -> Caller:
     """The caller with this key. Raises Forbidden if this release does not support a scope of the key."""
     if not are_known_scopes(key.scopes):
         remedy = "upgrade this service, or make a new key"
@@ -174,5 +178,5 @@ def _kind(caller: Caller) -> str:
     return "person" if caller.is_person else "key"
 
 
-def _unauthorized(message: str, *, remedy: str = _HOW) -> Unauthorized:
+def _unauthorized(message: str, *, remedy: str = _SEND_KEY) -> Unauthorized:
     return Unauthorized(message, field="Authorization", remedy=remedy)

@@ -20,9 +20,9 @@ NOTE_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
+class KeyCopy:
     keys: KeysInForce
-    #: time.monotonic() when the read of the copy began
+    #: time.monotonic() when the read began
     at: float
 
 
@@ -34,8 +34,9 @@ class KeyRing:
         # Reads and writes have a thread each, so a slow database blocks no other work.
         self._reading = SharedRead(self._read, name="keys", limit_s=WAIT_S)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-key-uses")
+        #: public id of a key -> time of the last use that was stored
         self._noted: dict[str, float] = {}
-        self.known: Known | None = None
+        self.known: KeyCopy | None = None
 
     async def in_force(self) -> KeysInForce:
         """The keys, at most MAX_AGE_S old. Raises NotReady if the database cannot be read."""
@@ -49,7 +50,7 @@ class KeyRing:
         return copy.keys
 
     def note_use(self, public_id: str) -> None:
-        """Store that the key is used now, on another thread, at most once in NOTE_S seconds."""
+        """Store, on another thread, that the key is used now; at most once in NOTE_S seconds for each key."""
         now = time.time()
         if now - self._noted.get(public_id, 0.0) < NOTE_S:
             return
@@ -62,9 +63,9 @@ class KeyRing:
         self._reading.close()
         self._writer.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self) -> Known:
+    def _read(self) -> KeyCopy:
         at = time.monotonic()
-        return Known(keys=self._store.in_force(now=time.time()), at=at)
+        return KeyCopy(keys=self._store.in_force(now=time.time()), at=at)
 
     def _note(self, public_id: str, at: float) -> None:
         try:

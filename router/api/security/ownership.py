@@ -28,7 +28,7 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
 def permitted_arms(
     arms: tuple[ArmName, ...] | None,
     *,
-    unit: DecisionUnit | None = None,
+    unit: DecisionUnit | None,
     door: str = "route",
     tenant: str,
     caller: Caller,
@@ -44,8 +44,9 @@ def permitted_arms(
         all_arms = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
         caller_arms = all_arms - set(router.service.worker_arms)  # arms that only the caller's own code runs
         chooses = arms is not None and set(arms).intersection(offered) not in (all_arms, caller_arms or all_arms)
-        _check_unforced(chooses=chooses, unit=unit, configured=_configured_unit(caller, router, door=door))
-    return _narrowed(arms, caller=caller, offered=offered)
+        configured = unit_of(caller, given=None) or router.settings.conversation.unit_of(door)
+        _check_unforced(chooses=chooses, unit=unit, configured=configured)
+    return _arms_of_key(arms, caller=caller, offered=offered)
 
 
 def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | None:
@@ -60,17 +61,13 @@ def unit_of(caller: Caller, *, given: DecisionUnit | None) -> DecisionUnit | Non
 
 
 def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
-    """Whether the caller may choose the arm. Without the scope CHOOSES_ARM, if no dollar budget applies."""
+    """Whether the caller may choose the arm, by its scope CHOOSES_ARM; without it, if no dollar budget applies."""
     allowed = caller.scopes.get(CHOOSES_ARM)
     if isinstance(allowed, bool):
         return allowed
     if not (tenants or caller.scopes):
         return True
     return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
-
-
-def _configured_unit(caller: Caller, router: Router, *, door: str) -> DecisionUnit:
-    return unit_of(caller, given=None) or router.settings.conversation.unit_of(door)
 
 
 def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: DecisionUnit) -> None:
@@ -93,7 +90,7 @@ def _check_unforced(*, chooses: bool, unit: DecisionUnit | None, configured: Dec
         )
 
 
-def _narrowed(
+def _arms_of_key(
     arms: tuple[ArmName, ...] | None, *, caller: Caller, offered: Sequence[ArmName]
 ) -> tuple[ArmName, ...] | None:
     allowed = caller.scopes.get("arms")

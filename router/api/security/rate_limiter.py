@@ -1,5 +1,5 @@
 """Rate limiter: counts the requests of each API key in a sliding window, over all processes, in Redis. If Redis cannot
-be reached, each process counts in its own memory, and one request in LOOK_S seconds tries Redis again.
+be reached, each process counts in its own memory, and one request in RETRY_S seconds tries Redis again.
 """
 
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("ragbandit.api")
 
 WAIT_S: Final = 0.5
 #: time between two attempts to reach a lost Redis, seconds
-LOOK_S: Final = 2.0
+RETRY_S: Final = 2.0
 _PREFIX: Final = "ragbandit:rate"
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
@@ -57,7 +57,7 @@ class RateLimited(TooManyRequests):
     allowance: Allowance
 
 
-_parsed = lru_cache(maxsize=1000)(parse)
+_parse_rate = lru_cache(maxsize=1000)(parse)
 
 
 def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
@@ -65,7 +65,7 @@ def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None
     rate = caller.scopes.get("rate") if caller.scopes else None
     if not isinstance(rate, str):
         rate = rates.get(caller.role or "open", rates.get("default"))
-    return None if rate is None else _parsed(rate)
+    return None if rate is None else _parse_rate(rate)
 
 
 class RateLimiter:
@@ -81,7 +81,7 @@ class RateLimiter:
         self.rates = rates
         #: whether Redis cannot be reached, so that this process counts in its memory
         self.is_lost = False
-        self._look_at = 0.0
+        self._retry_at = 0.0
         #: requests since the start that were refused, by role
         self.refused: dict[str, int] = {}
 
@@ -100,16 +100,16 @@ class RateLimiter:
 
     async def _count(self, item: RateLimitItem, name: str) -> tuple[bool, Allowance]:
         """Count a request, unless the limit is reached. Returns (whether it was counted, state of the limit)."""
-        if not self.is_lost or time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_S
+        if not self.is_lost or time.monotonic() >= self._retry_at:
+            self._retry_at = time.monotonic() + RETRY_S
             try:
-                counted = await _counted(self._redis, item, name)
+                counted = await _count_in(self._redis, item, name)
             except _FAILURES as error:
-                self._note(lost=True, reason=str(error))
+                self._set_lost(lost=True, reason=str(error))
             else:
-                self._note(lost=False)
+                self._set_lost(lost=False)
                 return counted
-        return await _counted(self._memory, item, name)
+        return await _count_in(self._memory, item, name)
 
     def _refusal(self, item: RateLimitItem, *, caller: Caller, allowance: Allowance) -> RateLimited:
         role = caller.role or "open"
@@ -124,7 +124,7 @@ class RateLimiter:
         error.allowance = allowance
         return error
 
-    def _note(self, *, lost: bool, reason: str = "") -> None:
+    def _set_lost(self, *, lost: bool, reason: str = "") -> None:
         if lost and not self.is_lost:
             message = "rates are counted by each process for itself: Redis cannot be reached"
             log.warning(message, extra={"action": "limit", "reason": reason})
@@ -133,7 +133,7 @@ class RateLimiter:
         self.is_lost = lost
 
 
-async def _counted(counter: SlidingWindowCounterRateLimiter, item: RateLimitItem, name: str) -> tuple[bool, Allowance]:
+async def _count_in(counter: SlidingWindowCounterRateLimiter, item: RateLimitItem, name: str) -> tuple[bool, Allowance]:
     fits = await counter.hit(item, name)
     window = await counter.get_window_stats(item, name)
     reset_s = max(0.0, window.reset_time - time.time())

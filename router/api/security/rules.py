@@ -23,7 +23,7 @@ class AccessRule:
     size_limit: Literal["max_body_bytes", "max_batch_bytes", "max_chat_bytes"] = "max_body_bytes"
     #: whether probes and scrapers poll the endpoint: it has no rate limit, and accepts any query parameter
     is_probe: bool = False
-    #: whether requests bring questions, so that the edge reads the headers of questions
+    #: whether requests have questions, so that the edge reads the headers of questions
     asks: bool = False
     #: whether both ports serve the endpoint if server.admin_port makes it two
     on_both_ports: bool = False
@@ -63,7 +63,7 @@ LABEL: Final = AccessRule(roles("rater", "operator"))
 PERSON: Final = AccessRule(roles("reader", "rater", "operator"))
 
 
-#: pages for people, who sign in by their browser, have this path or one below it
+#: pages for people, who sign in by their browser, have this path or a path below it
 PAGES: Final = "/ui"
 
 

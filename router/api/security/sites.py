@@ -14,8 +14,8 @@ from ragbandit.shared.errors import Forbidden
 _HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
 
 
-def signs_in(path: str, headers: Headers) -> bool:
-    """Whether a browser signs a person in: True for pages, unless a program sends a key as Bearer."""
+def comes_from_browser(path: str, headers: Headers) -> bool:
+    """Whether a browser sends the request, so that a person signs in: True for pages without a key as Bearer."""
     return is_page(path) and not headers.get("authorization", "").lower().startswith("bearer ")
 
 
@@ -32,8 +32,8 @@ def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
 
 
 def check_site(headers: Headers, *, method: str, allowed: Collection[str] = ()) -> None:
-    """Raises Forbidden if a request that may change something comes from a page of another site. allowed: origins of
-    pages that may send such requests; "*": all.
+    """Raises Forbidden if a request that may change something comes from a page of another site. allowed: origins whose
+    pages may send such requests; "*" allows all.
     """
     if method in ("GET", "HEAD", "OPTIONS") or "*" in allowed or headers.get("origin") in allowed:
         return
@@ -42,29 +42,29 @@ def check_site(headers: Headers, *, method: str, allowed: Collection[str] = ()) 
         return
     hosts = headers.getlist("host")
     if any(site not in ("same-origin", "none") for site in sites):
-        raise _foreign("Sec-Fetch-Site", sites[0])
+        raise _foreign_site("Sec-Fetch-Site", sites[0])
     # A page may forbid browsers to reveal its address. They then send Origin: null, but still a true Sec-Fetch-Site.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
-    if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
-        raise _foreign("Origin", origins[0])
+    if len(origins) > 1 or len(hosts) != 1 or _host_of(origins[0]) != hosts[0].lower():
+        raise _foreign_site("Origin", origins[0])
 
 
 def check_form(path: str, headers: Headers) -> None:
     """Raises Forbidden if a page of another site may have sent the form. Browsers send the origin of every form."""
     check_site(headers, method="POST")
-    if signs_in(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
+    if comes_from_browser(path, headers) and "origin" not in headers and "sec-fetch-site" not in headers:
         remedy = "send it from that page, or send the key in the header Authorization"
         raise Forbidden("the form did not come from a page of this service", field="Origin", remedy=remedy)
 
 
-def _foreign(header: str, value: str) -> Forbidden:
+def _foreign_site(header: str, value: str) -> Forbidden:
     message = f"a page of another site sent this request ({header}: {value!r:.80})"
     remedy = "send it from a page of this service, or from a program: docs/security.md"
     return Forbidden(message, field=header, remedy=remedy)
 
 
-def _address(origin: str) -> str:
+def _host_of(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -77,7 +77,7 @@ def no_facts(monkeypatch):
 
 def streamed(pieces, outcome):
     stream = MessageStream(OfAnArm(), base="http://here/")
-    sent = [event for piece in pieces for event in stream.of(piece)] + stream.end(outcome, saved=None)
+    sent = [event for piece in pieces for event in stream.events_for(piece)] + stream.end(outcome, saved=None)
     lines = b"".join(sent).decode().split("\n")
     return joined([json.loads(line[6:]) for line in lines if line.startswith("data: ")])
 
@@ -151,9 +151,9 @@ def test_mixed_pieces_of_a_chat_become_blocks():
 def test_a_stream_that_fails_ends_with_an_error():
     """Before the first content a stream is kept alive by comments, then by pings; a failure is an error event."""
     stream = MessageStream(OfAnArm(), base="")
-    assert stream.of(None) == [b": ping\n\n"]
-    stream.of(TextPiece(text="Hi"))
-    assert stream.of(None) == [b'event: ping\ndata: {"type":"ping"}\n\n']
+    assert stream.events_for(None) == [b": ping\n\n"]
+    stream.events_for(TextPiece(text="Hi"))
+    assert stream.events_for(None) == [b'event: ping\ndata: {"type":"ping"}\n\n']
     error = {"message": "The server broke off", "type": "server_error", "param": None, "code": "upstream_error"}
     (event,) = stream.failure(error)
     name, data = event.decode().removesuffix("\n\n").split("\n")

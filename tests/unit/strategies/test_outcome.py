@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from ragbandit.router.api.openai.replies import finish_of
+from ragbandit.router.api.openai.replies import finish_reason_of
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.texts.redaction import ERROR_LENGTH
 from ragbandit.shared.types import (
@@ -72,7 +72,7 @@ def test_the_stop_reason_of_an_answer_that_was_cut(style, text, answer, reason):
     arm = make_arms({"no_retrieval": {"max_tokens": 6, "style": style}}, capabilities=frozenset(get_args(Need)))
     outcome = ended(arm["no_retrieval"], generator=ScriptedGenerator({"": text}))
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", answer, reason)
-    assert finish_of(outcome) == ("length" if reason == "length" else "stop")
+    assert finish_reason_of(outcome) == ("length" if reason == "length" else "stop")
 
 
 def test_a_normal_end_is_answered():

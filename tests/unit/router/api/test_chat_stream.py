@@ -17,8 +17,8 @@ def test_a_chunk_has_the_head_of_its_stream_and_its_own_delta(include_usage):
     stream = ChatStream(made_decision(), include_usage=include_usage, base="", open_webui=False)
     logprobs = {"content": [{"token": "é", "logprob": -0.5}]}
     delta = {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": 1}'}}]}
-    events = stream.of(TextPiece(text='"é\n'))
-    events += stream.of(DeltaPiece(delta={**delta, "logprobs": logprobs}))
+    events = stream.events_for(TextPiece(text='"é\n'))
+    events += stream.events_for(DeltaPiece(delta={**delta, "logprobs": logprobs}))
     assert all(
         event.startswith(b"data: {") and event.endswith(b"}\n\n") and event.count(b"\n") == 2 for event in events
     )

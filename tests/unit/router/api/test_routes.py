@@ -214,7 +214,10 @@ def test_the_table_finds_the_endpoint_and_the_parameters():
     assert TABLE.find("GET", "/v1/models/arm/x")[1] == {"model": "arm/x"}
     assert TABLE.find("GET", "/v1/route") == (None, {})
     assert (TABLE.methods("/v1/route"), TABLE.methods("/v1/nothing")) == (["POST"], [])
-    assert (OWN.methods("/v1/a/echo", by_name=True), TABLE.methods("/v1/models/x:generate", by_name=True)) == (
+    assert (
+        OWN.methods("/v1/a/echo", without_names=True),
+        TABLE.methods("/v1/models/x:generate", without_names=True),
+    ) == (
         ["POST"],
         [],
     )

@@ -47,14 +47,14 @@ def test_a_pipe_wakes_only_the_loop_of_another_thread(own_loop, monkeypatch):
         wake = loop.call_soon_threadsafe
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: woken.append(call) or wake(*call))
         waiter = Waiter(SimpleNamespace(scope={}, receive=receive))
-        thread = threading.Timer(0.05, waiter.note)
+        thread = threading.Timer(0.05, waiter.notify)
         if own_loop:
-            loop.call_later(0.05, waiter.note)
+            loop.call_later(0.05, waiter.notify)
         else:
             thread.start()
         assert await waiter.wait(until=loop.time() + 30)
-        waiter.note()
-        waiter.note()
+        waiter.notify()
+        waiter.notify()
         assert await waiter.wait(until=loop.time() + 30)
         assert not await waiter.wait(until=loop.time())
         return len(woken)

@@ -36,9 +36,7 @@ def params_class(arm: type[Any]) -> type[Any]:
 
 
 def _other_value(param: "Field[Any]", *, hint: Any) -> Any:
-    """Another choice, the other bool, a neighbouring integer, half of a number, or a list in reverse order; None for
-    other types.
-    """
+    """Another choice, the other bool, the next integer, half of a number, or the list reversed; else None."""
     default: Any = param.default_factory() if param.default_factory is not MISSING else param.default
     schema = TypeAdapter(hint).json_schema()
     schema = next(option for option in schema.get("anyOf", [schema]) if option.get("type") != "null")

@@ -216,9 +216,7 @@ async def wait_for_all(request: Request, futures: "Sequence[Future[Any]]", *, li
 
 
 async def await_future(request: Request, future: "Future[Reply]", *, what: str) -> Reply:
-    """The Future's result. what: id in the request, for the remedy. Raises CallerGone, NotReady after SERVE_S seconds,
-    and the Future's exception.
-    """
+    """The Future's result. what: name of the request's id. Raises CallerGone, NotReady, and the Future's exception."""
     if not await wait_for_all(request, [future], limit_s=SERVE_S):
         future.cancel()
         raise _timeout_error(what)
@@ -226,9 +224,7 @@ async def await_future(request: Request, future: "Future[Reply]", *, what: str) 
 
 
 async def await_all(request: Request, futures: "Sequence[Future[Reply]]", *, what: str) -> list[Reply | BaseException]:
-    """The result or exception of each Future, in order; NotReady for one that is not done after SERVE_S seconds. Raises
-    CallerGone.
-    """
+    """The result or exception of each Future, in order; NotReady after SERVE_S seconds. Raises CallerGone."""
     if not all(map(Future.done, futures)):
         await wait_for_all(request, futures, limit_s=SERVE_S)
     results: list[Reply | BaseException] = []

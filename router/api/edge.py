@@ -227,18 +227,16 @@ class _Exchange(Request):
         self.codings: list[str] = []
         #: HTTP status; 0 until the reply begins
         self.status = 0
-        self.request_state = state_of_request = request_state(scope)
-        self.reply_headers: list[tuple[bytes, bytes]] = [
-            (b"x-request-id", state_of_request.request_id.encode("latin-1"))
-        ]
+        self.request_state = shared = request_state(scope)
+        self.reply_headers: list[tuple[bytes, bytes]] = [(b"x-request-id", shared.request_id.encode("latin-1"))]
         #: path as the endpoint declares it, as /v1/decisions/{decision_id}; None without an endpoint
         self.route: str | None = None if found is None else found.path
         door = door_of(scope)
         if door is not None:
-            state_of_request.error, state_of_request.models = door.error, door.models
+            shared.error, shared.models = door.error, door.models
             self.reply_headers += door.headers(scope)
         elif found is None and instead_of(path):
-            state_of_request.error = openai_error
+            shared.error = openai_error
 
     @property
     def endpoint(self) -> Endpoint:

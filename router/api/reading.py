@@ -20,10 +20,7 @@ _Owner = TypeVar("_Owner")
 def reads_body(
     read: Callable[Concatenate[_Owner, Request, _Given], _Value],
 ) -> Callable[Concatenate[_Owner, Request, _Given], Coroutine[Any, Any, _Value]]:
-    """Decorator of a blocking function that reads a request's body, or a value made of it. Callers await the result.
-
-    Bodies of LARGE bytes or more are read in the reading thread. Raises NotReady if such a read does not end.
-    """
+    """Decorator of a blocking function that reads a request's body. Callers await it; a thread reads large bodies."""
 
     @wraps(read)
     async def awaited(owner: _Owner, request: Request, /, *given: _Given.args, **more: _Given.kwargs) -> _Value:

@@ -51,9 +51,7 @@ def _with_peer(app: Service, *, root_path: str) -> ASGIApp:
 
 
 def _set_prefix(root_path: str, scope: Scope, *, app: Service) -> None:
-    """Set the prefix `root_path`, and remove it from a path in which a proxy has left it. A path of the service itself
-    that begins with the prefix stays.
-    """
+    """Set the prefix, and remove it from a path in which a proxy left it, unless a path of ours begins with it."""
     scope["root_path"], path = root_path, scope["path"]
     if f"{path}/".startswith(f"{root_path}/") and app.state.routes.find(scope["method"], path)[0] is None:
         scope["path"] = path.removeprefix(root_path) or "/"

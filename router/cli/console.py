@@ -79,9 +79,7 @@ errors: Final = _Console(stderr=True, emoji=False)
 
 @contextlib.contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Print one line and exit with code 2 on a known error, a missing package, an error of a file, or lack of memory.
-    A lasting fault of the store ends a supervised process with the code LASTING.
-    """
+    """Print one line and exit with code 2 on a known error, a missing package, an error of a file, or full memory."""
     try:
         yield
     except RagBanditError as error:
@@ -123,9 +121,9 @@ def say_error(error: RagBanditError) -> None:
 
 def _fail(error: RagBanditError) -> NoReturn:
     say_error(error)
-    if isinstance(error, StoreError) and error.lasting:
-        raise typer.Exit(LASTING if PARENT_VARIABLE in os.environ else 2) from None
-    raise typer.Exit(2) from None
+    # The parent process does not start a process again that ends with LASTING.
+    is_lasting = isinstance(error, StoreError) and error.lasting and PARENT_VARIABLE in os.environ
+    raise typer.Exit(LASTING if is_lasting else 2) from None
 
 
 def print_json(value: object) -> None:

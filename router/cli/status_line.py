@@ -58,9 +58,7 @@ def stored_line(config: str | None, *, label: str | None) -> str:
 
 
 def line_of_command(arguments: Sequence[str]) -> str | None:
-    """The line, if the arguments of the command are `status --line` with plain options; else None. The parser of
-    commands is not loaded.
-    """
+    """The line if the arguments are `status --line` with plain options, else None; loads no parser of commands."""
     verb, *given = arguments or [""]
     if verb != "status" or given.count("--line") != 1:
         return None

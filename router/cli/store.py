@@ -80,9 +80,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 def parse_policies(
     names: Sequence[str], *, params: Sequence[str], settings: PolicySettings
 ) -> dict[str, Mapping[str, Json]]:
-    """Returns policy -> its configured params, overridden by `params` (NAME.KEY=VALUE). names: policies; one text may
-    name several, with commas. Raises InvalidInput.
-    """
+    """Returns policy -> configured params, overridden by `params` (NAME.KEY=VALUE). `names` may have commas."""
     by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
         by_name[name] = dict(settings.params) if name == settings.name else {}

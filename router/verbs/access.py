@@ -113,7 +113,7 @@ def _public_id(text: str) -> str:
 
 
 def _expiry(text: str, *, now: float) -> float:
-    """The expiry of a key; an age, such as 90d, counts from now on into the future."""
+    """The expiry of a key; an age, such as 90d, counts from now on."""
     at = parse_time(text, now=now, field="expires")
     return 2 * now - at if is_age(text) else at
 

@@ -103,9 +103,7 @@ def migrate(
 
 
 def _fill_columns(database: Database, *, revision: str) -> int:
-    """Fill the columns of QueriedFacts of stored decisions. Returns the number of these decisions; 0 for a schema
-    without these columns.
-    """
+    """Fill the columns of QueriedFacts. Returns the number of filled decisions; 0 if the schema lacks the columns."""
     if revision < SCHEMA_REVISION or not unfilled(database):
         return 0
     with show_progress(errors) as progress:
@@ -224,9 +222,7 @@ def _copy_files(source: Path, *, to: Path) -> int:
 
 @contextlib.contextmanager
 def erasure_lease(database: Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of erasures for a block. Yields a function that the block calls regularly to prolong the lease.
-    Raises NotReady if another process holds it.
-    """
+    """Hold the lease of erasures. Yields a function that the block calls regularly to prolong it. Raises NotReady."""
     lease, holder = Lease(database=database, name="erase"), lease_holder("erase")
 
     def prolong() -> None:

@@ -159,9 +159,7 @@ class ChatExchange:
         return decision, query.id is None or query.sent.named_id is False
 
     async def _final_query(self) -> Query | Decision:
-        """The question, joined to the turn that it continues, with budgets applied, and rewritten. Returns the stored
-        decision instead if the same turn came before.
-        """
+        """The question with budgets applied, and rewritten; the stored decision if the same turn came before."""
         request, asked_for = self.request, self.question.query
         router, earlier = router_of(request), await self._earlier_turn()
         if earlier is not None and (same := earlier.same) is not None:
@@ -223,7 +221,7 @@ class ChatExchange:
         if self.question.streamed and error.code in self.door.error_events:
             events = self.door.stream(decision, base=str(self.request.base_url)).failure(errors.error_in_reply(error))
             return Response(b"".join(events), media_type=EVENTS, headers=decision_headers(decision))
-        if isinstance(error, errors.ServerFault):  # without a path, the model server's name of the field stays
+        if isinstance(error, errors.ServerFault):  # without a path, no door renames the field that a server named
             scope = {**scope, "path": ""}
         reply = refusal_reply(error, scope=scope)
         reply.headers.update(decision_headers(decision))
@@ -236,7 +234,7 @@ class ChatExchange:
             reply.headers["x-should-retry"] = "false"
         return reply
 
-    def _events_for(self, event: AnswerEvent | None, reply: ReplyStream, answer: AwaitedAnswer) -> list[bytes]:
+    def _events(self, event: AnswerEvent | None, reply: ReplyStream, answer: AwaitedAnswer) -> list[bytes]:
         if not isinstance(event, Outcome):
             return reply.events_for(event)
         outcome = _check_outcome(answer, event)
@@ -255,9 +253,7 @@ class ChatExchange:
                         reply = self.door.stream(answer.decision, base=base)
                     if not group and not has_begun and time.monotonic() < begin_at:
                         continue
-                    data = b"".join(
-                        [part for event in group or (None,) for part in self._events_for(event, reply, answer)]
-                    )
+                    data = b"".join([part for event in group or (None,) for part in self._events(event, reply, answer)])
                     if data:
                         has_begun = True
                         yield data

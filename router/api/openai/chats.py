@@ -134,9 +134,7 @@ def read_chat(
 
 
 def _storable_fields(sent: Mapping[str, Any], *, at: str, encoding: Encoding | None) -> tuple[dict[str, Any], Encoding]:
-    """Returns (the fields for the model, their JSON), without fields that servers refuse: empty lists, and a choice of
-    tools without tools.
-    """
+    """Returns (fields for the model, their JSON), without empty lists and choices of no tool, which servers refuse."""
     has_tools, whole, encodings = any(map(sent.get, _TOOLS)), dict[str, Any](), list[Encoding]()
     for name, value in sent.items():
         is_meaningless = name in _CHOICES and not has_tools and value in ("auto", "none", True, False, None)

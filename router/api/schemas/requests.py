@@ -69,9 +69,7 @@ def invalid_input_of(fault: Mapping[str, Any]) -> InvalidInput:
     accepted = _KINDS.get(kind) or fault["msg"].removeprefix(_SHOULD)
     if accepted == fault["msg"]:
         return InvalidInput(f'"{field}": {accepted}', field=field, remedy="/docs describes what is accepted")
-    return InvalidInput(
-        f'"{field}" must be {accepted}, not {_value_in_words(sent)}', field=field, remedy=f"send {accepted}"
-    )
+    return InvalidInput(f'"{field}" must be {accepted}, not {_in_words(sent)}', field=field, remedy=f"send {accepted}")
 
 
 def body_of(kind: type[_Body], sent: Mapping[str, Any]) -> _Body:
@@ -82,7 +80,7 @@ def body_of(kind: type[_Body], sent: Mapping[str, Any]) -> _Body:
         raise invalid_input_of(error.errors()[0]) from None
 
 
-def _value_in_words(sent: object) -> str:
+def _in_words(sent: object) -> str:
     if isinstance(sent, dict | list):
         return "this object" if isinstance(sent, dict) else "this list"
     return f"{json.dumps(sent, ensure_ascii=False):.80}"

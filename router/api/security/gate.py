@@ -38,9 +38,7 @@ _SEND_KEY: Final = (
 
 
 class Gate:
-    """Finds callers, and checks whether they may call. key_headers: names of headers that contain a plain key, in lower
-    case, in addition to `x-api-key`.
-    """
+    """key_headers: headers with a plain key in addition to `x-api-key`, in lower case."""
 
     def __init__(self, ring: KeyRing, *, server: ServerSettings, key_headers: Iterable[str] = ()) -> None:
         self.ring = ring

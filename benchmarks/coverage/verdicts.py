@@ -37,8 +37,8 @@ from ragbandit.router.comparison.holdback_size import usual_size
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.queue.notifier import MemoryJobs
+from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.paired_comparison import paired_comparison
-from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.reading import ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.serving.router import Router

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.reporting.paired_questions import ComparedQuestions, read_paired_questions
+from ragbandit.router.reporting.compared_questions import ComparedQuestions, read_compared_questions
 from ragbandit.router.reporting.reading import Report, ReportScope, newest_since
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.texts.formats import counted, iso_time
@@ -57,7 +57,7 @@ def verdict_step(
     if arm not in resources.arms:
         return NextStep(f"a verdict on {arm} cannot be bought: it is not configured any more (`arms`)", False)
     for period in _periods(database, replace(scope, most=_LOOKED_AT)):
-        questions = read_paired_questions(
+        questions = read_compared_questions(
             database, period, against=arm, secret=None, arms=resources.arms, by_model=resources.judge == "judge"
         )
         obstacle = _obstacle(questions)

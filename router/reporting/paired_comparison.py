@@ -16,9 +16,9 @@ import numpy as np
 from ragbandit.router.comparison import MARGIN, NOT_KNOWN, Difference, compare
 from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions, read_compared_questions
 from ragbandit.router.reporting.deciders import UNSTEADY
 from ragbandit.router.reporting.paired_difference import DifferenceSample, expected_half_width, sampled_difference
-from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions, read_paired_questions
 from ragbandit.router.reporting.reading import PairedComparison, Report, ReportScope
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.label_queue import LABEL_QUEUE
@@ -294,7 +294,7 @@ def counted_questions(
     also if the arm cannot be run now. Raises StoreError.
     """
     arms, by_model = pairing.versions.keys(), pairing.by_model
-    return read_paired_questions(database, scope, against=against, secret=secret, arms=arms, by_model=by_model)
+    return read_compared_questions(database, scope, against=against, secret=secret, arms=arms, by_model=by_model)
 
 
 def stored_answers(database: Database, questions: ComparedQuestions) -> list[PairedAnswer]:

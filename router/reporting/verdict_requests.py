@@ -51,10 +51,6 @@ class VerdictRequest:
     changed_at: float | None = None
 
     @property
-    def payer(self) -> str:
-        return self.charged or self.actor
-
-    @property
     def is_open(self) -> bool:
         return self.state in ("waiting", "running")
 

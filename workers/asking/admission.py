@@ -1,4 +1,4 @@
-"""Admission of questions: a run asks several at the same time only while its budget is far."""
+"""Admission of questions: a run asks several at the same time only while much of its budget is left."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ class Admission:
         self._stop = stop
         #: dollars of the run
         self.spent = paid_before
-        #: the questions that are being asked: what each has cost so far, and its expected dollars
+        #: for each question that is being asked: (its cost so far, its expected dollars)
         self._open: list[tuple[Account, float]] = []
         self._is_alone = False
         #: dollars of the most expensive question; None before one has ended
@@ -34,10 +34,10 @@ class Admission:
         self.spent += account.cost.dollars
 
     @asynccontextmanager
-    async def admitted(self, *, expected: float, is_alone: bool) -> AsyncIterator[Account | None]:
-        """A block in which a question is asked, when it may be: yields its bill; None if the run has ended.
+    async def admit(self, *, expected: float, is_alone: bool) -> AsyncIterator[Account | None]:
+        """A block that begins once the question may be asked. Yields its bill; None if the run has ended.
 
-        expected: its dollars. is_alone: whether no other question is asked meanwhile
+        expected: dollars. is_alone: whether no other question may be asked at the same time
         """
         bill, is_admitted = Account(), False
         async with self._freed:
@@ -61,7 +61,7 @@ class Admission:
                 self._freed.notify_all()
 
     def _fits(self, expected: float, *, is_alone: bool) -> bool:
-        """Whether a question may be asked while others are."""
+        """Whether a question may be asked while others are being asked."""
         if is_alone or self._is_alone:
             return False
         if self._stop.budget is None:

@@ -1,4 +1,4 @@
-"""A run: arms answer the same questions, all of them or until the stop says why not."""
+"""A run: arms answer the same questions, until all are answered or a `Stop` ends the run."""
 
 import asyncio
 import itertools
@@ -30,13 +30,13 @@ LEAST: Final = 12
 
 @dataclass(kw_only=True)
 class QuestionRun:
-    """A run of arms on questions. The questions keep the answers."""
+    """A run of arms on questions, which store the answers."""
 
     questions: Sequence[AskedQuestion]
     arms: Mapping[ArmName, LoadedArm]
     #: the setting `reward.cost`
     cost: Mapping[str, float]
-    #: when the run ends early, see `Stop`
+    #: this and the next three: when the run ends early, see `Stop`
     budget: float | None = None
     is_known: Callable[[], bool] = lambda: False
     looks: Sequence[int] = ()
@@ -100,39 +100,39 @@ class QuestionRun:
     async def run(self, *, concurrency: int) -> None:
         """Ask at most `concurrency` questions at a time. Closes generators and retrievers at the end."""
         self._stop.check_budget(self.spent)
-        open_ones = itertools.takewhile(lambda one: self.ended is None or not _open(one), self.questions)
+        questions = itertools.takewhile(lambda one: self.ended is None or not _open_work(one), self.questions)
         try:
-            await in_parallel(open_ones, self._ask, concurrency=concurrency)
+            await in_parallel(questions, self._ask, concurrency=concurrency)
         finally:
             for arm, count in self.failures.items():
                 self.warn(f"{arm} failed at {count} of the questions")
             await close_parts(self.arms, scorer=self.scorer)
 
     async def _ask(self, question: AskedQuestion) -> None:
-        """Let the arms answer a question, unless their answers are kept."""
-        works = _open(question)
+        """Let the arms answer a question, unless their answers are stored."""
+        works = _open_work(question)
         if not works:
-            await self._end(question)
+            await self._count(question)
             return
         expected = math.fsum(work.expected for work in works)
-        async with self._admission.admitted(expected=expected, is_alone=question.is_alone) as bill:
+        async with self._admission.admit(expected=expected, is_alone=question.is_alone) as bill:
             if bill is not None:
                 try:
-                    with question.booked(expected=expected, bill=bill):
+                    with question.booking(expected=expected, bill=bill):
                         await self._ask_arms(question, works, bill=bill)
-                except TooManyRequests as error:  # `booked` found that a budget is spent
+                except TooManyRequests as error:  # a budget outside the run is spent
                     self.end(error.message)
 
     async def _ask_arms(self, question: AskedQuestion, works: Sequence[Work], *, bill: Account) -> None:
-        cost, counts = 0.0, True
+        cost, has_scores = 0.0, True
         for work in works:
             outcome, is_scored = await self._answer(work, question=question, bill=bill)
             if self._is_scorer_down:
                 return  # the other arm's answer could not be scored either
             cost += cost_of_terms(outcome.steps, outcome.cost, terms=self.cost)
-            counts &= is_scored
+            has_scores &= is_scored
         self._check_costs(cost)
-        await self._end(question, counts=counts)
+        await self._count(question, has_scores=has_scores)
 
     async def _answer(self, work: Work, *, question: AskedQuestion, bill: Account) -> tuple[Outcome, bool]:
         """Ask the arm, unless its answer is paid, and let the scorer score the answer.
@@ -207,9 +207,9 @@ class QuestionRun:
             names = ", ".join(self.cost)
             self.warn(f"the answers to {LEAST} questions cost nothing by reward.cost ({names}): every arm looks free")
 
-    async def _end(self, question: AskedQuestion, *, counts: bool = True) -> None:
-        """Count a question whose answers are kept. counts: whether all answers have the scores that they need"""
-        if counts:
+    async def _count(self, question: AskedQuestion, *, has_scores: bool = True) -> None:
+        """Count a question whose answers are stored. has_scores: whether all answers have the scores that they need"""
+        if has_scores:
             self.answered += 1
             question.enter()
             done = self.answered + self.unjudged
@@ -223,7 +223,7 @@ class QuestionRun:
         return {**facts, "ended": self.ended or "every question was answered"}
 
 
-def _open(question: AskedQuestion) -> list[Work]:
+def _open_work(question: AskedQuestion) -> list[Work]:
     """The work that is not done."""
     return [work for work in question.works() if not work.is_done]
 

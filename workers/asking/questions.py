@@ -1,4 +1,4 @@
-"""What a run asks: questions, with the work of each arm that answers one. `evaluation` and `pairs` implement them."""
+"""Questions that a run asks, and the work of each arm that answers one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ class Work:
     limits: Budget
     #: whether the run's scorer scores the answer
     needs_score: bool
-    #: whether the answer is kept, with the score that it needs
+    #: whether the answer is stored, with the score that it needs
     is_done: bool
     #: an outcome that was paid before and has no score; None if the arm has to be asked
     outcome: Outcome | None = None
-    #: whether `outcome` is the one of the decision itself, which nobody has asked again
+    #: whether `outcome` is the decision's own, which no run has paid
     is_stored: bool = False
-    #: about how many dollars the answer and its score will cost
+    #: expected dollars of the answer and its score
     expected: float = 0.0
 
 
@@ -34,27 +34,27 @@ class AskedQuestion(ABC):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other question is asked with this one."""
+        """Whether no other question may be asked at the same time."""
         return False
 
     @abstractmethod
     def works(self) -> Sequence[Work]:
-        """The work of its arms, in their order; nothing if it was erased."""
+        """The work of its arms, in the order in which they are asked; empty if the question was erased."""
 
     @abstractmethod
     def keep(
         self, work: Work, outcome: Outcome, *, dollars: float, score: Score | None = None, score_dollars: float = 0.0
     ) -> bool:
-        """Keep an answer: once when it arrives, and again with its score, since the process may die in between.
+        """Store an answer: when it arrives, and again with its score, since the process may die in between.
 
-        dollars, score_dollars: cost to this run of the answer and its score. Returns whether the run ends, so that a
-        later run scores the answer again
+        dollars, score_dollars: cost to this run of the answer and of its score. Returns True if the judge failed and
+        the run must end, so that a later run scores the answer again
         """
 
-    def booked(self, *, expected: float, bill: Account) -> AbstractContextManager[None]:  # noqa: ARG002 - for others
-        """A block in which it is asked. Raises TooManyRequests. bill: has its cost at the end"""
+    def booking(self, *, expected: float, bill: Account) -> AbstractContextManager[None]:  # noqa: ARG002 - for others
+        """A block in which the question is asked, and its dollars are booked. Raises TooManyRequests."""
         return nullcontext()
 
     def enter(self) -> None:
-        """Called when all its answers are kept, with the scores that they need."""
+        """Called when all its answers are stored, with the scores that they need."""
         return

@@ -1,4 +1,4 @@
-"""Scores of single answers in paired runs: by the rubric of `judge`, or by a check (`reward.check` or an own function).
+"""Scores of single answers: by the rubric of `judge`, or by a check (`reward.check` or an own function).
 
 A scorer sees the question, the answer and its passages, and never the arm.
 """
@@ -20,7 +20,7 @@ from ragbandit.workers.setup.generators import generator_version, make_generator
 
 #: names of the configured scorers, and of people, who label answers on the page Labels
 JUDGE, CHECK, LABELS = "judge", "check", "labels"
-#: longest name of a scorer, see `PairedAnswer.rater`
+#: longest name of a scorer that a database column holds, characters
 _LONGEST: Final = 64
 
 
@@ -44,7 +44,7 @@ class Scorer(Protocol):
     async def score(self, question: str, outcome: Outcome, *, bill: Account) -> Score:
         """Score an answer that is not blank. bill: gets the cost, however the call ends."""
 
-    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:
+    def estimate_tokens(self, question: str, outcome: Outcome) -> Tokens | None:
         """Estimated tokens of a score; None if the answer gets no score, or scores are free."""
 
     async def close(self) -> None: ...
@@ -70,8 +70,8 @@ class _JudgeScorer:
             return Score(None, str(error), may_pass=isinstance(error, JudgeFailed))
         return Score(verdict.value)
 
-    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:
-        return self._judge.tokens(question, answer=outcome.answer or "", sources=shown_passages(outcome))
+    def estimate_tokens(self, question: str, outcome: Outcome) -> Tokens | None:
+        return self._judge.estimate_tokens(question, answer=outcome.answer or "", sources=shown_passages(outcome))
 
     async def close(self) -> None:
         await self._judge.close()
@@ -96,14 +96,14 @@ class _CheckScorer:
             return Score(None, error.message, may_pass=True)
         return Score(quality, None if quality is not None else "the check gave no score")
 
-    def tokens(self, question: str, outcome: Outcome) -> Tokens | None:  # noqa: ARG002 - it costs nothing
+    def estimate_tokens(self, question: str, outcome: Outcome) -> Tokens | None:  # noqa: ARG002 - it costs nothing
         return None
 
     async def close(self) -> None:
         self._process.end()
 
 
-def scorer_of(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | None) -> Scorer | None:
+def make_scorer(judge: JudgeSettings, *, reward: RewardSettings, chosen: str | None) -> Scorer | None:
     """Make a scorer; None for LABELS, since people label the answers later. Raises ConfigError, InvalidInput.
 
     chosen: JUDGE, CHECK, LABELS, or "MODULE:NAME" of a function; None for the judge if it is set, else the check

@@ -13,11 +13,11 @@ from ragbandit.router.comparison import CONFIDENCE
 FIRST_LOOK: Final = 50
 
 
-def looks_at(questions: int) -> list[int]:
-    """The numbers of questions after which the verdict is looked at: 50, 100, 150, 200, 300, 400, 600, 800, ...
+def planned_looks(questions: int) -> list[int]:
+    """The numbers of questions after which the verdict is computed: 50, 100, 150, 200, 300, 400, 600, 800, ...
 
-    Looks that are further apart would ask more questions after the verdict is known. Closer looks need wider intervals,
-    since they share the error. questions: number in the whole run.
+    With fewer looks a run would ask more questions after the verdict is known. More looks need wider intervals, since
+    they share the probability of error. questions: number in the whole run.
     """
     steps = (FIRST_LOOK, *(step * 2**number for number in range(1, 40) for step in (FIRST_LOOK, FIRST_LOOK * 3 // 2)))
     return list(itertools.takewhile(lambda step: step < questions, steps))
@@ -25,7 +25,7 @@ def looks_at(questions: int) -> list[int]:
 
 def shared_confidence(questions: int) -> float:
     """Confidence of each look at the verdict, since all looks of a run share the error probability (Bonferroni)."""
-    return 1.0 - (1.0 - CONFIDENCE) / (len(looks_at(questions)) + 1)
+    return 1.0 - (1.0 - CONFIDENCE) / (len(planned_looks(questions)) + 1)
 
 
 @dataclass(kw_only=True)
@@ -53,7 +53,7 @@ class Stop:
             self.end(f"the budget of {self.budget:g} dollars is spent")
 
     async def look(self, answered: int) -> None:
-        """End the run if a look at the verdict is due, and the verdict is known. answered: number of questions"""
+        """End the run if a look at the verdict is due, and the verdict is known. answered: questions so far"""
         due = bisect_right(self.looks, answered)
         if due > self._looked and self.reason is None:
             self._looked = due

@@ -80,13 +80,13 @@ class Judge:
         reply = await self._reply(prompt, generator=generator or self.generator, bill=bill)
         try:
             shown = "\n".join(plain_parts(prompt.prompt))
-            scores = rubric.parsed_scores(reply, criteria=prompt.criteria, prompt=shown)
+            scores = rubric.parse_scores(reply, criteria=prompt.criteria, prompt=shown)
         except rubric.UnreadableScores as error:
             raise NoVerdict(f"the judge gave no usable scores: {error}") from error
         return Verdict(value=rubric.mean_score(scores), scores=scores, passages=prompt.passages)
 
-    def tokens(self, question: str, *, answer: str, sources: Sequence[Passage]) -> Tokens | None:
-        """About the tokens of a score; None if the answer gets none."""
+    def estimate_tokens(self, question: str, *, answer: str, sources: Sequence[Passage]) -> Tokens | None:
+        """Estimated tokens of a score; None if the answer gets no score, since no prompt can be made."""
         try:
             prompt = self._prompt(question, answer=answer, sources=sources)
         except NoVerdict:

@@ -1,1 +1,1 @@
-"""Paired answers to stored questions, for `report --decide`: the questions, their prices, and the run."""
+"""Bought verdicts (`report --decide`): answers of both arms to stored questions, their prices, and the run."""

@@ -1,5 +1,4 @@
-"""The answers of a bought verdict: those that are compared, those that wait for a person, and those to ask or score
-again; with the dollars of the questions that were begun, and what a later run has to know of them.
+"""The answers of a bought verdict, and the questions that its runs have begun.
 
 Each answer and each score is stored at once, so that an interrupted run continues. The expected dollars of a question
 are booked before it is asked, and replaced by its cost however the run ends.
@@ -12,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.paired_comparison import Pairing
-from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.storage.access.reservations import Reservation, reserve, settle
 from ragbandit.router.storage.access.spending import Spender, Spent
 from ragbandit.router.storage.begun_pairs import BegunPair, begun_pairs, keep_begun, settle_lost
@@ -43,24 +42,37 @@ class BoughtAnswers:
         """payer: who is charged. check: raises TooManyRequests if their budget is spent"""
         self.pairing = pairing
         self._against, self._database, self._payer, self._check = questions.against, database, payer, check
+        self._stored = stored
         self._answers = {(one.decision_id, one.arm): one for one in stored if pairing.covers(one)}
-        #: dollars that an earlier run paid without a result: an arm failed, or the answer was not scored
+        #: answers that an earlier run paid, to ask or to score again: the arm failed, or the answer has no score
         self._unended = {key: one for key, one in self._answers.items() if not self.has(*key)}
         self._begun: dict[DecisionId, BegunPair] = {}
 
     def resume(self, ids: Collection[DecisionId]) -> None:
-        """Settle the estimates of processes that died, and read which of these questions were begun. Raises
-        StoreError.
-        """
+        """Settle the estimates of processes that died, and read the state of these questions. Raises StoreError."""
         settle_lost(self._database)
         self._begun = begun_pairs(self._database, ids=ids)
 
     def all(self) -> list[PairedAnswer]:
-        """The answers of the pairing so far, also those that have not ended."""
-        return list(self._answers.values())  # a copy, since others are added meanwhile
+        """The answers of the pairing so far, also those without a score."""
+        return list(self._answers.values())  # a copy, since threads add answers meanwhile
+
+    def paid(self, arms: Collection[ArmName]) -> list[PairedAnswer]:
+        """Answers that earlier runs paid, by any judge: of the present definitions of these arms, without failures."""
+        versions = {arm: self.pairing.versions[arm] for arm in arms}
+        new = [one for one in self._stored if one.version == versions.get(one.arm) and not one.is_stored]
+        return [one for one in new if one.status != "failed"]
+
+    def score_dollars(self, arms: Collection[ArmName]) -> list[float]:
+        """Dollars of the scores that this judge gave to answers of these arms."""
+        return [
+            max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
+            for answer in self._answers.values()
+            if answer.arm in arms and self.pairing.is_settled(answer)
+        ]
 
     def has(self, key: DecisionId, arm: ArmName) -> bool:
-        """Whether the arm has answered; a person's score may be missing."""
+        """Whether the arm need not be asked or scored again; a person's label may be missing."""
         answer = self._answers.get((key, arm))
         return answer is not None and (self.pairing.is_settled(answer) or self.pairing.waits(answer))
 
@@ -71,7 +83,7 @@ class BoughtAnswers:
         """Number of processes that died while they asked the question."""
         return self._pair(key).deaths
 
-    def to_score(self, key: DecisionId, arm: ArmName) -> Outcome | None:
+    def answer_to_score(self, key: DecisionId, arm: ArmName) -> Outcome | None:
         """The answer that an earlier run paid and did not score, with the passages that the judge reads."""
         answer, sources = self._unended.get((key, arm)), self._pair(key).sources
         if answer is None or answer.status == "failed" or arm not in sources:
@@ -92,9 +104,9 @@ class BoughtAnswers:
         )
 
     @contextlib.contextmanager
-    def booked(self, question: ComparedQuestion, *, expected: float, call: float, bill: Account) -> Iterator[None]:
-        """A block in which a question is asked. At its end `bill` has the cost. Raises TooManyRequests. call: the
-        highest expected cost of a single call
+    def booking(self, question: ComparedQuestion, *, expected: float, call: float, bill: Account) -> Iterator[None]:
+        """A block in which a question is asked: books its expected dollars, and at its end replaces them by the cost in
+        `bill`. Raises TooManyRequests. call: expected dollars of the most expensive single call
         """
         key, spenders = question.id, [Spender("key", self._payer)]
 
@@ -128,9 +140,7 @@ class BoughtAnswers:
         unjudged: str | None = None,
         is_stored: bool = False,
     ) -> None:
-        """Store an answer, and count it. dollars: its cost to this run. is_stored: whether it is the decision's own
-        outcome
-        """
+        """Store an answer. dollars: its cost to this run. is_stored: whether it is the decision's own outcome"""
         key = outcome.decision_id
         if not (is_stored or self.pairing.by_people):
             waits_for_judge = quality is None and unjudged is None and outcome.status != "failed"
@@ -159,7 +169,7 @@ class BoughtAnswers:
             self._answers[key, arm] = answer
 
     def count_failure(self, key: DecisionId, *, arm: ArmName) -> int:
-        """Count a failure of the judge on an answer; how many there were."""
+        """Count a failure of the judge on an answer. Returns how many there were."""
         pair = self._pair(key)
         failures = pair.failures.get(arm, 0) + 1
         self._begun[key] = replace(pair, failures={**pair.failures, arm: failures})
@@ -169,8 +179,8 @@ class BoughtAnswers:
         return self._begun.get(key) or BegunPair(decision_id=key)
 
     def _keep_sources(self, key: DecisionId, *, arm: ArmName, sources: Sequence[Source] | None) -> None:
-        """Store the passages of an answer, which the judge reads, before the answer: if the run ends meanwhile, the
-        next one needs both. sources: None once the answer has a score
+        """Store the passages that the judge reads, before their answer: if the run ends in between, the next run needs
+        both. sources: None once the answer has a score, which deletes them
         """
         pair = self._pair(key)
         if (sources is not None) == (arm in pair.sources):

@@ -1,8 +1,7 @@
-"""`report --decide`: asks both ways the same stored questions until the verdict is known, the budget is spent, or no
-question is left. Before it asks, it says how many questions it can ask, for how much, and how sure the result will be.
+"""`report --decide`: asks stored questions again, each of the arm that routing drew and of the arm to compare with.
 
-A run stores answers and ends; the verdict that a report prints is computed from the stored answers
-(`paired_comparison.with_stored_comparison`).
+A run ends when the verdict is known, the budget is spent, or no question is left. It stores answers; the verdict that a
+report prints is computed from them (`paired_comparison.with_stored_comparison`).
 """
 
 import asyncio
@@ -12,17 +11,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ragbandit.router.comparison import MARGIN
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.reporting.compared_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.paired_comparison import paired_comparison, paired_sample
 from ragbandit.router.reporting.paired_difference import expected_half_width
-from ragbandit.router.reporting.paired_questions import ComparedQuestion, ComparedQuestions
 from ragbandit.router.reporting.reading import PairedComparison
-from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import record
@@ -48,9 +46,9 @@ from ragbandit.workers.setup.loading import LoadedArm
 
 log = logging.getLogger("ragbandit.worker")
 
-#: reason of the end of a run that the next process continues
+#: why a run ended that the next process continues
 STOPPED: Final = "the process ended"
-#: number of new pairs between two looks at the verdict. The interval holds at every look
+#: a run computes the verdict after each 5 answered questions. Its interval is valid at all these times together
 _LOOK_EVERY: Final = 5
 #: a run ends if an arm fails so often in a row: its server is probably down
 _MOST_FAILURES: Final = 3
@@ -64,14 +62,15 @@ _PRICED: Final = 200
 
 @dataclass(kw_only=True)
 class BoughtVerdict:
-    """Asks both ways the same stored questions, and compares the answers: the plan, and the run."""
+    """The plan and the run of a bought verdict."""
 
-    wanted: VerdictRequest
+    #: who asked for the verdict, as in the audit log
+    actor: str
     settings: Settings
     ledger: Ledger
-    #: questions of the period, with those that this run can ask
+    #: all questions of the period; this run can ask those in `askable`
     compared: ComparedQuestions
-    #: questions that the verdict counts, as in reports: also those of an arm that only an earlier run could ask
+    #: questions by which the verdict is computed, as in reports: also those of arms that only an earlier run could ask
     counted: ComparedQuestions
     arms: Mapping[ArmName, LoadedArm]
     answers: BoughtAnswers
@@ -84,12 +83,11 @@ class BoughtVerdict:
     most_new: int | None = None
     #: whether the policy decided most questions, see `paired_comparison`
     is_steady: bool = True
-    store: DecisionStore = field(init=False)
+    store: DecisionStore
+    #: dollars that this run has paid; 0.0 until it has ended
+    spent: float = 0.0
     _is_closed: bool = False
     _answered_before: int | None = None
-
-    def __post_init__(self) -> None:
-        self.store = DecisionStore(self.ledger.database, label=self.ledger.label)
 
     @property
     def answered(self) -> int:
@@ -106,7 +104,7 @@ class BoughtVerdict:
         """Number of questions that may still be asked now; None without a limit."""
         return None if self.most_new is None else max(0, self.most_new - self.asked_now)
 
-    def open_ones(self) -> "list[StoredQuestion]":
+    def open_questions(self) -> "list[StoredQuestion]":
         """The questions that lack an answer, in their random order; those over which a process died come last."""
         listed = [StoredQuestion(self, one) for one in self.compared.askable if not self.answers.has_both(one)]
         return sorted(listed, key=lambda one: one.deaths)  # a question that ends processes delays no other one
@@ -124,22 +122,22 @@ class BoughtVerdict:
         """Expected dollars of one open question, both answers and both scores."""
         priced = [
             math.fsum(work.expected for work in works if not work.is_done)
-            for works in (one.works() for one in self.open_ones()[:_PRICED])
+            for works in (one.works() for one in self.open_questions()[:_PRICED])
             if works
         ]
         return statistics.fmean(priced) if priced else 0.0
 
     def payable(self, *, budget: float, each: float) -> int:
         """Number of questions that a budget of dollars pays. each: see `dollars_each`"""
-        left, room = len(self.open_ones()), self.room
+        left, room = len(self.open_questions()), self.room
         payable = int(min(left, budget / each)) if each else left
         return payable if room is None else min(payable, room)
 
     def plan(self, *, budget: float | None) -> Sequence[str]:
         """The plan of a run, in sentences. Nothing is asked. budget: dollars; None if there is no budget"""
-        return [*_period_words(self.compared), *self._plan(budget=budget)]
+        return [*_period_sentences(self.compared), *self._run_sentences(budget=budget)]
 
-    def _plan(self, *, budget: float | None) -> Iterator[str]:
+    def _run_sentences(self, *, budget: float | None) -> Iterator[str]:
         askable, answered, each = len(self.compared.askable), self.answered, self.dollars_each()
         pairs = self.answers.pairing.pairs(self.answers.all())
         sample = paired_sample(self.compared, pairs, setting=self.settings.reward)
@@ -147,9 +145,9 @@ class BoughtVerdict:
         yield f"{answered:,} of {askable:,} that can be asked have been asked"
         if not left:
             return
-        price = f"about {_rounded(each)} each" if each else "which cost no dollars"
+        price = f"about {_two_digits(each)} each" if each else "which cost no dollars"
         whole = f"all {left:,} others, {price} (new answers and scores; stored ones are used again)"
-        sum_ = f" for about {_rounded(each * left)}" if each else ""
+        sum_ = f" for about {_two_digits(each * left)}" if each else ""
         least = expected_half_width(askable, sample=sample)
         yield f"{whole}{sum_}, would give the difference to within about ±{least:.2g}"
         if self.prices.assumed:
@@ -171,21 +169,22 @@ class BoughtVerdict:
         warn: Callable[[str], None],
         on_paid: Callable[[float], None] = lambda _dollars: None,
         is_stopping: Callable[[], bool] = lambda: False,
-    ) -> VerdictRequest:
-        """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends it. Returns the request with its
-        questions and dollars, earlier runs included, and why this run ended.
+    ) -> str:
+        """Ask until the verdict is known or `budget` dollars are spent. Ctrl-C ends it. Returns why the run ended.
 
         on_paid: called after each answer with the dollars of this run. is_stopping: whether this process ends
         """
 
-        def paid(dollars: float) -> None:
+        def note_payment(dollars: float) -> None:
             on_paid(dollars)
             if is_stopping():
                 run.end(STOPPED)
 
         self._resume()
-        open_ones, self._answered_before = self.open_ones(), self.answered
-        chosen = open_ones if self.most_new is None else self._to_label(open_ones, room=self.most_new)
+        open_questions, self._answered_before = self.open_questions(), self.answered
+        chosen = open_questions
+        if self.most_new is not None:
+            chosen = self._questions_to_label(open_questions, room=self.most_new)
         run = QuestionRun(
             questions=chosen,
             arms=self.arms,
@@ -198,25 +197,25 @@ class BoughtVerdict:
             source_chars=self.settings.log.source_chars,
             progress=progress,
             warn=warn,
-            on_paid=paid,
+            on_paid=note_payment,
         )
         self.answers.pairing.keep(self.ledger.database, label=self.ledger.label, now=time.time())
         if self._is_known():
             run.end("the verdict was known before")
         self._is_closed = True  # the run closes what it used
         run.finish(concurrency=min(_AT_ONCE, *(arm.most_runs for arm in self.arms.values())))
-        ended = run.ended or self._end(was_cut=len(chosen) < len(open_ones))
+        self.spent = run.spent
+        ended = run.ended or _end_of_questions(are_left=len(chosen) < len(open_questions))
         self._record(run, ended=ended)
-        asked, dollars = self.wanted.asked + self.asked_now, self.wanted.dollars + run.spent
-        return replace(self.wanted, asked=asked, dollars=dollars, ended=ended)
+        return ended
 
     def _resume(self) -> None:
-        """Go on with what earlier runs have begun. Raises StoreError.
+        """Continue what earlier runs have begun. Raises StoreError.
 
-        A question that two processes have not survived fails: its difference is only bounded.
+        If MAX_TRIES processes died over a question, its missing answers become failed ones: its difference is bounded.
         """
         self.answers.resume([one.id for one in self.compared.askable])
-        for question in self.open_ones():
+        for question in self.open_questions():
             if question.deaths >= MAX_TRIES:
                 extra = {"action": "decide", "decision": question.id, "deaths": question.deaths}
                 log.error("processes died over a question; it fails and is not asked again", extra=extra)
@@ -226,21 +225,15 @@ class BoughtVerdict:
         facts: dict[str, Json] = {"against": str(self.compared.against), "judge": self.answers.pairing.rater}
         facts |= {"asked": self.asked_now, "dollars": run.spent, "failed": sum(run.failures.values()), "ended": ended}
         with self.ledger.database.write() as connection:
-            record(connection, actor=self.wanted.actor, action="report.decide", target="paired_answers", facts=facts)
+            record(connection, actor=self.actor, action="report.decide", target="paired_answers", facts=facts)
 
-    def _to_label(self, open_ones: "Sequence[StoredQuestion]", *, room: int) -> "list[StoredQuestion]":
-        """`room` new questions, and all questions with an answer that waits for a label already."""
+    def _questions_to_label(self, open_questions: "Sequence[StoredQuestion]", *, room: int) -> "list[StoredQuestion]":
+        """`room` new questions, and all questions with an answer that already waits for a label."""
         pairing = self.answers.pairing
         withdraw_items(self.ledger.database, versions=pairing.versions)
         waiting = {one.decision_id for one in self.answers.all() if pairing.waits(one)}
-        new = {one.id for one in [one for one in open_ones if one.id not in waiting][:room]}
-        return [one for one in open_ones if one.id in waiting or one.id in new]
-
-    @staticmethod
-    def _end(*, was_cut: bool) -> str:
-        if was_cut:
-            return f"{MOST_QUESTIONS} questions wait for labels: label them on the page Labels, then run this again"
-        return "every question that can be asked was asked"
+        new = {one.id for one in [one for one in open_questions if one.id not in waiting][:room]}
+        return [one for one in open_questions if one.id in waiting or one.id in new]
 
     def close(self) -> None:
         """Close models, retrievers and the scorer, unless a run has."""
@@ -257,7 +250,7 @@ class BoughtVerdict:
         return comparison.verdict in ("better", "worse") or (comparison.verdict == "as good" and is_close)
 
 
-def _period_words(compared: ComparedQuestions) -> Iterator[str]:
+def _period_sentences(compared: ComparedQuestions) -> Iterator[str]:
     """The questions of the period, and why some cannot be asked."""
     of, differing = f"{counted(compared.routed, 'routed question')} of the period", len(compared.differing)
     yield f"{of}: {compared.routed - differing:,} went to {compared.against} anyway, {differing:,} to other arms"
@@ -266,13 +259,20 @@ def _period_words(compared: ComparedQuestions) -> Iterator[str]:
         yield f"cannot be asked again, so that their difference is only bounded: {why}"
 
 
-def _rounded(dollars: float) -> str:
+def _end_of_questions(*, are_left: bool) -> str:
+    """Why a run ended that nothing stopped. are_left: whether questions are left that it could not choose"""
+    if are_left:
+        return f"{MOST_QUESTIONS} questions wait for labels: label them on the page Labels, then run this again"
+    return "every question that can be asked was asked"
+
+
+def _two_digits(dollars: float) -> str:
     return money(float(f"{dollars:.2g}"), "dollars")
 
 
 class StoredQuestion(AskedQuestion):
-    """A question as a run asks it: with its conversation and limits, both arms in a random order. Its text is read when
-    it is asked, since it may be erased before.
+    """A stored question that a run asks both arms, in random order. Its text is read only then, since it may be erased
+    before.
     """
 
     def __init__(self, verdict: BoughtVerdict, compared: ComparedQuestion) -> None:
@@ -308,8 +308,8 @@ class StoredQuestion(AskedQuestion):
         query, prices = record.decision.query, self._verdict.prices
         limits = capped(query.budget, limits=self._verdict.settings.budget)
         own = _own_outcome(record, arm=arm, present=self._verdict.arms[arm].made_by(limits))
-        outcome = own or self._answers.to_score(self.id, arm)
-        answer = 0.0 if outcome is not None else prices.of(arm, question=self._compared)
+        outcome = own or self._answers.answer_to_score(self.id, arm)
+        answer = 0.0 if outcome is not None else prices.of_answer(arm, question=self._compared)
         return Work(
             arm=arm,
             query=replace(query, limits=()),
@@ -321,10 +321,10 @@ class StoredQuestion(AskedQuestion):
             expected=answer + prices.of_score(),
         )
 
-    def booked(self, *, expected: float, bill: Account) -> AbstractContextManager[None]:
+    def booking(self, *, expected: float, bill: Account) -> AbstractContextManager[None]:
         prices = self._verdict.prices
-        call = max(*(prices.of(arm, question=self._compared) for arm in self._arms), prices.of_score())
-        return self._answers.booked(self._compared, expected=expected, call=call, bill=bill)
+        call = max(*(prices.of_answer(arm, question=self._compared) for arm in self._arms), prices.of_score())
+        return self._answers.booking(self._compared, expected=expected, call=call, bill=bill)
 
     def keep(
         self, work: Work, outcome: Outcome, *, dollars: float, score: Score | None = None, score_dollars: float = 0.0
@@ -351,14 +351,14 @@ class StoredQuestion(AskedQuestion):
         return is_scored_again
 
     def _note_dollars(self, work: Work, *, dollars: float, score_dollars: float | None) -> None:
-        """Adjust later prices to this run's payments. score_dollars: None before the score, when the answer is new"""
+        """Correct later prices by a payment: of the score, or before it of a new answer. score_dollars: None before"""
         if score_dollars is not None:
             self._verdict.prices.add_score(score_dollars)
         elif work.outcome is None:
-            self._verdict.prices.add(work.arm, dollars, question=self._compared)
+            self._verdict.prices.add_answer(work.arm, dollars, question=self._compared)
 
     def fail(self) -> None:
-        """Keep failed answers, so that it is not asked again."""
+        """Store failed answers for the arms without an answer, so that the question is not asked again."""
         why = f"{self.deaths} processes died while they asked this question"
         for arm in self._arms:
             if not self._answers.has(self.id, arm):
@@ -367,7 +367,7 @@ class StoredQuestion(AskedQuestion):
 
 
 def _own_outcome(record: DecisionRecord, *, arm: ArmName, present: Mapping[str, object]) -> Outcome | None:
-    """The outcome of the decision, if it is this arm's by its definition of now. present: this definition"""
+    """The decision's outcome, if this arm gave it by its present definition; else None. present: that definition"""
     outcome = record.outcome
     if outcome is None or arm != record.decision.arm or outcome.run_by != "worker":
         return None

@@ -1,22 +1,19 @@
-"""What an answer and its score are expected to cost, from answers of these arms, or from the settings without any."""
+"""Expected dollars of an answer and of its score: from earlier answers of the arm, else from the settings."""
 
 import contextlib
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.reporting.paired_comparison import Pairing
-from ragbandit.router.reporting.paired_questions import AnswerCost, ComparedQuestion, ComparedQuestions
+from ragbandit.router.reporting.compared_questions import AnswerCost, ComparedQuestion, ComparedQuestions
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.judge_days import mean_dollars
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.paired_answers import PairedAnswer
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.model_servers.token_usage import Tokens
@@ -24,6 +21,7 @@ from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName
 from ragbandit.workers.asking.scoring import Scorer
 from ragbandit.workers.judge.judge import REPLY_TOKENS
+from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.setup.generators import worker_arms
 
 #: tokens of an answer of an arm that has not been asked yet
@@ -36,14 +34,14 @@ _ENOUGH: Final = 5
 _SAMPLE: Final = 20
 #: duration of the live traffic whose judgements price a score, seconds
 _JUDGED_S: Final = 30 * 86_400.0
+#: key of the payments for scores
 _SCORE: Final = ArmName("")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _AnswerPrice:
-    """Expected dollars of an arm's answer by the length of the question, within what its answers have cost."""
+    """Expected dollars of an arm's answer: `base` + `slope` x characters of the question, from `least` to `most`."""
 
-    #: at a question without characters, and for each character
     base: float
     slope: float = 0.0
     least: float = 0.0
@@ -51,7 +49,7 @@ class _AnswerPrice:
 
     @classmethod
     def of(cls, costs: Sequence[AnswerCost]) -> "_AnswerPrice":
-        """The weighted mean. If few weights outweigh all others, least squares by length."""
+        """The weighted mean of costs. If a few weights outweigh all others, a line by length, without weights."""
         lengths, dollars, weights = np.array(costs).T
         if weights.sum() ** 2 > _EFFECTIVE * (weights**2).sum():
             return cls(base=float(np.average(dollars, weights=weights)))
@@ -67,32 +65,32 @@ class _AnswerPrice:
 
 @dataclass(kw_only=True)
 class AnswerPrices:
-    """Expected dollars, which follow what runs of the present arms have paid."""
+    """Expected dollars of answers and scores, corrected by the payments of runs of the present arms."""
 
-    #: arm -> price of its answers before these runs
+    #: arm -> price of its answers without these payments
     arms: Mapping[ArmName, _AnswerPrice]
-    #: mean dollars of scores before this run
+    #: mean dollars of scores without these payments
     score: float
-    #: assumptions about arms or a judge that have not been asked here, in words
+    #: assumptions about arms or a judge whose prices nothing has shown yet, in words
     assumed: Sequence[str] = ()
-    #: arm or _SCORE -> payments of these runs: (paid dollars, expected dollars, number)
+    #: arm or _SCORE -> (paid dollars, expected dollars, number of payments)
     _paid: dict[ArmName, tuple[float, float, int]] = field(default_factory=dict)
 
-    def of(self, arm: ArmName, *, question: ComparedQuestion) -> float:
+    def of_answer(self, arm: ArmName, *, question: ComparedQuestion) -> float:
         """Expected dollars of an answer."""
-        return self._followed(arm, expected=self._before(arm, question=question))
+        return self._correct(arm, expected=self._uncorrected(arm, question=question))
 
     def of_score(self) -> float:
-        return self._followed(_SCORE, expected=self.score)
+        return self._correct(_SCORE, expected=self.score)
 
-    def add(self, arm: ArmName, dollars: float, *, question: ComparedQuestion) -> None:
+    def add_answer(self, arm: ArmName, dollars: float, *, question: ComparedQuestion) -> None:
         """Note the cost of an answer of the present arm."""
-        self._add(arm, dollars, expected=self._before(arm, question=question))
+        self._add(arm, dollars, expected=self._uncorrected(arm, question=question))
 
     def add_score(self, dollars: float) -> None:
         self._add(_SCORE, dollars, expected=self.score)
 
-    def _before(self, arm: ArmName, *, question: ComparedQuestion) -> float:
+    def _uncorrected(self, arm: ArmName, *, question: ComparedQuestion) -> float:
         """The dollars of the arm's stored answer to this question, else its price."""
         is_own = question.arm == arm and question.dollars is not None
         return question.dollars or 0.0 if is_own else self.arms[arm].at(question.length)
@@ -101,7 +99,7 @@ class AnswerPrices:
         paid, before, count = self._paid.get(name, (0.0, 0.0, 0))
         self._paid[name] = (paid + dollars, before + expected, count + 1)
 
-    def _followed(self, name: ArmName, *, expected: float) -> float:
+    def _correct(self, name: ArmName, *, expected: float) -> float:
         """`expected`, corrected by the ratio of paid to expected dollars so far.
 
         At least `expected` while fewer than _ENOUGH payments are known.
@@ -109,78 +107,62 @@ class AnswerPrices:
         paid, before, count = self._paid.get(name, (0.0, 0.0, 0))
         if not count:
             return expected
-        follows = paid / before * expected if before else paid / count
-        return follows if count >= _ENOUGH else max(expected, follows)
+        corrected = paid / before * expected if before else paid / count
+        return corrected if count >= _ENOUGH else max(expected, corrected)
 
 
 def expected_prices(
     questions: ComparedQuestions,
-    answers: Sequence[PairedAnswer],
+    answers: BoughtAnswers,
     *,
-    pairing: Pairing,
+    arms: Collection[ArmName],
     settings: Settings,
     scorer: Scorer | None,
-    ledger: Ledger,
+    store: DecisionStore,
 ) -> AnswerPrices:
-    """Prices from the answers of the period, or from the models' prices, adjusted to the payments of earlier runs.
-
-    answers: stored answers to these questions
-    """
+    """Prices from the answers of the period, or from the models' prices, adjusted to the payments of earlier runs."""
     generators = {name: arm.generator for name, arm in worker_arms(settings).items()}
-    new = [one for one in answers if one.version == pairing.versions.get(one.arm) and not one.is_stored]
-    paid = [one for one in new if one.status != "failed"]
+    paid = answers.paid(arms)
     known, assumed = dict[ArmName, _AnswerPrice](), list[str]()
-    for name in pairing.versions:
+    for name in arms:
         dollars, costs = _assumed_dollars(settings.named_generators.get(generators.get(name, ""))), questions.costs
         known[name] = _AnswerPrice.of(costs[name]) if name in costs else _AnswerPrice(base=dollars)
         if dollars and name not in costs and all(one.arm != name for one in paid):
-            assumed.append(_assumption(name))
-    score = _score_dollars(answers, pairing=pairing, scorer=scorer, database=ledger.database)
+            assumed.append(f"{name}: {_ASSUMED.read:,} tokens of a prompt, {_ASSUMED.written:,} of a reply")
+    score = _score_dollars(answers.score_dollars(arms), scorer=scorer, database=store.database)
     if score is None and scorer is not None:
-        store = DecisionStore(ledger.database, label=ledger.label)
         generator, tokens = settings.judge.generator, _judged_tokens(questions, scorer=scorer, store=store)
         score = statistics.fmean([_assumed_dollars(generator, one) for one in tokens] or [_assumed_dollars(generator)])
         assumed += [f"the judge: its prompts, {REPLY_TOKENS} tokens of a reply"] if score else []
     prices = AnswerPrices(arms=known, score=score or 0.0, assumed=assumed)
     by_id = {one.id: one for one in questions.differing}
     for one in paid:
-        prices.add(one.arm, one.cost.dollars, question=by_id[one.decision_id])
+        prices.add_answer(one.arm, one.cost.dollars, question=by_id[one.decision_id])
     return prices
 
 
 def _judged_tokens(questions: ComparedQuestions, *, scorer: Scorer, store: DecisionStore) -> list[Tokens]:
-    """Tokens of the scores of stored answers. Reads the first _SAMPLE questions that can be asked."""
+    """Estimated tokens of scores, from the stored answers to the first _SAMPLE questions that can be asked."""
     tokens = list[Tokens | None]()
     for question in questions.askable[:_SAMPLE]:
         with contextlib.suppress(NotFound):  # erased meanwhile
             record = store.record(question.id)
             if record.outcome is not None and not is_blank(record.outcome.answer):
-                tokens.append(scorer.tokens(record.decision.query.text, record.outcome))
+                tokens.append(scorer.estimate_tokens(record.decision.query.text, record.outcome))
     return [one for one in tokens if one is not None]
 
 
-def _score_dollars(
-    answers: Sequence[PairedAnswer], *, pairing: Pairing, scorer: Scorer | None, database: Database
-) -> float | None:
-    """Mean dollars of a score: in earlier runs, else of the judge in live traffic; None if it was not asked yet."""
+def _score_dollars(earlier: Sequence[float], *, scorer: Scorer | None, database: Database) -> float | None:
+    """Mean dollars of scores: of the `earlier` ones, else of the judge in live traffic; None without any score."""
     if scorer is None or not scorer.by_model:
         return 0.0
-    scores = [
-        max(0.0, answer.dollars - (0.0 if answer.is_stored else answer.cost.dollars))
-        for answer in answers
-        if pairing.is_settled(answer)
-    ]
-    if scores:
-        return statistics.fmean(scores)
+    if earlier:
+        return statistics.fmean(earlier)
     with database.read() as connection:
         return mean_dollars(connection, since=time.time() - _JUDGED_S)
 
 
 def _assumed_dollars(generator: GeneratorSettings | None, tokens: Tokens = _ASSUMED) -> float:
-    """Dollars of tokens of a model, by default of an assumed answer; 0.0 without prices."""
+    """Dollars of tokens of a generator's model; 0.0 if it has no prices."""
     price = None if generator is None else generator.prices_by_model.get(generator.model)
     return 0.0 if price is None else tokens.dollars(price)
-
-
-def _assumption(name: str) -> str:
-    return f"{name}: {_ASSUMED.read:,} tokens of a prompt, {_ASSUMED.written:,} of a reply"

@@ -1,4 +1,4 @@
-"""Sets up a paired comparison of stored questions: for the command `report --decide`, and for requests over HTTP."""
+"""Prepares a bought verdict: for the command `report --decide`, and for requests over HTTP."""
 
 import contextlib
 import time
@@ -8,16 +8,12 @@ from typing import Final
 
 from ragbandit.router.config.settings import BudgetSettings, Settings
 from ragbandit.router.operation.budgets import check_budgets
-from ragbandit.router.reporting.paired_comparison import (
-    Pairing,
-    counted_questions,
-    stored_answers,
-)
-from ragbandit.router.reporting.paired_questions import NOT_HERE, ComparedQuestions, read_paired_questions
+from ragbandit.router.reporting.compared_questions import NOT_HERE, ComparedQuestions, read_compared_questions
+from ragbandit.router.reporting.paired_comparison import Pairing, counted_questions, stored_answers
 from ragbandit.router.reporting.reading import Report, ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.label_queue import LABEL_QUEUE, room_for_questions
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import body_hash
@@ -26,7 +22,7 @@ from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.telemetry.routines import Routine
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import ArmName, Budget
-from ragbandit.workers.asking.scoring import Scorer, scorer_of
+from ragbandit.workers.asking.scoring import Scorer, make_scorer
 from ragbandit.workers.pairs.answers import BoughtAnswers
 from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
 from ragbandit.workers.pairs.prices import expected_prices
@@ -40,8 +36,8 @@ _RENEW_S: Final = 15.0
 
 
 @contextlib.contextmanager
-def alone(database: Database) -> Iterator[None]:
-    """Let one process at a time ask, since two would pay for the same questions. Raises NotReady."""
+def asking_lease(database: Database) -> Iterator[None]:
+    """A block in which no other process asks, since two would pay for the same questions. Raises NotReady."""
     lease, holder = Lease(database=database, name="decide"), lease_holder("decide")
     if not lease.acquire(holder=holder, lease_s=_LEASE_S):
         remedy = "wait until that process has ended, then run this again"
@@ -55,74 +51,74 @@ def alone(database: Database) -> Iterator[None]:
         lease.release(holder=holder)
 
 
-def prepared(
+def prepare_verdict(
     ledger: Ledger,
-    request: VerdictRequest,
+    scope: ReportScope,
     *,
     settings: Settings,
+    against: str | None,
+    judge: str | None,
+    actor: str,
+    charged: str = "",
     pipelines: Pipelines | None = None,
     result: Report | None = None,
 ) -> BoughtVerdict:
-    """Read the questions of a request and load their arms. Nothing is asked. The present rules of `settings` hold.
+    """Read the questions of a period and load the arms that answer them. Nothing is asked.
 
-    pipelines: functions of the user's arms. result: report of the request's period, if it is made already. Raises
-        InvalidInput, NotFound, ConfigError, StoreError
+    against: None for the arm of the report. judge: see `make_scorer`. charged: the API key whose budget pays; "" to
+    book the dollars on `actor`, without a budget. pipelines: functions of the user's arms. result: report of the scope,
+    if it is known. Raises InvalidInput, NotFound, ConfigError, StoreError
     """
-    scope = ReportScope(
-        label=ledger.label,
-        since=request.since,
-        until=request.until,
-        tenant=request.tenant,
-        reward=settings.reward,
-        rules=settings.rule_book,
-        configured=frozenset(settings.arms),
-        conversation=settings.conversation,
-    )
     if result is None:
-        result = report(ledger.database, scope, policy=settings.policy, against=request.against, now=time.time())
-    against, pipelines, database = _arm_of(result), pipelines or {}, ledger.database
-    scorer = scorer_of(settings.judge, reward=settings.reward, chosen=request.judge)
+        result = report(ledger.database, scope, policy=settings.policy, against=against, now=time.time())
+    arm, pipelines, database = _compared_arm(result), pipelines or {}, ledger.database
+    scorer = make_scorer(settings.judge, reward=settings.reward, chosen=judge)
     secret = shared_secret(database, name=DRAWS, now=time.time())
     runnable = {*settings.worker_arms, *pipelines}
-    _check_runnable(against, runnable=runnable)
+    _check_runnable(arm, runnable=runnable)
     by_model = scorer is not None and scorer.by_model
-    questions = read_paired_questions(database, scope, against=against, secret=secret, arms=runnable, by_model=by_model)
+    questions = read_compared_questions(database, scope, against=arm, secret=secret, arms=runnable, by_model=by_model)
     _check_askable(questions)
-    arms = _loaded({against, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
-    asking = _asking(arms, scorer=scorer, limits=settings.budget)
-    pairing = asking.with_earlier_arms(database, label=ledger.label)
+    arms = _load_arms({arm, *(one.arm for one in questions.askable)}, settings=settings, pipelines=pipelines)
+    pairing = _pairing(arms, scorer=scorer, limits=settings.budget).with_earlier_arms(database, label=ledger.label)
     counted = questions
     if not runnable.issuperset(pairing.versions):  # an earlier run had functions of arms that this one lacks
-        counted = counted_questions(database, scope, pairing, against=against, secret=secret)
-    stored = stored_answers(database, questions)
-    check = partial(check_budgets, key=request.charged or None, database=database)
+        counted = counted_questions(database, scope, pairing, against=arm, secret=secret)
+    store = DecisionStore(database, label=ledger.label)
+    answers = BoughtAnswers(
+        questions,
+        database=database,
+        pairing=pairing,
+        stored=stored_answers(database, questions),
+        payer=charged or actor,
+        check=partial(check_budgets, key=charged or None, database=database),
+    )
     return BoughtVerdict(
-        wanted=request,
+        actor=actor,
         settings=settings,
         ledger=ledger,
+        store=store,
         compared=questions,
         counted=counted,
         arms=arms,
-        answers=BoughtAnswers(
-            questions, database=database, pairing=pairing, stored=stored, payer=request.payer, check=check
-        ),
-        prices=expected_prices(questions, stored, pairing=asking, settings=settings, scorer=scorer, ledger=ledger),
+        answers=answers,
+        prices=expected_prices(questions, answers, arms=arms.keys(), settings=settings, scorer=scorer, store=store),
         secret=secret,
         scorer=scorer,
-        most_new=_room(database, pairing),
+        most_new=_room(database, pairing=pairing),
         is_steady=result.state is None,
     )
 
 
-def _asking(arms: Mapping[ArmName, LoadedArm], *, scorer: Scorer | None, limits: BudgetSettings) -> Pairing:
-    """The answers that this run asks for."""
+def _pairing(arms: Mapping[ArmName, LoadedArm], *, scorer: Scorer | None, limits: BudgetSettings) -> Pairing:
+    """The pairing of the answers that this run asks for."""
     versions = {name: _arm_version(arm, limits=limits) for name, arm in arms.items()}
     if scorer is None:
         return Pairing(judge=LABEL_QUEUE, rater=LABEL_QUEUE, versions=versions)
     return Pairing(judge=scorer.identity, rater=scorer.name, versions=versions, by_model=scorer.by_model)
 
 
-def _room(database: Database, pairing: Pairing) -> int | None:
+def _room(database: Database, *, pairing: Pairing) -> int | None:
     """Number of questions that may be asked, since people label the answers; None without a limit."""
     if not pairing.by_people:
         return None
@@ -130,7 +126,7 @@ def _room(database: Database, pairing: Pairing) -> int | None:
         return room_for_questions(connection, versions=pairing.versions)
 
 
-def _arm_of(result: Report) -> ArmName:
+def _compared_arm(result: Report) -> ArmName:
     if result.compared_arm is None:
         remedy = "name the arm to ask (--against), or give a longer period, or another tenant"
         raise InvalidInput("no question of the period compares two arms", field="since", remedy=remedy)
@@ -161,7 +157,7 @@ def _check_askable(questions: ComparedQuestions) -> None:
         raise InvalidInput(f"no question can be asked again ({why})", field="against", remedy=remedy)
 
 
-def _loaded(names: Collection[str], *, settings: Settings, pipelines: Pipelines) -> dict[ArmName, LoadedArm]:
+def _load_arms(names: Collection[str], *, settings: Settings, pipelines: Pipelines) -> dict[ArmName, LoadedArm]:
     functions = {name: function for name, function in pipelines.items() if name in names}
     of_workers = [name for name in sorted(names) if name not in functions]
     runnable = parse_arms(of_workers, settings=settings)[0] if of_workers else {}

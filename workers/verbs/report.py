@@ -69,7 +69,7 @@ def report(
         check_page(html, field="html")
     check_dollars(budget, without="then the command only says what all questions would cost")
     if not decide:
-        _refuse_alone(budget=budget, module=module, judge=judge)
+        _refuse_without_decide(budget=budget, module=module, judge=judge)
     now = time.time()
     with open_store(config, label=label) as (settings, ledger):
         scope = ReportScope(
@@ -83,12 +83,12 @@ def report(
             conversation=settings.conversation,
         )
 
-        def made() -> Report:
+        def make_report() -> Report:
             return report_in_store(ledger.database, scope, policy=settings.policy, against=against, now=now)
 
-        result = made()
+        result = make_report()
         if rate:
-            errors.say(_queued(ledger.database, result, scope=scope, now=now))
+            errors.say(_queue_answers(ledger.database, result, scope=scope, now=now))
         if decide:
             file = configuration.load(config).file or Path("config.yaml")
             folder = configuration.class_folder(file)
@@ -106,7 +106,7 @@ def report(
                 module=module,
                 folder=folder,
             )
-            result = made()  # its `asked` is the verdict, from the stored answers
+            result = make_report()  # its `asked` is the verdict, from the stored answers
         mapped = policy_map(
             ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
         )
@@ -131,7 +131,8 @@ def report(
         print_assessment(shown, console, show_all=show_all, page=html, option="--html FILE.html")
 
 
-def _queued(database: Database, result: Report, *, scope: ReportScope, now: float) -> str:
+def _queue_answers(database: Database, result: Report, *, scope: ReportScope, now: float) -> str:
+    """Put answers of the compared arm on the page Labels. Returns what was done, in words."""
     arm = result.compared_arm
     if result.to_rate is None or arm is None:
         return "no answers were put on the page Labels: a verdict is known, or not known how many ratings it takes"
@@ -139,7 +140,7 @@ def _queued(database: Database, result: Report, *, scope: ReportScope, now: floa
     return f"{counted(count, 'answer')} of {arm} {'waits' if count == 1 else 'wait'} on the page Labels"
 
 
-def _refuse_alone(**options: object) -> None:
+def _refuse_without_decide(**options: object) -> None:
     """Raise InvalidInput for an option that serves only --decide."""
     for name, value in options.items():
         if value is not None:

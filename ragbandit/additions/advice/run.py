@@ -23,8 +23,8 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import Json
 from ragbandit.workers.asking.question_run import QuestionRun
-from ragbandit.workers.asking.scoring import JUDGE, scorer_of
-from ragbandit.workers.asking.stop import looks_at, shared_confidence
+from ragbandit.workers.asking.scoring import JUDGE, make_scorer
+from ragbandit.workers.asking.stop import planned_looks, shared_confidence
 from ragbandit.workers.setup.pipelines import Pipelines
 
 
@@ -64,7 +64,7 @@ class AdviceRun:
         arms = compared_arms(settings, names=run.arms, pipelines=run.pipelines, learns=learns)
         judge = None
         if settings.judge.generator is not None and any(not row.answers for row in rows):
-            judge = scorer_of(settings.judge, reward=settings.reward, chosen=JUDGE)
+            judge = make_scorer(settings.judge, reward=settings.reward, chosen=JUDGE)
         file = run.answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
         log = file.with_name(f"{file.stem}.outcomes.jsonl")
         ask = replace(self.ask, confidence=shared_confidence(len(rows)))
@@ -85,7 +85,7 @@ class AdviceRun:
                 cost=settings.reward.cost,
                 budget=run.budget,
                 is_known=is_known,
-                looks=looks_at(len(rows)),
+                looks=planned_looks(len(rows)),
                 scorer=judge,
                 paid_before=asked.paid,
                 progress=self.outcomes.progress,

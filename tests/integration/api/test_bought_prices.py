@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from ragbandit.workers.chores.bought_verdicts import carry_out_request
 from ragbandit.workers.judge.rubric import CRITERIA
-from ragbandit.workers.pairs.requested import carry_out
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.scoring.jobs import next_score
 from ragbandit.workers.scoring.judge_loading import load_judge
@@ -67,7 +67,7 @@ class Gateway:
     def decide(self, **terms):
         """Ask for a plan or a verdict, and let a learner look once; the request after it."""
         self.http.post("/v1/report/decide", json={"against": "large", **terms}).raise_for_status()
-        carry_out(self.settings, ledger=self.router.ledger, ending=Event())
+        carry_out_request(self.settings, ledger=self.router.ledger, ending=Event())
         return self.http.get("/v1/report/decide").json()
 
 

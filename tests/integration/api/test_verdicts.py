@@ -16,8 +16,8 @@ from ragbandit.router.storage.access.reservations import reserve
 from ragbandit.router.storage.access.spending import Spender
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import Conflict
+from ragbandit.workers.chores.bought_verdicts import carry_out_request
 from ragbandit.workers.judge.rubric import CRITERIA
-from ragbandit.workers.pairs.requested import carry_out
 from tests.support.additions import needs
 from tests.support.servers.http_service import refused
 from tests.support.servers.visitors import answered
@@ -43,7 +43,7 @@ def asking(serve):
 
 def work(service) -> dict:
     """Let a learner look once; the request after it."""
-    carry_out(service.router.settings, ledger=service.router.ledger, ending=Event())
+    carry_out_request(service.router.settings, ledger=service.router.ledger, ending=Event())
     return service.http.get("/v1/report/decide").json()
 
 
@@ -152,7 +152,7 @@ def test_admins_press_the_button(asking, visit, with_keys):
     assert "A learner looks for it" not in browser.page("/ui")
     asking.router.process.jobs.workers = lambda: [LEARNER]
     assert "A learner looks for it" in browser.page("/ui")
-    carry_out(asking.router.settings, ledger=asking.router.ledger, ending=Event())
+    carry_out_request(asking.router.settings, ledger=asking.router.ledger, ending=Event())
     page = browser.page("/ui")
     assert "Ask these questions" in page
     assert "can be asked have been asked" in page
@@ -163,7 +163,7 @@ def test_admins_press_the_button(asking, visit, with_keys):
     browser.send("/ui/decide", on="/ui", budget="1", **form)
     spender = Spender("key", request.charged)
     reserve(asking.router.database, [spender], dollars=0.5, now=time.time(), check=lambda _sums: None)
-    carry_out(asking.router.settings, ledger=asking.router.ledger, ending=Event())
+    carry_out_request(asking.router.settings, ledger=asking.router.ledger, ending=Event())
     assert "has spent its 0.5 dollars" in browser.page("/ui")
     assert browser.send("/ui/decide", on="/ui", budget="many", **form).status_code == 422
     head = {"authorization": f"Bearer {key}"}

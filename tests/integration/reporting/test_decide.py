@@ -13,10 +13,9 @@ from sqlalchemy import func, select
 from ragbandit import Router
 from ragbandit.router.config.rules import Rule
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.router.reporting.paired_questions import NO_TEXT, NOT_STORED, read_paired_questions
+from ragbandit.router.reporting.compared_questions import NO_TEXT, NOT_STORED, read_compared_questions
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.access.audit_log import entries
@@ -31,7 +30,7 @@ from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFoun
 from ragbandit.shared.types import Budget, Query, SafeStart, Sent
 from ragbandit.workers.judge.rubric import CRITERIA
 from ragbandit.workers.pairs.bought_verdict import BoughtVerdict
-from ragbandit.workers.pairs.setup import prepared as prepare
+from ragbandit.workers.pairs.setup import prepare_verdict
 from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from tests.conftest import on_sqlite
@@ -97,11 +96,15 @@ def scope(world) -> ReportScope:
 
 
 def prepared(world, arms=None, *, settings=None, **terms) -> BoughtVerdict:
-    """A bought verdict over the questions of `scope`. terms: of the request"""
-    period = {"since": scope(world).since, "until": scope(world).until}
-    request = VerdictRequest(**{**period, "against": "large", "judge": "own_judge:right", "actor": ACTOR} | terms)
-    pipelines = None if arms is None else arms.pipelines
-    return prepare(world.ledger, request, settings=settings or world.settings, pipelines=pipelines)
+    """A bought verdict over the questions of `scope`. terms: other fields of the scope, `against` and `judge`"""
+    asked = {name: terms.pop(name) for name in ("against", "judge") if name in terms}
+    settings, pipelines = settings or world.settings, None if arms is None else arms.pipelines
+    period = replace(
+        scope(world),
+        **{"reward": settings.reward, "rules": settings.rule_book, "configured": frozenset(settings.arms)} | terms,
+    )
+    asked = {"against": "large", "judge": "own_judge:right", "actor": ACTOR} | asked
+    return prepare_verdict(world.ledger, period, settings=settings, pipelines=pipelines, **asked)
 
 
 def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
@@ -110,7 +113,8 @@ def run(world, arms, *, budget: float, **more) -> SimpleNamespace:
     each = verdict.dollars_each()
     payable, verdict_plan = verdict.payable(budget=budget, each=each), verdict.plan(budget=budget)
     before = SimpleNamespace(answered=verdict.answered, room=verdict.room, payable=payable, each=each)
-    done = verdict.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
+    ended = verdict.run(budget=budget, progress=lambda *_: None, warn=warnings.append)
+    done = SimpleNamespace(asked=verdict.asked_now, dollars=verdict.spent, ended=ended)
     return SimpleNamespace(
         plan=verdict_plan,
         before=before,
@@ -344,7 +348,7 @@ def test_what_a_run_needs_is_named(world, arms):
     with pytest.raises(InvalidInput, match="large cannot be run here") as refused:
         prepared(world, SimpleNamespace(pipelines={}))
     assert "--module" in refused.value.remedy
-    nobody = read_paired_questions(world.database, scope(world), against="large", secret=None, arms=["large"])
+    nobody = read_compared_questions(world.database, scope(world), against="large", secret=None, arms=["large"])
     assert set(nobody.obstacles) == {"small cannot be run here"}
 
 

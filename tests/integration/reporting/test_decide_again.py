@@ -19,7 +19,8 @@ from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Cost, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.workers.asking.scoring import Score
-from ragbandit.workers.pairs import requested
+from ragbandit.workers.chores import bought_verdicts
+from ragbandit.workers.pairs import setup
 from tests.conftest import on_sqlite
 from tests.integration.reporting import test_decide as decide
 from tests.integration.reporting.test_decide import ACTOR, booked, made_small, prepared, run, scope, waiting
@@ -142,9 +143,9 @@ def test_dollars_of_scores_are_stored_at_once(world, arms):
         return Score(1.0)
 
     decision.scorer.score = score
-    done = decision.run(budget=0.5, progress=lambda *_: None, warn=lambda _: None, on_paid=stored.append)
-    assert done.asked > 0
-    assert stored[-1] == done.dollars
+    decision.run(budget=0.5, progress=lambda *_: None, warn=lambda _: None, on_paid=stored.append)
+    assert decision.asked_now > 0
+    assert stored[-1] == decision.spent
 
 
 @on_sqlite
@@ -159,9 +160,9 @@ def test_a_failed_request_keeps_its_dollars_and_ends(world, monkeypatch):
     fake = SimpleNamespace(plan=lambda **_: ["plan"], compared=compared, run=asks, close=lambda: None, asked_now=0)
     for made, dollars in ((lambda *_, **__: fake, 0.5), (lambda *_, **__: asks(on_paid=lambda _: None), 0.0)):
         make_request(world.database, REQUEST, label="main")
-        monkeypatch.setattr(requested, "prepared", made)
+        monkeypatch.setattr(setup, "prepare_verdict", made)
         with pytest.raises(RuntimeError):
-            requested.carry_out(world.settings, ledger=world.ledger, ending=Event())
+            bought_verdicts.carry_out_request(world.settings, ledger=world.ledger, ending=Event())
         assert (state(world).state, state(world).dollars, state(world).ended) == ("ended", dollars, "failed: boom")
 
 
@@ -238,11 +239,11 @@ def test_a_budget_holds_within_one_question_whatever_answers_cost_now(world, bud
     arms = Expensive(100)
     arms.delay = Event()
     decision = at_most(prepared(world, arms), 8)
-    done = decision.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
+    ended = decision.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
     question = 100 * (0.001 + 0.01)
-    assert done.dollars < budget + question
-    assert done.dollars == pytest.approx(booked(world)) == pytest.approx(question * done.asked)
-    assert "the next question may pass the budget" in done.ended or "is spent" in done.ended
+    assert decision.spent < budget + question
+    assert decision.spent == pytest.approx(booked(world)) == pytest.approx(question * decision.asked_now)
+    assert "the next question may pass the budget" in ended or "is spent" in ended
 
 
 @on_sqlite
@@ -283,7 +284,7 @@ def test_answers_whose_judge_failed_are_not_paid_again(world, arms):
     first = prepared(world, arms)
     with_passages(first)
     first.scorer.score = failing
-    assert "the judge fails" in first.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None).ended
+    assert "the judge fails" in first.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
     assert len(arms.asked) == 1
     again = prepared(world, arms)
     again.scorer.score = scoring
@@ -336,7 +337,7 @@ def test_an_answer_on_which_the_judge_always_fails_holds_up_no_others(world, arm
     while runs < 10:
         decision = prepared(world, arms)
         decision.scorer.score = picky
-        ended = decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None).ended
+        ended = decision.run(budget=10.0, progress=lambda *_: None, warn=lambda _: None)
         runs += 1
         if "the judge fails" not in ended:
             break

@@ -8,10 +8,9 @@ import pytest
 from ragbandit.router.config.rules import Rule
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.reporting.verdict_requests import VerdictRequest
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Query
-from ragbandit.workers.pairs.setup import prepared
+from ragbandit.workers.pairs.setup import prepare_verdict
 from tests.conftest import on_sqlite
 from tests.support import command
 
@@ -65,13 +64,12 @@ def scope(service) -> ReportScope:
 
 
 def bought(service, *, budget: float, judge: str = "own_code:right"):
-    """Plan and run a verdict on `candidate`; returns its questions, its request at the end, and the report then."""
-    period = {"since": scope(service).since, "until": scope(service).until}
-    request = VerdictRequest(**period, against="candidate", judge=judge, actor="cli:ann@host")
-    verdict = prepared(service.world.ledger, request, settings=service.settings, pipelines=service.pipelines)
+    """Plan and run a verdict on `candidate`; returns the verdict, and the report then."""
+    terms = {"against": "candidate", "judge": judge, "actor": "cli:ann@host", "pipelines": service.pipelines}
+    verdict = prepare_verdict(service.world.ledger, scope(service), settings=service.settings, **terms)
     verdict.plan(budget=budget)
-    done = verdict.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
-    return verdict.compared, done, reported(service)
+    verdict.run(budget=budget, progress=lambda *_: None, warn=lambda _: None)
+    return verdict, reported(service)
 
 
 def reported(service):
@@ -86,9 +84,10 @@ def test_an_arm_that_never_served_gets_a_verdict(service):
     before = reported(service)
     assert (before.compared_arm, before.total.questions, before.total.verdict) == ("candidate", 0, "not known yet")
     assert before.sentence.endswith("no question was offered candidate.")
-    compared, done, after = bought(service, budget=5.0)
+    verdict, after = bought(service, budget=5.0)
+    compared = verdict.compared
     assert (compared.routed, len(compared.askable), compared.obstacles) == (40, 40, {})
-    assert done.dollars == pytest.approx(done.asked * sum(DOLLARS.values()))
+    assert verdict.spent == pytest.approx(verdict.asked_now * sum(DOLLARS.values()))
     assert after.asked.comparison.verdict == "better"
     assert after.asked.comparison.second == "always candidate"
     bought(service, budget=1.0, judge="labels")
@@ -101,7 +100,7 @@ def test_rules_and_names_of_callers_still_hold_for_a_new_arm(service):
     asked_by(service.world, Query(text="easy bank", id="bank", tenant="bank"))
     rule = Rule.model_validate({"when": {"tenant": "bank"}, "arms": ["today"]})
     service.settings = service.settings.model_copy(update={"rules": [rule]})
-    compared, *_ = bought(service, budget=0.0)
+    compared = bought(service, budget=0.0)[0].compared
     assert compared.routed == 41
     assert compared.obstacles == {"the rules do not let candidate answer it now": 1}
 

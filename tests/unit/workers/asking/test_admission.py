@@ -9,7 +9,7 @@ from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import Account
 from ragbandit.workers.asking.admission import Admission
 from ragbandit.workers.asking.question_run import in_parallel
-from ragbandit.workers.asking.stop import Stop, looks_at
+from ragbandit.workers.asking.stop import Stop, planned_looks
 
 QUESTIONS = 12
 
@@ -22,7 +22,7 @@ def ask(*, budget, expected=1.0, dollars=1.0, alone=()):
     admission = Admission(stop)
 
     async def ask_one(number):
-        async with admission.admitted(expected=expected, is_alone=number in alone) as turn:
+        async with admission.admit(expected=expected, is_alone=number in alone) as turn:
             if turn is None:
                 return
             is_open.add(number)
@@ -79,7 +79,7 @@ def test_a_run_that_has_ended_admits_nothing():
     assert stop.reason == "the judge fails"
 
     async def admits():
-        async with Admission(stop).admitted(expected=0.0, is_alone=False) as turn:
+        async with Admission(stop).admit(expected=0.0, is_alone=False) as turn:
             return turn is not None
 
     assert not asyncio.run(admits())
@@ -88,7 +88,7 @@ def test_a_run_that_has_ended_admits_nothing():
 def test_a_look_that_is_due_is_made_once():
     """Several looks that have become due are one look, and nobody looks again before the next one is due."""
     counts = []
-    stop = Stop(is_known=lambda: counts.append(answered) or answered >= 200, looks=looks_at(1000))
+    stop = Stop(is_known=lambda: counts.append(answered) or answered >= 200, looks=planned_looks(1000))
     for answered in (49, 50, 51, 160, 199, 200, 300):
         asyncio.run(stop.look(answered))
     assert (counts, stop.reason) == ([50, 160, 200], "the verdict is known after 200 questions")

@@ -102,7 +102,7 @@ class ComparedQuestions:
         return Counter(question.obstacle for question in self.differing if question.obstacle is not None)
 
 
-def read_paired_questions(
+def read_compared_questions(
     database: Database,
     scope: ReportScope,
     *,

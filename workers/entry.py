@@ -1,4 +1,4 @@
-"""What starts as `ragbandit`. It answers `status --line` itself, before the parser of commands is loaded."""
+"""Entry point of the command `ragbandit`. It answers `status --line` before the parser of commands is loaded."""
 
 import sys
 

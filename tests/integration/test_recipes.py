@@ -171,7 +171,7 @@ try:
     kind.open()
 except ConfigError as error:
     print(error.field)
-print(kind.built(lambda: read_corpus(Path("river.jsonl")), lambda done: None)["passages"])
+print(kind.build_index(lambda: read_corpus(Path("river.jsonl")), lambda done: None)["passages"])
 print([hit.passage.id for hit in search_once(kind.open(), query="a river", k=3)])
 """,
 }

@@ -211,7 +211,7 @@ def _readers():
                 if [p.annotation for p in required] in ([str], [object]):
                     yield f"{module.__name__.split('.')[-1]}.{function.__name__}", function
     yield "redaction.without_keys", partial(redaction.without_keys, secrets=["sk-abcdefghijkl mnop", "a b c"])
-    yield "rubric.parsed_scores", partial(rubric.parsed_scores, criteria=["right"])
+    yield "rubric.parse_scores", partial(rubric.parse_scores, criteria=["right"])
     for module in _present(["additions.research_arms.replies"]):
         yield "replies.parsed_label", partial(module.parsed_label, labels=["yes", "no", "partly supported"])
     yield "checks.json_parses", lambda text: checks.json_parses(answer=text, question="", sources=[])

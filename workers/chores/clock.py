@@ -1,4 +1,4 @@
-"""Compares the clock of this host with the store: for the times of rows, and for the findings.
+"""Compares the clock of this host with the database's: rows get the right time, and findings report a wrong clock.
 
 The audit log records when the clock jumps ahead, and when it is right again.
 """
@@ -33,11 +33,11 @@ class HostClock(Chore):
     every_s = 5.0
 
     def do(self) -> None:
-        look_at_clock(self.context.deadlines, host=platform.node())
+        record_clock_change(self.context.deadlines, host=platform.node())
 
 
-def look_at_clock(clock: DeadlineClock, *, host: str) -> None:
-    """Record a change of whether the host's clock is ahead. Raises StoreError."""
+def record_clock_change(clock: DeadlineClock, *, host: str) -> None:
+    """Record in the audit log that the host's clock is ahead now, or no longer. Raises StoreError."""
     ahead_s = clock.ahead_s()
     with clock.database.read() as connection:
         last = last_entry(connection, action=CLOCK_ACTION, target=host)

@@ -20,11 +20,11 @@ class CancelledRuns(Chore):
         self.every_s = min(context.settings.workers.sweep_interval_s, 5.0)
 
     def do(self) -> None:
-        stop_cancelled(self.context)
+        stop_cancelled_runs(self.context)
 
 
-def stop_cancelled(context: Context) -> None:
-    for key in cancellations_of(context.store.database, ids=context.active_runs.ids()):
+def stop_cancelled_runs(context: Context) -> None:
+    for key in cancellations_of(context.store.database, ids=context.active_runs.running_ids()):
         if context.active_runs.stop(key):
             log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
 
@@ -35,14 +35,14 @@ class RenewedClaims(Chore):
     of_learner = False
 
     def do(self) -> None:
-        keep_claims(self.context)
+        renew_claims(self.context)
 
 
-def keep_claims(context: Context) -> None:
+def renew_claims(context: Context) -> None:
     """Renew the claims of this process, and queue decisions again that ended processes had claimed."""
     for claims, active in context.claims_with_runs():
-        claims.renew(active.held())
-        freed = claims.free_lost(held=active.held())
+        claims.renew(active.claimed_ids())
+        freed = claims.free_lost(held=active.claimed_ids())
         if freed:
             extra = {"action": "requeue", "count": len(freed), "decisions": ", ".join(freed[:5])}
             log.warning("a process ended while it ran decisions; each of them runs once more, alone", extra=extra)

@@ -48,6 +48,6 @@ def recover(database: Database, *, jobs: Jobs, settings: JudgeSettings, now: flo
         if expired:
             message = "answers waited for %s for longer than %.0f s, and get no score"
             log.warning(message, kind, expire_s, extra={"action": f"{kind}_expired", "count": expired})
-    without_job = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
-    jobs.enqueue_answers(without_job)
-    return len(without_job)
+    without_wake_up = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
+    jobs.enqueue_answers(without_wake_up)
+    return len(without_wake_up)

@@ -1,4 +1,4 @@
-"""Scores answers by the check of the settings."""
+"""Scores answers by `reward.check`."""
 
 from collections.abc import Iterable
 

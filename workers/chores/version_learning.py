@@ -54,7 +54,7 @@ class VersionLearning(Chore):
         for version in versions:
             has_ended = version.state == "retired" and version.label != version.base
             is_done = version.name in learning or version.name in self._retired
-            if has_ended and not is_done and _is_retired(context, version):
+            if has_ended and not is_done and _retire_ledger(context, version):
                 self._retired.add(version.name)
 
     def wake(self) -> None:
@@ -66,8 +66,8 @@ class VersionLearning(Chore):
             learner.close()
 
 
-def _is_retired(context: Context, version: PolicyVersion) -> bool:
-    """Close all decisions that wait for this version's ledger. Returns whether all are closed."""
+def _retire_ledger(context: Context, version: PolicyVersion) -> bool:
+    """Close the decisions that this version's ledger has not learned. Returns whether all are closed."""
     ledger = Ledger(context.store.database, label=version.label)
     if ledger.registered() is None:
         return True

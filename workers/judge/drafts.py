@@ -1,4 +1,4 @@
-"""What in a judge's reply is not its verdict: thoughts, drafts, quotations and code, and numbers on another scale."""
+"""Finds what in a judge's reply is not its verdict: thoughts, drafts, quotations, code, and another scale."""
 
 import re
 from bisect import bisect
@@ -56,7 +56,7 @@ _OTHER_SCALE: Final = re.compile(
 
 
 def after_thoughts(reply: str) -> str:
-    """The reply after its thoughts. If thoughts do not end, the whole reply is thoughts: its scores are drafts."""
+    """The reply after its thoughts; empty if they do not end, since its scores are then drafts."""
     while match := _THOUGHTS.match(reply):
         reply = reply[match.end() :]
     return reply
@@ -70,7 +70,7 @@ class Drafts:
         self._fences = [(match.start(), match[1].casefold()) for match in _FENCE.finditer(text)]
 
     def has(self, at: int) -> bool:
-        """Whether the object at this place is one."""
+        """Whether the object that begins at this index is a draft, an example, a quotation or code."""
         fences = bisect(self._fences, (at, ""))
         if fences % 2 and self._fences[fences - 1][1] not in _NO_CODE:
             return True

@@ -41,6 +41,7 @@ class CheckProcess:
         self._pipe: Connection | None = None
 
     def score(self, *, question: str, answer: str | None, sources: Sequence[Passage | Source]) -> float | None:
+        """Call the check. Returns its score, from 0 to 1; None if it gave none. Raises CheckFailed."""
         texts = [{"id": source.id, "title": source.title, "text": source.text, "url": source.url} for source in sources]
         with self._lock:
             if self._pipe is None:
@@ -126,7 +127,7 @@ def main() -> None:
                     check = partial(check, **message["params"])
                     reply: dict[str, Any] = {"value": None}
                 else:
-                    reply = {"value": _score(check(**message))}
+                    reply = {"value": _read_score(check(**message))}
             except ConfigError as error:
                 reply = {"error": error.message}
             except Exception as error:  # the user's function may raise anything
@@ -134,10 +135,10 @@ def main() -> None:
             pipe.send_bytes(json.dumps(reply).encode())
 
 
-def _score(value: Any) -> float | None:
+def _read_score(value: Any) -> float | None:
     """The returned value as a score, or None. Raises ValueError or TypeError for anything else."""
     if inspect.isawaitable(value):
-        value = asyncio.run(_awaited(value))
+        value = asyncio.run(_await(value))
     if value is None:
         return None
     if isinstance(value, str | bytes) or not 0.0 <= float(value) <= 1.0:
@@ -145,7 +146,7 @@ def _score(value: Any) -> float | None:
     return float(value)
 
 
-async def _awaited(value: Awaitable[Any]) -> Any:
+async def _await(value: Awaitable[Any]) -> Any:
     return await value
 
 

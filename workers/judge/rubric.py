@@ -163,7 +163,7 @@ class PromptMaker:
         for divisor in _DIVISORS:
             shorter = {"passage_words": max(10, words // divisor), "text_chars": max(100, chars // divisor)}
             try:
-                prompt = _fitted(self.showing(**shorter), material, mark=mark, again=again)
+                prompt = _make_prompt(self.with_limits(**shorter), material, mark=mark, again=again)
             except PromptTooLong:
                 if divisor == _DIVISORS[-1]:
                     raise
@@ -173,13 +173,13 @@ class PromptMaker:
         # Not even one short passage fits: the answer is judged without passages.
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
-    def showing(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
+    def with_limits(self, *, passage_words: int, text_chars: int) -> "PromptMaker":
         """A copy with other limits. text_chars: most characters of the question and of the answer."""
         update = {"passage_words": passage_words, "text_chars": text_chars}
         return replace(self, settings=self.settings.model_copy(update=update))
 
 
-def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: bool) -> RubricPrompt:
+def _make_prompt(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: bool) -> RubricPrompt:
     criteria = tuple(name for name in CRITERIA if name != "supported" or material.passages)
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
     texts = {"question": material.question, "answer": material.answer}
@@ -187,8 +187,8 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
     shown = [
         Passage(
             id=passage.id,
-            title=_defused(" ".join(passage.title[:200].split()), mark=mark),
-            text=_quoted(passage.text, mark=mark),
+            title=_defuse(" ".join(passage.title[:200].split()), mark=mark),
+            text=_quote(passage.text, mark=mark),
         )
         for passage in material.passages
     ]
@@ -196,7 +196,7 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
     fitted = fit(
         maker.template,
         fields={
-            **{name: _quoted(text, mark=mark) for name, text in texts.items()},
+            **{name: _quote(text, mark=mark) for name, text in texts.items()},
             "criteria": "\n".join(f"- {name}: {CRITERIA[name]}" for name in criteria),
             "form": json.dumps(form),
             "fence": mark,
@@ -217,13 +217,13 @@ def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: boo
     )
 
 
-def _quoted(text: str, *, mark: str) -> str:
-    """The text after `_defused`, with a bar before every line. Every line break of Unicode ends a line."""
-    lines = [line.rstrip() for line in _defused(text, mark=mark).splitlines()]
+def _quote(text: str, *, mark: str) -> str:
+    """The text after `_defuse`, with a bar before every line. Every line break of Unicode ends a line."""
+    lines = [line.rstrip() for line in _defuse(text, mark=mark).splitlines()]
     return "\n".join(f"| {line}" for line in lines) if any(lines) else "| (none)"
 
 
-def _defused(text: str, *, mark: str) -> str:
+def _defuse(text: str, *, mark: str) -> str:
     """The text without the mark. A space after the first character of each tag makes the tag plain text."""
     without_mark = re.sub(re.escape(mark.strip("#")), "[...]", text, flags=re.IGNORECASE)
     return _TAG.sub(lambda match: f"{match.group()} ", without_mark)
@@ -237,7 +237,7 @@ def addresses_judge(text: str) -> bool:
     return any(pattern.search(visible) for pattern in _ADDRESSES)
 
 
-def parsed_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Mapping[str, CriterionScore]:
+def parse_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Mapping[str, CriterionScore]:
     """The scores in a reply: one object in JSON or like it, perhaps with words around it and after <think>...</think>.
 
     Raises UnreadableScores if a criterion has no score or different ones, or if an object with a score is broken.
@@ -249,7 +249,7 @@ def parsed_scores(text: str, *, criteria: Sequence[str], prompt: str = "") -> Ma
     text = after_thoughts(text)
     scores = dict[str, CriterionScore]()
     words = ""  #: after the last object with a score
-    for part in _parts(text, shown=_squeezed(prompt), criteria=criteria):
+    for part in _parts(text, shown=_squeeze(prompt), criteria=criteria):
         if isinstance(part, str):
             words += part
             continue
@@ -273,8 +273,7 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
 
     Single quotes, names without quotes, commas at the end and values with quotes in them are read. A broken object with
     a score and a criterion or a reason raises UnreadableScores, since the next object could belong to another
-    criterion. Objects that are
-    quoted, drafts or code are left out. Other braces are words.
+    criterion. Objects that are quoted, drafts or code are left out. Other braces are words.
     """
     drafts, end = Drafts(text), 0
     ends = [each.start() for each in _END_OF_VALUE.finditer(text)]
@@ -286,11 +285,11 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
         tokens, end = _tokens(text, at)
         value = _value(tokens)
         if value is None:
-            repaired, end_of_repaired = _tokens(text, at, ends=ends)
-            value = _value(repaired)
-            tokens, end = (repaired, end_of_repaired) if value is not None else (tokens, end)
+            lenient, lenient_end = _tokens(text, at, ends=ends)
+            value = _value(lenient)
+            tokens, end = (lenient, lenient_end) if value is not None else (tokens, end)
         names = {_plain_name(name) for name, sign in pairwise(tokens) if sign == ":"}
-        if "score" not in names or drafts.has(at) or _squeezed(text[at:end]) in shown:
+        if "score" not in names or drafts.has(at) or _squeeze(text[at:end]) in shown:
             continue
         if value is not None:
             yield value
@@ -300,9 +299,9 @@ def _parts(text: str, *, shown: str, criteria: Sequence[str]) -> Iterator[str | 
 
 
 def _tokens(text: str, at: int, *, ends: Sequence[int] | None = None) -> tuple[list[str], int]:
-    """Tokens of JSON from a brace to the brace that closes it, or as far as they go, and the place after them.
+    """Returns (tokens of JSON from a brace to its closing brace, or until no token fits; index after them).
 
-    ends: places where values in double quotes end that may have such quotes in them; None if values have none.
+    ends: indexes at which values in double quotes end, if these may have such quotes in them; None if they have none.
     """
     tokens, depth = list[str](), 0
     while match := _TOKEN.match(text, at):
@@ -341,11 +340,11 @@ def _plain_name(name: str) -> str:
     return _NO_LETTERS.sub("", name).casefold() or name
 
 
-def _plainly_named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _with_plain_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return each_key_once([(_plain_name(name), value) for name, value in pairs])
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     """A text without spaces and quotes, and without the bars that a prompt has before each line."""
     return _SPACES_AND_QUOTES.sub("", text).casefold()
 
@@ -373,7 +372,7 @@ def _score(value: object, *, name: str) -> CriterionScore:
 
 
 #: texts may have line breaks
-_DECODER: Final = json.JSONDecoder(strict=False, object_pairs_hook=_plainly_named)
+_DECODER: Final = json.JSONDecoder(strict=False, object_pairs_hook=_with_plain_names)
 
 
 def mean_score(scores: Mapping[str, CriterionScore]) -> float:

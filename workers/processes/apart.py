@@ -2,7 +2,7 @@
 
 The process is a child of the service: `python -m ragbandit.workers.processes.apart FD`. It reads the settings and the
 folders of modules from the pipe FD, runs one decision at a time, and ends when none waits. If a run ends this process
-too, its decision fails; nobody else is harmed.
+too, its decision fails, and no other one.
 """
 
 import json
@@ -32,7 +32,7 @@ log = logging.getLogger("ragbandit.worker")
 
 
 class AnswersApart:
-    """Starts the process when a decision waits for it.
+    """Starts this process when a decision waits for it.
 
     settings: the settings of the service as JSON values. arms: the arms that the service runs itself.
     """
@@ -41,7 +41,7 @@ class AnswersApart:
         self._settings, self._arms, self._queue = settings, arms, queue
         self._child: ChildProcess | None = None
 
-    def look(self) -> None:
+    def start_if_due(self) -> None:
         """Start the process if it does not run and a decision waits. Raises StoreError."""
         if (self._child is not None and self._child.lives()) or not self._queue.waits_again(within=self._arms):
             return

@@ -61,6 +61,7 @@ class Consumer:
             thread.start()
 
     def wait(self, timeout_s: float) -> bool:
+        """Wait for the threads. Returns whether all have ended."""
         give_up = time.monotonic() + timeout_s
         for thread in self._running:
             thread.join(max(0.0, give_up - time.monotonic()))

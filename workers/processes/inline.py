@@ -1,7 +1,7 @@
-"""The source of a service that runs arms itself: its own decisions, whose callers wait in this process.
+"""Decisions that a service runs itself; their callers wait in the same process.
 
 Arms that only wait for servers run on the event loop of the HTTP service. They need no worker and no Redis. The
-transaction that stores a decision also claims it. If the process dies, the decision runs once more, apart.
+transaction that stores a decision also claims it. If the process dies, the decision runs once more (apart.py).
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from ragbandit.workers.setup.generators import WorkerArm
 log = logging.getLogger("ragbandit.worker")
 
 #: time without a response after which the event loop of the service counts as blocked, seconds
-HELD_S = 15.0
+BLOCKED_S = 15.0
 #: longest wait for the claims to be released when the process ends, seconds
 CLOSE_S: Final = 5.0
 
@@ -62,11 +62,12 @@ class InlineAnswers(InlineRuns):
         """Begin to take decisions. Call this on the event loop of the service."""
         self._context.tracing = tracing
         self._loop = asyncio.get_running_loop()
-        self._context.watch = LoopWatch(self._loop, thread=threading.get_ident(), held_s=HELD_S)
+        self._context.watch = LoopWatch(self._loop, thread=threading.get_ident(), blocked_s=BLOCKED_S)
+        apart = self._apart
         self._routines = [
             *start_chores(self._context),
             Routine("look for decisions that no process runs", self._take_waiting, every_s=0.5).start(),
-            Routine("answer again what ended a process", self._apart.look, every_s=1.0, at_end=self._apart.end).start(),
+            Routine("answer again what ended a process", apart.start_if_due, every_s=1.0, at_end=apart.end).start(),
         ]
         self._router.service.inline = self
 
@@ -99,7 +100,7 @@ class InlineAnswers(InlineRuns):
         self._context.ending.set()
         if self._loop is not None and not self._loop.is_closed() and self._loop.is_running():
             try:
-                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(CLOSE_S)
+                asyncio.run_coroutine_threadsafe(self._end_runs(), self._loop).result(CLOSE_S)
             except TimeoutError:  # the caller must still close the database
                 log.warning("a part did not close; the process ends all the same", extra={"action": "close"})
         self._give_back()
@@ -109,11 +110,12 @@ class InlineAnswers(InlineRuns):
     def _give_back(self) -> None:
         """Queue the decisions again that were claimed and have not begun."""
         runs = self._context.active_runs
-        for key in set(runs.held()).difference(runs.ids()):
+        for key in set(runs.claimed_ids()).difference(runs.running_ids()):
             with contextlib.suppress(StoreError):  # the claim expires
                 self._context.queue.give_back(key)
 
-    async def _end(self) -> None:
+    async def _end_runs(self) -> None:
+        """Cancel the runs, wait for their ends, and close generators and retrievers."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0)), *self._tasks], timeout=CLOSE_S / 2)
@@ -124,7 +126,7 @@ class InlineAnswers(InlineRuns):
     def _take_waiting(self) -> None:
         """Claim decisions that no process has run, because the services were busy."""
         context, loop = self._context, self._loop
-        while loop is not None and len(context.active_runs.held()) < self._most and not context.ending.is_set():
+        while loop is not None and len(context.active_runs.claimed_ids()) < self._most and not context.ending.is_set():
             claimed = context.queue.claim(again=False, within=list(context.arms))
             if claimed is None:
                 return
@@ -135,11 +137,11 @@ class InlineAnswers(InlineRuns):
     def _spawn(self, run: ClaimedDecision, job: AnswerJob | None = None, writer: ReadStream | None = None) -> None:
         task = asyncio.get_running_loop().create_task(self._runner.answer(run, job=job, writer=writer))
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        if self._context.ending.is_set():  # claimed as this process began to end: given back as what runs is
+        task.add_done_callback(self._note_end)
+        if self._context.ending.is_set():  # the process began to end after the claim: give the decision back
             task.get_loop().call_soon(task.cancel)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is not None and not self._context.ending.is_set():

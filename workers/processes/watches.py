@@ -1,4 +1,4 @@
-"""Watches of a process: whether the database's file is still that of its path; the heartbeat file of a worker."""
+"""Two watches of a process: that the database's path names the open file, and the heartbeat file of a worker."""
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ BEAT_S: Final = 5.0
 
 
 @contextlib.contextmanager
-def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
+def watch_store(database: Database, *, end: Callable[[], object]) -> Iterator[None]:
     """During the block, call `end` every second while the database's path does not name the open file; then raise."""
     faults: list[StoreError] = []
 
@@ -40,7 +40,7 @@ def store_watched(database: Database, *, end: Callable[[], object]) -> Iterator[
 
 
 @contextlib.contextmanager
-def beating(file: Path | None) -> Iterator[None]:
+def touch_heartbeat(file: Path | None) -> Iterator[None]:
     """Touch the file every BEAT_S seconds during the block, and remove it at the end. Raises ConfigError.
 
     The age of the file shows a supervisor whether the worker runs. Database and Redis are not tried, because a worker

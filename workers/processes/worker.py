@@ -21,9 +21,9 @@ from ragbandit.router.telemetry import make_tracing
 from ragbandit.shared.processes.this_process import die_with_parent
 from ragbandit.shared.types import DecisionId, PolicyLabel
 from ragbandit.workers.chores import start_chores
-from ragbandit.workers.chores.exchanges import stop_cancelled
+from ragbandit.workers.chores.exchanges import stop_cancelled_runs
 from ragbandit.workers.processes.consumers import LOOK_S, REPLY_S, Consumer, Job, Signals, wait_for_signal
-from ragbandit.workers.processes.watches import beating, store_watched
+from ragbandit.workers.processes.watches import touch_heartbeat, watch_store
 from ragbandit.workers.running.answer_job import MARGIN_S
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.learning import next_learn
@@ -37,7 +37,7 @@ from ragbandit.workers.setup.loading import runs_at_once
 log = logging.getLogger("ragbandit.worker")
 
 QUEUES: Final = ("answer", "judge", "learn")
-#: seconds over the time budget of a run after which a worker that was told to end cuts it off
+#: seconds over the time budget of a run after which a worker that is ending cuts the run off
 MORE_S: Final = MARGIN_S + 5.0
 
 
@@ -63,7 +63,7 @@ def run_worker(
         judging, threads["judge"] = load_judge(context)
     at_once = {name: count for name, count in threads.items() if name in queues}
     consumers = [
-        consumer_of(name, context, jobs=jobs, threads=count, judging=judging) for name, count in at_once.items()
+        make_consumer(name, context, jobs=jobs, threads=count, judging=judging) for name, count in at_once.items()
     ]
     with contextlib.ExitStack() as running:
         running.callback(tracing.close)
@@ -88,9 +88,9 @@ def run_worker(
         for routine in routines:  # ExitStack calls `stop` of all before the first `close`, which waits
             running.callback(routine.stop)
         log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
-        running.enter_context(beating(heartbeat))
-        running.enter_context(store_watched(database, end=lambda: os.kill(os.getpid(), signal.SIGTERM)))
-        _work(consumers, context, burst=burst)
+        running.enter_context(touch_heartbeat(heartbeat))
+        running.enter_context(watch_store(database, end=lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        _run_consumers(consumers, context, burst=burst)
 
 
 def handle_notification(context: Context, notification: str) -> None:
@@ -98,11 +98,11 @@ def handle_notification(context: Context, notification: str) -> None:
     kind, _, key = notification.partition(":")
     if kind == STREAM_NEWS and context.streams is not None:
         context.streams.begin_writing(DecisionId(key))
-    if kind == "cancel" and key in context.active_runs.ids():
-        stop_cancelled(context)
+    if kind == "cancel" and key in context.active_runs.running_ids():
+        stop_cancelled_runs(context)
 
 
-def consumer_of(
+def make_consumer(
     name: str, context: Context, *, jobs: RedisJobs, threads: int, judging: Judging | None = None
 ) -> Consumer:
     sweep_s = context.settings.workers.sweep_interval_s
@@ -115,7 +115,7 @@ def consumer_of(
     return Consumer(name=name, threads=threads, claim_next=look, jobs=jobs, stopping=context.ending, every_s=every_s)
 
 
-def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:
+def _run_consumers(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:
     signals = Signals()
 
     def cut_off() -> None:

@@ -1,1 +1,1 @@
-"""What a worker process runs: answers of arms, learning, and the event loop that they share."""
+"""What a process runs: arms on an event loop, and learning."""

@@ -32,14 +32,14 @@ from ragbandit.strategies.base import Account
 from ragbandit.strategies.outcome import CANCELLED_ERROR, run_strategy
 from ragbandit.strategies.run import NO_SPANS
 from ragbandit.workers.running.context import Context
-from ragbandit.workers.running.spans import ArmSpans, traced_run
+from ragbandit.workers.running.spans import ArmSpans, run_in_span
 from ragbandit.workers.setup.generators import worker_arms
 from ragbandit.workers.setup.loading import LoadedArm
 
 log = logging.getLogger("ragbandit.worker")
 
-#: A question fails after this number of runs without an outcome: its runs end their processes. The second run is alone
-#: in its process, so that no other question fails with it.
+#: number of runs that ended their processes after which a question fails. The second run is alone in its process, so
+#: that no other question fails with it
 MAX_TRIES: Final = 2
 #: seconds after its time budget at which a run is abandoned, because the arm ignores its cancellation
 MARGIN_S: Final = 5.0
@@ -47,7 +47,7 @@ MARGIN_S: Final = 5.0
 KEEP_S: Final = 600.0
 
 
-def job_of(context: Context, run: ClaimedDecision) -> "AnswerJob | None":
+def load_job(context: Context, run: ClaimedDecision) -> "AnswerJob | None":
     """The job of a claimed decision; None if the decision is answered or unreadable. Raises StoreError."""
     task = context.store.answer_task(run.decision_id)
     if task is None or task.answered:
@@ -84,7 +84,7 @@ class AnswerJob:
         self.has_content = False
         #: cost of the run, however it ends
         self.account = Account()
-        #: dollars of this cost that are counted, by its outcome or without one
+        #: dollars of `account` that the budgets already include
         self._counted = 0.0
 
     @property
@@ -102,9 +102,7 @@ class AnswerJob:
         return log_fields(request=sent.request_id, decision=self.decision.id, trace=trace_id_of(sent.traceparent))
 
     def outcome_without_run(self) -> Outcome | None:
-        """The outcome of a decision that was cancelled, that the rules of now forbid, or that was tried too often; None
-        if it should run.
-        """
+        """The outcome of a decision that must not run: cancelled, forbidden by now, or tried too often; else None."""
         decision, tries = self.decision, self.run.tries
         if self._cancelled:
             return unrun_outcome(decision.id, now=time.time(), stop_reason=CANCELLED, error=CANCELLED_ERROR)
@@ -135,7 +133,7 @@ class AnswerJob:
         made_by = {} if arm is None else arm.made_by(self._budget)
         return unrun_outcome(self.decision.id, now=time.time(), stop_reason=stop_reason, error=error, made_by=made_by)
 
-    async def work(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Outcome:
+    async def run_arm(self, arm: LoadedArm, *, reader: AnswerReader | None) -> Outcome:
         """Run the arm, traced as a span. reader: receives the answer while it is generated."""
         context, decision = self.context, self.decision
         conversation = self.run.conversation
@@ -168,7 +166,7 @@ class AnswerJob:
             account=self.account,
         )
         if tracing.enabled:
-            work = traced_run(tracing, work, decision=decision, attempt=self.run.tries + 1)
+            work = run_in_span(tracing, work, decision=decision, attempt=self.run.tries + 1)
         return await work
 
     def give_back(self) -> None:
@@ -179,7 +177,7 @@ class AnswerJob:
         self.settle_rest()
 
     def settle_rest(self) -> None:
-        """Count the run's dollars that are not in an outcome. An abandoned run may cost more after its outcome."""
+        """Book the run's dollars that no outcome has. An abandoned run may cost more after its outcome."""
         query, database = self.decision.query, self.context.store.database
         dollars, self._counted = self.account.cost.dollars - self._counted, self.account.cost.dollars
         spenders = [*spenders_of(query.tenant, key=query.api_key), *turn_spenders(spending_row(self.decision))]
@@ -262,7 +260,7 @@ class AnswerJob:
         return context.active_runs.begin(claimed)
 
 
-def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
+def load_version_arm(context: Context, name: ArmName) -> LoadedArm | None:
     """Load an arm that only a policy version has, when it is first drawn; None if no version has it."""
     with context.store.database.read() as connection:
         versions = versions_of(connection, base=context.store.label)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.settings import Settings
@@ -24,7 +24,6 @@ from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.jobs.claims import Claims
-from ragbandit.router.storage.judgements import ScoreQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.deadlines import DeadlineClock
 from ragbandit.router.telemetry.routines import StoreOutage
@@ -35,26 +34,17 @@ from ragbandit.workers.running.runs import ActiveRuns
 from ragbandit.workers.running.second_runs import SecondRuns
 from ragbandit.workers.setup.loading import ArmLoader, LoadedArm, parts_of
 
+if TYPE_CHECKING:
+    from ragbandit.workers.scoring.scorers import QueueScorer
+
 log = logging.getLogger("ragbandit.worker")
 
 #: seconds after the time budget of a run at which the loop counts as blocked
-HELD_MORE_S: Final = 10.0
+BLOCKED_MORE_S: Final = 10.0
 #: number of threads in which the runs of a process wait for the database and Redis
 THREADS: Final = 16
 
 Reply = TypeVar("Reply")
-
-
-class ActiveScorer(Protocol):
-    """Scores answers, by claims of a queue of its own."""
-
-    queue: ScoreQueue
-    active: ActiveRuns
-
-    @property
-    def name(self) -> str: ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -73,7 +63,7 @@ class Context:
     #: watch of the event loop that runs the arms; None if there is none
     watch: LoopWatch | None = None
     #: scorers of answers in this process
-    scorers: list[ActiveScorer] = field(default_factory=list)
+    scorers: list["QueueScorer"] = field(default_factory=list)
     #: sends pieces of unfinished answers to Redis; None except in workers of the queue `answer`
     streams: StreamWriter | None = None
     #: threads in which runs wait for the database and Redis; not those of the loop, which functions of arms may hold
@@ -97,16 +87,17 @@ class Context:
     looked_at: float = 0.0
     #: when this process runs questions whose first run ended a process
     second_runs: SecondRuns = field(default_factory=SecondRuns)
-    #: lets the versions of the policy learn now. The chore `VersionLearning` sets it; without it no version learns here
+    #: lets versions of the policy learn now. Set by the chore `VersionLearning`; without it no version learns here
     wake_versions: Callable[[], None] = lambda: None
-    #: the time for what deletes, gives up or pays again
+    #: clock for deadlines: a host's clock that is ahead must not delete, give up or pay again too early
     deadlines: DeadlineClock = field(init=False)
     notifier: Notifier = field(init=False)
     queue: AnswerQueue = field(init=False)
-    #: arms that workers run -> their params; arms that pass chats on -> their abilities
+    #: arms that workers run -> their params
     worker_arms: Mapping[str, Mapping[str, Json]] = field(init=False)
-    #: the operator's rules of now, which hold for whatever this process sends to a model
+    #: the operator's present rules, which hold for all that this process sends to a model
     rules: RuleBook = field(init=False)
+    #: arms that pass chats on -> their abilities
     passing: Mapping[ArmName, Ability] = field(init=False)
     health: OutcomePoller = field(init=False)
     expected: ExpectedDollars = field(init=False)
@@ -146,7 +137,7 @@ class Context:
         """The event loop of this process, on a thread of its own from the first call on."""
         if self.loop is None:
             # An arm may block the loop as long as its run may last: other questions of this process only wait.
-            self.loop = EventLoop(held_s=self.settings.budget.seconds + HELD_MORE_S)
+            self.loop = EventLoop(blocked_s=self.settings.budget.seconds + BLOCKED_MORE_S)
             self.watch = self.loop.watch
         return self.loop
 

@@ -26,21 +26,22 @@ class LoopEnded(Exception):
 class LoopWatch:
     """Finds out whether an event loop is blocked by code that never awaits, or has ended.
 
-    thread: ident of the loop's thread. held_s: time without a response after which the loop counts as blocked, seconds.
+    thread: ident of the loop's thread. blocked_s: seconds without a response after which the loop counts as blocked.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, thread: int | None, held_s: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, thread: int | None, blocked_s: float) -> None:
         self._loop, self._thread = loop, thread
-        self.held_s = held_s
+        self.blocked_s = blocked_s
 
     def answers(self) -> bool:
-        """Whether the loop runs a callback in time; False if it has ended. A pause of the process uses up a tenth."""
+        """Whether the loop runs a callback in time; False if it has ended."""
         answered = threading.Event()
         try:
             self._loop.call_soon_threadsafe(answered.set)
         except RuntimeError:  # the loop is closed
             return False
-        return any(answered.wait(self.held_s / 10) for _ in range(10))
+        # Ten waits, since a pause of the whole process ends only one of them.
+        return any(answered.wait(self.blocked_s / 10) for _ in range(10))
 
     def position(self) -> str:
         """The line of code that the loop's thread is running, as "file:line function"."""
@@ -50,13 +51,13 @@ class LoopWatch:
 class EventLoop:
     """An event loop on its own thread. Several threads may call `run` at the same time."""
 
-    def __init__(self, *, held_s: float = 60.0) -> None:
-        """held_s: see `LoopWatch`."""
+    def __init__(self, *, blocked_s: float = 60.0) -> None:
+        """blocked_s: see `LoopWatch`."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="ragbandit-loop", daemon=True)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread.start()
-        self.watch = LoopWatch(self._loop, thread=self._thread.ident, held_s=held_s)
+        self.watch = LoopWatch(self._loop, thread=self._thread.ident, blocked_s=blocked_s)
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop):  # the Runner cancels all running tasks at the end
@@ -71,11 +72,11 @@ class EventLoop:
         """Run the coroutine on the loop and wait for its result. Raises its error, LoopEnded, or TimeoutError after
         timeout_s.
         """
-        noted = self._noted(work)
+        tracked = self._track(work)
         try:
-            waiting = asyncio.run_coroutine_threadsafe(noted, self._loop)
+            waiting = asyncio.run_coroutine_threadsafe(tracked, self._loop)
         except RuntimeError as error:  # the loop is closed
-            noted.close()
+            tracked.close()
             work.close()
             raise LoopEnded from error
         try:
@@ -85,7 +86,7 @@ class EventLoop:
                 self._let_end()
             raise
 
-    async def _noted(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+    async def _track(self, work: Coroutine[Any, Any, Reply]) -> Reply:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

@@ -1,4 +1,4 @@
-"""Jobs of the queue `learn`: decisions that are ready are learned."""
+"""Jobs of the queue `learn`: learn the decisions that are ready."""
 
 import logging
 import time
@@ -42,7 +42,7 @@ def learn(context: Context) -> int:
 
 
 def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
-    """Call Learner.drain. A failure of the store is logged once per outage, and raised again."""
+    """Learn all decisions that are ready. A failure of the store is logged once per outage, and raised again."""
     try:
         done = learner.drain(patience_s=patience_s)
     except (StoreError, SnapshotError) as error:
@@ -53,5 +53,6 @@ def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int
 
 
 def is_due(context: Context, ledger: Ledger) -> bool:
+    """Whether a decision of the ledger can be learned or closed now."""
     rule = closing_rule(context.settings.learning)
     return bool(is_inheriting(ledger) or ledger.ready(rule, now=ledger.database.clock.now(), limit=1))

@@ -1,4 +1,4 @@
-"""The source of a worker: decisions of the queue, whose callers wait in other processes."""
+"""A worker's decisions: it claims them from the queue, and their callers wait in other processes."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,14 +26,14 @@ def next_answer(context: Context) -> Callable[[], None] | None:
     full = full_arms(context.arms, running=runs.arms())
     claimed = None
     if second_runs.are_due(queue):
-        if runs.ids():
+        if runs.running_ids():
             second_runs.hold()
             return None
         claimed = queue.claim(again=True, without=full)
         if claimed is None:
             second_runs.forget()
     claimed = claimed or queue.claim(again=False, without=full)
-    if claimed is None and not runs.ids():
+    if claimed is None and not runs.running_ids():
         claimed = queue.claim(again=True, without=full)
     run = None if claimed is None else runs.begin(claimed)
     return None if run is None else partial(answer, context, run)
@@ -52,7 +52,7 @@ def answer(context: Context, run: ClaimedDecision) -> None:
 
 
 class RemoteCallers(Callers[AnswerWriter]):
-    """Callers in other processes: they get pieces and news through Redis, and the outcome from the store."""
+    """Callers in other processes: they get pieces and notifications from Redis, and the outcome from the store."""
 
     def __init__(self, context: Context) -> None:
         self._streams = context.streams

@@ -17,7 +17,7 @@ from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.shared.model_servers.failures import SUCCESSOR
 from ragbandit.shared.types import Decision, Outcome
 from ragbandit.strategies.answer_stream import AnswerReader
-from ragbandit.workers.running.answer_job import AnswerJob, arm_of_version, job_of
+from ragbandit.workers.running.answer_job import AnswerJob, load_job, load_version_arm
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import CLOSE_S, END_S
 
@@ -38,8 +38,8 @@ class Abandoned(Exception):
     """The arm ignores its cancellation: its run goes on, and nobody waits for it."""
 
 
-async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, left: Callable[[], object]) -> Outcome:
-    """Await a run. Raises Abandoned after `seconds` if the run ignores its cancellation. Its end then calls `left`."""
+async def _run_at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, on_end: Callable[[], object]) -> Outcome:
+    """Await a run, and cancel it after `seconds`. Raises Abandoned if it has no outcome then; its end calls on_end."""
     run = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([run], timeout=seconds)
@@ -57,16 +57,16 @@ async def _at_most(seconds: float, work: Coroutine[Any, Any, Outcome], *, left: 
     def end(run: asyncio.Task[Outcome]) -> None:
         if not run.cancelled():
             run.exception()  # so that asyncio does not log it
-        left()
+        on_end()
 
     run.add_done_callback(end)
     raise Abandoned
 
 
 class Callers(Protocol[Writer]):
-    """Callers that wait for answers: `LocalCallers` (inline.py) and `RemoteCallers` (queued.py). The methods are called
-    on
-    the event loop of the runner.
+    """Callers that wait for answers: `LocalCallers` (inline.py) and `RemoteCallers` (queued.py).
+
+    The runner calls the methods on its event loop.
     """
 
     async def begin(self, job: AnswerJob, writer: Writer | None, /) -> Writer | None:
@@ -76,7 +76,7 @@ class Callers(Protocol[Writer]):
         """No further piece of this run comes."""
 
     async def keep(self, job: AnswerJob, outcome: Outcome, *, successor: Decision | None) -> bool:
-        """Store the outcome, and tell who waits for it. Returns whether the decision had none. Raises StoreError."""
+        """Store the outcome, and notify waiting callers. Returns whether the decision had none. Raises StoreError."""
 
 
 class Runner(Generic[Writer]):
@@ -95,14 +95,14 @@ class Runner(Generic[Writer]):
         following: ClaimedDecision | None = run
         while following is not None:
             with self._context.active_runs.ending(following):
-                job = job or await self._context.in_thread(partial(job_of, self._context, following))
+                job = job or await self._context.in_thread(partial(load_job, self._context, following))
                 if job is None:
                     return
                 with job.log_fields():
-                    following, writer = await self._run(job, writer=writer)
+                    following, writer = await self._run_job(job, writer=writer)
             job = None
 
-    async def _run(self, job: AnswerJob, *, writer: Writer | None) -> tuple[ClaimedDecision | None, Writer | None]:
+    async def _run_job(self, job: AnswerJob, *, writer: Writer | None) -> tuple[ClaimedDecision | None, Writer | None]:
         """Returns (the run of the arm that takes over, the writer of this run)."""
         context = self._context
         try:
@@ -111,7 +111,7 @@ class Runner(Generic[Writer]):
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():  # the end of the process came during the step before
                     raise asyncio.CancelledError
-                outcome, writer = await self._work(job, writer=writer)
+                outcome, writer = await self._run_arm(job, writer=writer)
         except asyncio.CancelledError:
             if not context.ending.is_set():
                 raise  # the arm cancelled itself
@@ -129,16 +129,18 @@ class Runner(Generic[Writer]):
             return None, writer
         return await context.in_thread(partial(job.next_run, successor)), writer
 
-    async def _work(self, job: AnswerJob, *, writer: Writer | None) -> tuple[Outcome, Writer | None]:
+    async def _run_arm(self, job: AnswerJob, *, writer: Writer | None) -> tuple[Outcome, Writer | None]:
         context, decision = self._context, job.decision
-        arm = context.arms.get(decision.arm) or await context.in_thread(partial(arm_of_version, context, decision.arm))
+        arm = context.arms.get(decision.arm) or await context.in_thread(
+            partial(load_version_arm, context, decision.arm)
+        )
         if arm is None:  # the arm was removed from the configuration after the draw
             error = f"this worker has no arm {decision.arm!r}"
             return unrun_outcome(decision.id, now=time.time(), stop_reason="unknown_arm", error=error), writer
         writer = await self._callers.begin(job, writer)
         try:
-            work = job.work(arm, reader=writer)
-            return await _at_most(job.longest_s, work, left=partial(context.threads.submit, job.settle_rest)), writer
+            settle = partial(context.threads.submit, job.settle_rest)
+            return await _run_at_most(job.longest_s, job.run_arm(arm, reader=writer), on_end=settle), writer
         finally:
             if writer is not None:
                 self._callers.end(writer)

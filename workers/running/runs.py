@@ -1,4 +1,4 @@
-"""What this process holds: claimed decisions that have not begun, and active runs."""
+"""Decisions that this process has claimed: those that have not begun, and active runs."""
 
 import math
 import threading
@@ -25,7 +25,7 @@ class ActiveRuns:
         self._runs: dict[DecisionId, ClaimedDecision] = {}
 
     def claim(self, ids: Sequence[DecisionId], *, most: int) -> list[DecisionId]:
-        """Claim the first of these decisions, so that at most `most` are held. Returns the claimed ones."""
+        """Claim as many of these decisions, in their order, as fit into `most` claims. Returns the claimed ones."""
         now = time.monotonic()
         with self._lock:
             self._claimed = {key: since for key, since in self._claimed.items() if since >= now - self._forget_s}
@@ -40,7 +40,7 @@ class ActiveRuns:
                 self._claimed.pop(key, None)
 
     def begin(self, run: ClaimedDecision, *, if_claimed: bool = False) -> ClaimedDecision | None:
-        """Returns the run; None if the decision runs already, or with `if_claimed` if it is not claimed here."""
+        """Count the run as active. None if its decision runs already, or, with `if_claimed`, is not claimed here."""
         with self._lock:
             is_claimed = self._claimed.pop(run.decision_id, None) is not None
             if run.decision_id in self._runs or (if_claimed and not is_claimed):
@@ -66,18 +66,19 @@ class ActiveRuns:
             run.stop.set_result(None)
             return True
 
-    def held(self) -> list[DecisionId]:
+    def claimed_ids(self) -> list[DecisionId]:
         """All decisions that this process has claimed, begun or not."""
         with self._lock:
             oldest = time.monotonic() - self._forget_s
             return [*self._runs, *(key for key, since in self._claimed.items() if since >= oldest)]
 
-    def ids(self) -> list[DecisionId]:
+    def running_ids(self) -> list[DecisionId]:
         """The decisions that have begun."""
         with self._lock:
             return list(self._runs)
 
     def most_tries(self) -> int:
+        """Largest number of earlier runs of a decision that runs now; 0 if none runs."""
         with self._lock:
             return max((run.tries for run in self._runs.values()), default=0)
 

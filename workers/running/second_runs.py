@@ -1,4 +1,4 @@
-"""When a worker runs questions whose first run ended a process: each alone, and for at most half of the time."""
+"""When a worker runs decisions whose first run ended a process: each by itself, and for at most half of the time."""
 
 import contextlib
 import math
@@ -10,26 +10,26 @@ from typing import Final
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.shared.processes.steady_clock import steady_clock
 
-#: time for which such a question waits behind other questions, seconds. Then a worker takes no new question until its
-#: runs have ended, and runs the question by itself
+#: time for which such a decision waits behind other decisions, seconds. Then a worker claims no new one until its runs
+#: have ended, and runs this one by itself
 AGAIN_S: Final = 10.0
-#: seconds between two looks into the queue
+#: seconds between two queries of the queue
 LOOK_S: Final = 1.0
 
 
 @dataclass(kw_only=True)
 class SecondRuns:
-    """After a second run, new questions have as much time as it took with the wait before it. Not thread-safe."""
+    """After a second run, only new decisions run for as long as it took, with the wait before it. Not thread-safe."""
 
     now: Callable[[], float] = time.monotonic
     _looked_at: float = -math.inf
     _waits: bool = False
-    #: time since which this worker has taken no new question, to be empty for a second run; None if it takes some
+    #: time since which this worker has claimed no new decision, so that a second run can begin; None if it claims them
     _held_since: float | None = None
     _next_at: float = -math.inf
 
     def are_due(self, queue: AnswerQueue) -> bool:
-        """Whether a question that waits for its second run goes before new ones. Raises StoreError."""
+        """Whether a decision that waits for its second run goes before new ones. Raises StoreError."""
         now = self.now()
         if now < self._next_at:
             return False
@@ -41,17 +41,17 @@ class SecondRuns:
         return self._waits
 
     def hold(self) -> None:
-        """Count the time from now on, in which no new question is taken, as time of the second run."""
+        """Count the time from now on, in which no new decision is claimed, as time of the second run."""
         if self._held_since is None:
             self._held_since = self.now()
 
     def forget(self) -> None:
-        """Another process has taken what waited."""
+        """Call this if another process has claimed the decision that waited."""
         self._waits, self._held_since = False, None
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """A block in which this process does a second run."""
+        """The block in which this process does a second run."""
         began = self.now() if self._held_since is None else self._held_since
         try:
             yield

@@ -12,11 +12,11 @@ from ragbandit.strategies.base import Generator, Hit, Request, Retriever
 from ragbandit.strategies.run import NoteCompletion, NoteHits, Spans, provider_of
 
 
-async def traced_run(
+async def run_in_span(
     tracing: Tracing, work: Coroutine[Any, Any, Outcome], *, decision: Decision, attempt: int
 ) -> Outcome:
-    """Await the run within a span, and return its outcome. attempt: from 1. The first run is a child of the decision's
-    span. Later runs begin a new trace with a link to the decision, because the caller's trace may be over.
+    """Await the run within a span. Returns its outcome. attempt: from 1. The first span is a child of the decision's;
+    later ones begin a new trace with a link to it, because the caller's trace may be over.
     """
     carrier = carrier_of(decision.query.sent)
     attributes: dict[str, Attribute | None] = {

@@ -84,15 +84,17 @@ def score(context: Context, scorer: QueueScorer, *, job: ScoreJob, run: ClaimedD
         if outcome.answer is None or not outcome.answer.strip():
             scored = AnswerScore(0.0, {"no_answer": outcome.stop_reason})
         elif isinstance(scorer, Judging):
-            scored = _judged(context, scorer, job, record=record, outcome=outcome)
+            scored = _judge(context, scorer, job, record=record, outcome=outcome)
         else:
             assert isinstance(scorer, Checking)
-            scored = _checked(scorer, job, record=record, outcome=outcome, now=context.deadlines.now())
+            scored = _check(scorer, job, record=record, outcome=outcome, now=context.deadlines.now())
         if scored is not None:
-            _keep(context, scorer, job, record=record, scored=scored)
+            _store_score(context, scorer, job, record=record, scored=scored)
 
 
-def _keep(context: Context, scorer: QueueScorer, job: ScoreJob, *, record: DecisionRecord, scored: AnswerScore) -> None:
+def _store_score(
+    context: Context, scorer: QueueScorer, job: ScoreJob, *, record: DecisionRecord, scored: AnswerScore
+) -> None:
     """Store a score, trying for KEEP_S seconds, because it may have cost money."""
     shared = dict[str, Json]()
     if isinstance(scorer, Judging):
@@ -115,7 +117,7 @@ def _keep(context: Context, scorer: QueueScorer, job: ScoreJob, *, record: Decis
         context.notifier.notify_learner()
 
 
-def _judged(
+def _judge(
     context: Context, judging: Judging, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome
 ) -> AnswerScore | None:
     """The judge's score, with its cost booked. None if this attempt fails; the failure is stored."""
@@ -135,33 +137,33 @@ def _judged(
     try:
         verdict, origin = context.loop.run(work, timeout_s=judging.longest_s)
         judging.note_success()
-        scored = _with_facts(verdict, origin=origin, spent=_spent(bill), seconds=time.monotonic() - began)
+        scored = _answer_score(verdict, origin=origin, spent=_score_cost(bill), seconds=time.monotonic() - began)
     except AddressesJudge:
         _log(judging, job, "a text of the answer or its passages addresses the judge; it is not judged")
         queue.withhold(job, suspicious=record.decision.arm)
     except (JudgeFailed, TimeoutError) as error:
         judging.note_failure(error)
-        queue.put_back(job, due_at=context.deadlines.now(), spent=_spent(bill), pause_s=retry_s)
+        queue.put_back(job, due_at=context.deadlines.now(), spent=_score_cost(bill), pause_s=retry_s)
     except NoVerdict as error:
         judging.note_success()
-        result = queue.fail(job, spent=_spent(bill), now=context.deadlines.now(), pause_s=retry_s)
+        result = queue.fail(job, spent=_score_cost(bill), now=context.deadlines.now(), pause_s=retry_s)
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(judging, job, f"no score{given_up}", reason=str(error), attempt=job.attempt)
     except CancelledError:
-        queue.put_back(job, due_at=context.deadlines.now(), spent=_spent(bill))
+        queue.put_back(job, due_at=context.deadlines.now(), spent=_score_cost(bill))
         if not context.ending.is_set():
             raise
     call = no_reservation(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
-    insist(partial(settle, database, call, dollars=_spent(bill).dollars), seconds=KEEP_S, ending=context.ending)
+    insist(partial(settle, database, call, dollars=_score_cost(bill).dollars), seconds=KEEP_S, ending=context.ending)
     return scored
 
 
-def _spent(bill: Account) -> ScoreCost:
+def _score_cost(bill: Account) -> ScoreCost:
     cost = bill.cost
     return ScoreCost(prompt_tokens=cost.prompt_tokens, completion_tokens=cost.completion_tokens, dollars=cost.dollars)
 
 
-def _with_facts(verdict: Verdict, *, origin: str | None, spent: ScoreCost, seconds: float) -> AnswerScore:
+def _answer_score(verdict: Verdict, *, origin: str | None, spent: ScoreCost, seconds: float) -> AnswerScore:
     facts: dict[str, Json] = {
         "scores": {name: score.score for name, score in verdict.scores.items()},
         "reasons": {name: score.reason for name, score in verdict.scores.items()},
@@ -173,7 +175,7 @@ def _with_facts(verdict: Verdict, *, origin: str | None, spent: ScoreCost, secon
     return AnswerScore(verdict.value, facts, spent)
 
 
-def _checked(
+def _check(
     checking: Checking, job: ScoreJob, *, record: DecisionRecord, outcome: Outcome, now: float
 ) -> AnswerScore | None:
     """The check's score; None if the check fails or returns no score, which is stored."""

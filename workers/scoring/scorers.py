@@ -86,17 +86,17 @@ class Judging(QueueScorer):
         """Judge an answer. Returns (verdict, origin of the passages that the judge was shown). Raises NoVerdict.
 
         The origin is "arm", "search", or None without passages. attempt: from 1.
-        bill: gets the cost, also of a verdict that is cancelled
+        bill: gets the cost, also if the call is cancelled
         """
         passages, origin = shown_passages(outcome), "arm"
         if not passages:
-            passages, origin = await self._searched(question), "search"
+            passages, origin = await self._search_passages(question), "search"
         answer, again = outcome.answer or "", attempt > 1
         verdict = await self.judge.score(question, answer=answer, sources=passages, bill=bill, again=again)
         return verdict, origin if verdict.passages else None
 
-    async def _searched(self, question: str) -> tuple[Passage, ...]:
-        """The result of a search, if the settings want one. Raises JudgeFailed."""
+    async def _search_passages(self, question: str) -> tuple[Passage, ...]:
+        """Passages for the judge; empty if the settings want no search. Raises JudgeFailed."""
         settings = self.judge.settings
         if not settings.passages or not settings.search or isinstance(self._retriever, NoRetriever):
             return ()

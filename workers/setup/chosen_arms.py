@@ -1,6 +1,6 @@
 """Arms by their names, for a command that runs them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
 from ragbandit.router.config.settings import Settings
@@ -12,14 +12,6 @@ from ragbandit.strategies.registry import is_form, known_arms, make_arms
 from ragbandit.workers.setup.generators import WorkerArm, capabilities_of, make_strategies, worker_arms
 
 ALL = "all"
-
-
-def left_out(lacking: Mapping[str, str]) -> str:
-    """One line about the arms of ALL that do not run. lacking: as `parse_arms` returns it."""
-    names: dict[str, list[str]] = {}
-    for name, reason in lacking.items():
-        names.setdefault(reason, []).append(name)
-    return "left out: " + "; ".join(f"{', '.join(some)}: {reason}" for reason, some in names.items())
 
 
 def parse_arms(

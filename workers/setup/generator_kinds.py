@@ -1,4 +1,4 @@
-"""The kinds of generators, by `generator.name`: facts about one that is not loaded, and its loading."""
+"""The kinds of generators, by `generator.name`: facts about a generator before it is loaded, and its loading."""
 
 import importlib.util
 from abc import ABC, abstractmethod
@@ -52,7 +52,7 @@ class GeneratorKind(ABC):
 
     @abstractmethod
     def load(self, *, threads: int | None = None) -> Generator:
-        """threads: for a local model, if its settings choose none; None: all cores. Raises ConfigError."""
+        """Load the generator. Raises ConfigError. threads: of a local model, by default; None for all cores"""
 
     def check(self, *, fetch: bool) -> None:
         """Raise ConfigError if it could not be loaded. Loads no model. fetch: download missing weights."""

@@ -77,7 +77,9 @@ def generator_version(settings: GeneratorSettings) -> str:
     speed = frozenset[str]().union(*(kind.speed for kind in kinds().values()))
     excluded: dict[str, bool | set[str]] = dict.fromkeys((*speed, *options), True)
     excluded["openai"] = _PATIENCE
-    excluded |= {"prices": True} if settings.prices == "told" else {}  # versions from before this setting stay valid
+    excluded |= (
+        {"prices": True} if settings.prices == "told" else {}
+    )  # stored versions older than this setting stay valid
     if settings.server is not None:
         excluded[settings.name] = _PATIENCE
     version = settings.model_dump(mode="json", exclude=excluded)

@@ -41,7 +41,7 @@ def check_room(settings: JudgeSettings, *, generator: Generator) -> None:
     try:
         maker = rubric.PromptMaker(settings=settings, template=template, generator=generator)
         # Twice the words, because the bar before each line counts as a word.
-        maker = maker.showing(passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)
+        maker = maker.with_limits(passage_words=2 * len(text.split()), text_chars=_LEAST_CHARS)
         material = rubric.JudgedAnswer(question=text, answer=text, passages=passages)
         shown = maker.prompt(material, mark=rubric.new_mark()).prompt.body
         fits = shown.count(text.strip()) >= 2 + len(passages)

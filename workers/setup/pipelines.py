@@ -60,7 +60,7 @@ def load_pipelines(pipelines: Pipelines, *, prices: Mapping[str, float]) -> dict
 
 
 class FunctionArm(CallableArm):
-    #: kept answers and paired answers have this name, and are found by it
+    #: stored answers are found by this name
     stored_name: ClassVar[str] = "ragbandit.workers.evaluation.pipelines:FunctionArm"
 
     def __init__(self, function: object, *, name: str, unit: str) -> None:

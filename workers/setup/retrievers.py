@@ -43,7 +43,7 @@ class RetrieverKind:
     build: Callable[[Rows, CountDone], Facts]
     #: read the description of its index
     read: Callable[[], Facts]
-    #: place of the index: a folder, or an address with the name of the index there
+    #: where the index is: a folder, or an address with the name of the index there
     location: Facts = field(default_factory=dict)
     #: check what a worker would need to open it, without loading a model or asking a server
     check: Callable[[], None] = lambda: None
@@ -56,8 +56,8 @@ class RetrieverKind:
     #: settings that change what a search costs, as text. Stored answers with another text are not used
     prices: str = ""
 
-    def built(self, rows: Rows, progress: CountDone) -> Facts:
-        """Build the index. Returns its place and description, as `info` does."""
+    def build_index(self, rows: Rows, progress: CountDone) -> Facts:
+        """Build the index. Returns its location and description, as `info` does."""
         return {**self.location, **self.build(rows, progress)}
 
     def info(self) -> Facts:
@@ -99,7 +99,7 @@ def _kinds() -> Mapping[str, Callable[[Settings], RetrieverKind]]:
 def _user_kind(settings: Settings) -> RetrieverKind:
     path = settings.retriever.name
 
-    def opened() -> Retriever:
+    def open_it() -> Retriever:
         factory = import_class(path, where="retriever.name")
         try:
             retriever = factory()
@@ -122,15 +122,15 @@ def _user_kind(settings: Settings) -> RetrieverKind:
         raise ConfigError(f"{path!r} has an index of its own", field="retriever.name", remedy=remedy)
 
     return RetrieverKind(
-        open=opened,
+        open=open_it,
         build=build,
-        read=lambda: {"retriever": path, "name": opened().name},
+        read=lambda: {"retriever": path, "name": open_it().name},
         check=lambda: check_class(path, key="name"),
     )
 
 
 def check_class(path: str, *, key: str) -> None:
-    """Raise ConfigError if `path`, which stands in this key, is the path of a function that cannot be imported."""
+    """Raise ConfigError if `path` is MODULE:NAME and cannot be imported. key: key of `retriever` that has the path"""
     if ":" in path:
         import_class(path, where=f"retriever.{key}")
 
@@ -165,12 +165,12 @@ def _bm25(settings: Settings) -> RetrieverKind:
 
         return bm25
 
-    def opened() -> Retriever:
+    def open_it() -> Retriever:
         retriever = bm25().Bm25Retriever
         return CurrentIndex(folder, reader=lambda: retriever(folder))
 
     return RetrieverKind(
-        open=opened,
+        open=open_it,
         build=lambda rows, progress: bm25().build_index(rows(), folder, progress=progress),
         read=lambda: bm25().Bm25Retriever.read_meta(folder),
         location={"folder": str(folder)},
@@ -197,7 +197,7 @@ def _dense(settings: Settings) -> RetrieverKind:
 
         return sentences
 
-    def opened() -> Retriever:
+    def open_it() -> Retriever:
         retriever = sentences().DenseRetriever
         return CurrentIndex(folder, reader=lambda: retriever(folder, encoder=sentence_encoder(model)))
 
@@ -206,7 +206,7 @@ def _dense(settings: Settings) -> RetrieverKind:
         return cast(Facts, make(rows(), folder, encoder=sentence_encoder(model), progress=progress))
 
     return RetrieverKind(
-        open=opened,
+        open=open_it,
         build=build,
         read=lambda: sentences().DenseRetriever.read_meta(folder),
         location={"folder": str(folder)},

@@ -45,7 +45,7 @@ def build_index(kind: RetrieverKind, *, corpus: Path) -> Facts:
 
     rows = partial(read_corpus, corpus, leave_out=leave_out)
     with interruptible("stopped; the same command starts from the beginning"), show_progress(errors) as progress:
-        description = kind.built(rows, lambda done: progress("passages indexed", done, 0))
+        description = kind.build_index(rows, lambda done: progress("passages indexed", done, 0))
     return {**description, "left_out": len(left_out)} if left_out or corpus.is_dir() else description
 
 

@@ -13,7 +13,7 @@ from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show
 from ragbandit.router.learning.exclusions import learn_again
-from ragbandit.router.learning.repricing import reprice as corrected
+from ragbandit.router.learning.repricing import reprice as reprice_outcomes
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.corrections import Correction, credit as take_back
@@ -67,7 +67,7 @@ def reprice(
                 ledger, label=new_label, progress=lambda closed: progress("decisions", closed, 0), **common
             )
 
-        done = corrected(
+        done = reprice_outcomes(
             ledger,
             Correction(
                 decision=None if decision is None else plain_decision_id(decision),

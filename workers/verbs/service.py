@@ -32,7 +32,7 @@ from ragbandit.shared.texts.formats import known_choices
 from ragbandit.workers.judge.reward_check import check_reward_check
 from ragbandit.workers.processes.inline import InlineAnswers
 from ragbandit.workers.processes.supervisor import Supervisor
-from ragbandit.workers.processes.watches import store_watched
+from ragbandit.workers.processes.watches import watch_store
 from ragbandit.workers.processes.worker import QUEUES, run_worker
 from ragbandit.workers.setup.generators import check_worker_arms, inline_arms
 from ragbandit.workers.setup.judge_checks import check_judge
@@ -73,7 +73,7 @@ def _serve(settings: Settings) -> None:
     # A service that runs every arm on its event loop serves the queue without threads.
     answers = {"answer": 0} if arms.keys() == settings.worker_arms.keys() else None
     presence = keep_present(connect_redis(settings.redis, timeout_s=1.0), card_of(role="service", threads=answers))
-    with store_watched(router.database, end=partial(setattr, server, "should_exit", True)):
+    with watch_store(router.database, end=partial(setattr, server, "should_exit", True)):
         with contextlib.suppress(KeyboardInterrupt):
             server.run()
         presence.close()

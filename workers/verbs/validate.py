@@ -78,7 +78,7 @@ def validate(
         console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         if loaded.settings.encoder.model == AUTO:
             console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
-    findings, names = (_of_settings(loaded.settings), []) if settings_only else _findings(loaded.settings)
+    findings, names = (_settings_findings(loaded.settings), []) if settings_only else _findings(loaded.settings)
     out = errors if as_json else console
     for finding in findings:
         out.print(f"[yellow]{finding.severity}[/yellow] {escape(finding.line)}", soft_wrap=True)
@@ -125,7 +125,7 @@ def findings_of_additions(settings: Settings) -> list[Finding]:
     return [*chain.from_iterable(part.findings(at[key]) for key in keys for part in section_parts(key))]
 
 
-def _of_settings(settings: Settings) -> list[Finding]:
+def _settings_findings(settings: Settings) -> list[Finding]:
     findings = [*findings_of_settings(settings)]
     if settings.workers.answer == 0 and settings.redis_url is None and needs_workers(settings):
         what = "0, so `ragbandit up` starts no answer worker: /v1/answer never gets an answer (202)"
@@ -145,7 +145,7 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
         attempts["Redis"] = (partial(ping, settings), "answers wait until it works")
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
-    findings = _of_settings(settings)
+    findings = _settings_findings(settings)
     for name, (attempt, consequence) in attempts.items():
         findings += run_check(name, attempt, consequence=consequence)
     findings += run_check("disk", lambda: findings_of_disk(settings))
@@ -156,14 +156,14 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
         return findings, [*attempts]
     from ragbandit.router.serving.setup.bootstrap import ledger_of
 
-    def of_rows() -> Sequence[Finding]:
+    def store_findings() -> Sequence[Finding]:
         with ledger_of(settings, label=settings.policy.label) as ledger:
             month = month_report(ledger.database, settings=settings, now=time.time())
             return findings_of_report(month, settings=settings) + findings_of_store(
                 ledger.database, settings=settings, now=time.time()
             )
 
-    return findings + run_check("database", of_rows), [*attempts, "database"]
+    return findings + run_check("database", store_findings), [*attempts, "database"]
 
 
 def _try_port(server: ServerSettings) -> None:

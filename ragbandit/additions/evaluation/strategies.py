@@ -1,7 +1,7 @@
 """Runs strategies on labelled questions, stores and judges every answer, and writes the table of outcomes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.jsonl import write_records
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.asking.question_run import QuestionRun
-from ragbandit.workers.setup.chosen_arms import left_out, parse_arms
+from ragbandit.workers.setup.chosen_arms import parse_arms
 from ragbandit.workers.setup.loading import ArmLoader
 from ragbandit.workers.setup.retrievers import with_choice
 
@@ -51,7 +51,7 @@ def evaluate_strategies(options: StrategyOptions, *, settings: Settings, report:
         remedy = "name two, or leave out the table"
         raise InvalidInput("one strategy gives nothing to route", field="strategy", remedy=remedy)
     if lacking:
-        errors.say(left_out(lacking))
+        errors.say(_left_out_line(lacking))
     file = options.answers or Path(settings.data_dir) / "evaluations" / f"{options.questions.stem}.jsonl"
     quizzes = Quizzes(settings.judge, replies=file.with_suffix(".judge.jsonl")) if family == CRUD else None
     with Answers(file, resume=options.resume or options.retry_failed) as stored, show_progress(errors) as progress:
@@ -133,3 +133,11 @@ def _check_usable(lines: Sequence[results.Line]) -> None:
             errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
     if failed or unjudged:
         raise typer.Exit(1)
+
+
+def _left_out_line(lacking: Mapping[str, str]) -> str:
+    """One line about the strategies that do not run. lacking: as `parse_arms` returns it."""
+    names: dict[str, list[str]] = {}
+    for name, reason in lacking.items():
+        names.setdefault(reason, []).append(name)
+    return "left out: " + "; ".join(f"{', '.join(some)}: {reason}" for reason, some in names.items())

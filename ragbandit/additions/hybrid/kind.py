@@ -32,7 +32,7 @@ def hybrid_kind(settings: Settings) -> RetrieverKind:
         return HybridRetriever(first.open(), second=second.open())
 
     def build(rows: Rows, progress: CountDone) -> Facts:
-        return {name: half.built(rows, progress) for name, half in halves().items() if ":" not in name}
+        return {name: half.build_index(rows, progress) for name, half in halves().items() if ":" not in name}
 
     def check() -> None:
         check_class(chosen.first, key="first")

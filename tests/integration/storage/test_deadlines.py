@@ -12,7 +12,7 @@ from ragbandit.router.storage.sql.deadlines import QUIET_S, DeadlineClock
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.processes.steady_clock import SLACK_S, TRUST_S, SteadyClock
-from ragbandit.workers.chores.clock import look_at_clock
+from ragbandit.workers.chores.clock import record_clock_change
 
 DAY = 86_400.0
 
@@ -97,7 +97,7 @@ def test_a_jump_is_a_finding_until_it_is_over(world):
     clock = HostClock(world.database)
     for ahead in (0.0, SLACK_S / 2, 40 * DAY, 40 * DAY, 0.0, 0.0):
         clock.ahead = ahead
-        look_at_clock(clock.deadlines, host="one")
+        record_clock_change(clock.deadlines, host="one")
         found = findings_of_store(world.database, settings=world.settings, now=world.now)
         words = [finding.what for finding in found if finding.about == "clock"]
         assert bool(words) == (ahead > SLACK_S), words

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.chores.exchanges import keep_claims
+from ragbandit.workers.chores.exchanges import renew_claims
 from ragbandit.workers.running.answer_job import MAX_TRIES
 from ragbandit.workers.running.event_loop import LoopEnded
 from ragbandit.workers.running.queued import next_answer
@@ -153,7 +153,7 @@ def test_second_runs_take_at_most_half_of_the_time(work):
 
     class Slow(ScriptedGenerator):
         async def complete(self, request):
-            runs.extend(context.active_runs.ids())
+            runs.extend(context.active_runs.running_ids())
             now[0] += 11.0 if runs[-1] in again else 6.0
             return await super().complete(request)
 
@@ -199,7 +199,7 @@ def test_a_worker_whose_event_loop_has_ended_claims_nothing(work, monkeypatch):
     context.loop.close()
     with pytest.raises(LoopEnded):
         job()
-    assert (tries_of(context), context.active_runs.held()) == ({"d1": 0}, [])
+    assert (tries_of(context), context.active_runs.claimed_ids()) == ({"d1": 0}, [])
     assert next_answer(context) is None
 
 
@@ -210,12 +210,12 @@ def test_what_waits_to_begin_is_no_lost_claim(work):
     context.active_runs.claim([claimed.decision_id], most=1)
     with context.store.database.write() as connection:
         connection.execute(update(jobs).values(claimed_until=0.0))
-    keep_claims(context)
+    renew_claims(context)
     with context.store.database.read() as connection:
         holder, until_s = connection.execute(select(jobs.c.claimed_by, jobs.c.claimed_until)).one()
     assert (holder, until_s > 0.0) == (context.queue.process.key, True)
     context.active_runs.unclaim([key])
     with context.store.database.write() as connection:
         connection.execute(update(jobs).values(claimed_until=0.0))
-    keep_claims(context)
+    renew_claims(context)
     assert context.queue.claim().decision_id == key

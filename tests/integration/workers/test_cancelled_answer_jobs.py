@@ -13,7 +13,7 @@ from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.types import CallFailed, Cost, DecisionId
 from ragbandit.workers.chores import start_chores
-from ragbandit.workers.chores.exchanges import keep_claims
+from ragbandit.workers.chores.exchanges import renew_claims
 from ragbandit.workers.processes.worker import handle_notification
 from ragbandit.workers.running.queued import next_answer
 from tests.support.arms.answer_jobs import (
@@ -96,7 +96,7 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
     assert context.jobs.queued == (["d1"] if ending else [])
     assert waiting_ids(context.store.database, limit=1) == (["d1"] if ending else [])
     assert outcome_in(context) is None
-    assert context.active_runs.ids() == []
+    assert context.active_runs.running_ids() == []
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_an_answer_waits_for_the_database(locked, caplog):
     thread = threading.Thread(target=job)
     thread.start()
     assert until(lambda: "cannot write an outcome" in caplog.text)
-    assert context.active_runs.ids() == ["d1"]
+    assert context.active_runs.running_ids() == ["d1"]
     writer.execute("ROLLBACK")
     thread.join(10)
     assert (outcome_in(context).status, len(context.arms["single_step"].generator.requests)) == ("answered", 1)
@@ -131,7 +131,7 @@ def test_a_claim_is_kept_while_it_is_run(work, together):
     (thread,) = together(context)
     assert generator.entered.wait(10)
     run_out(context)
-    keep_claims(context)
+    renew_claims(context)
     assert list(claims(context.store.database)) == ["d1"]
     generator.free.set()
     thread.join(20)
@@ -139,7 +139,7 @@ def test_a_claim_is_kept_while_it_is_run(work, together):
     context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
     assert context.queue.claim().decision_id == "d2"
     run_out(context)
-    keep_claims(context)
+    renew_claims(context)
     assert waiting_ids(context.store.database, limit=1) == context.jobs.queued == ["d2"]
 
 

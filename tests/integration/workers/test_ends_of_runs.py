@@ -91,7 +91,7 @@ def test_functions_that_hang_do_not_hold_up_outcomes(work, together):
         thread.join(20)
     outcomes = context.store.outcomes_by_id(["d1"])
     assert outcomes["d1"].stop_reason == "budget_seconds"
-    assert context.active_runs.held() == []
+    assert context.active_runs.claimed_ids() == []
     generator.released.set()
 
 
@@ -127,7 +127,7 @@ def test_a_run_that_ignores_its_cancellation_fails_at_once(deaf):
     assert (outcome.status, outcome.stop_reason, outcome.run_by) == ("failed", "abandoned", "worker")
     assert "the arm 'single_step' ran for 0.07 s and ignored its cancellation" in outcome.error
     assert (outcome.cost.seconds_total, outcome.made_by["arm"]) == (pytest.approx(0.07), "single_step")
-    assert (context.active_runs.held(), tries_of(context), answer_next(context)) == ([], {}, False)
+    assert (context.active_runs.claimed_ids(), tries_of(context), answer_next(context)) == ([], {}, False)
 
 
 def test_an_arm_that_ignores_its_cancellation_is_suspended(deaf):
@@ -199,7 +199,7 @@ def test_an_outcome_that_is_never_stored_is_charged(work, monkeypatch):
     """If the store refuses an outcome for KEEP_S, its dollars count in the budgets all the same."""
     monkeypatch.setattr(answer_job, "KEEP_S", 0.0)
     context = work()
-    run = answer_job.AnswerJob.work
+    run = answer_job.AnswerJob.run_arm
 
     async def paid(job, arm, *, reader):
         outcome = await run(job, arm, reader=reader)
@@ -209,7 +209,7 @@ def test_an_outcome_that_is_never_stored_is_charged(work, monkeypatch):
     def refuse(*_given, **_more):
         raise StoreError("the value is out of range")
 
-    monkeypatch.setattr(answer_job.AnswerJob, "work", paid)
+    monkeypatch.setattr(answer_job.AnswerJob, "run_arm", paid)
     monkeypatch.setattr(context.store, "add_outcome", refuse)
     with pytest.raises(StoreError):
         answer_next(context)

@@ -3,7 +3,7 @@
 import os
 
 from ragbandit.workers.processes import watches
-from ragbandit.workers.processes.watches import beating
+from ragbandit.workers.processes.watches import touch_heartbeat
 from ragbandit.workers.processes.worker import run_worker
 from tests.support.waiting import until
 
@@ -12,11 +12,11 @@ def test_the_file_is_there_while_it_runs(tmp_path, monkeypatch):
     """It is touched again and again within the block, and gone after it."""
     monkeypatch.setattr(watches, "BEAT_S", 0.02)
     file = tmp_path / "alive"
-    with beating(file):
+    with touch_heartbeat(file):
         os.utime(file, (0, 0))
         until(lambda: file.stat().st_mtime > 0, seconds=10)
     assert not file.exists()
-    with beating(None):
+    with touch_heartbeat(None):
         pass
 
 
@@ -24,7 +24,9 @@ def test_a_worker_beats_once_it_is_ready(settings, redis_server, redis_client, t
     """A worker that was given a file has it while it takes jobs, and removes it at its end."""
     seen = []
     file = tmp_path / "alive"
-    monkeypatch.setattr("ragbandit.workers.processes.worker._work", lambda *_, **__: seen.append(file.exists()))
+    monkeypatch.setattr(
+        "ragbandit.workers.processes.worker._run_consumers", lambda *_, **__: seen.append(file.exists())
+    )
     run_worker(settings(redis_url=redis_server), queues=["learn"], heartbeat=file, burst=True)
     assert seen == [True]
     assert not file.exists()

@@ -20,7 +20,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import jobs
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Source
-from ragbandit.workers.chores.exchanges import keep_claims
+from ragbandit.workers.chores.exchanges import renew_claims
 from ragbandit.workers.chores.recovery import recover
 from ragbandit.workers.chores.reward_checks import RewardChecks
 from ragbandit.workers.judge.reward_check import CheckFailed, CheckProcess, check_reward_check
@@ -212,7 +212,7 @@ def test_what_fails_is_tried_again_and_given_up(bench, caplog):
     deadly = it.answered("say 1")
     for _ in range(3):
         assert isinstance(it.killed(), ScoreJob)
-        keep_claims(it.context)
+        renew_claims(it.context)
     it.run()
     assert (it.due(), it.score(deadly)) == ({}, [])
     assert "workers died over an answer that they scored" in caplog.text

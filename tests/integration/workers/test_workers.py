@@ -21,7 +21,7 @@ from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.workers.chores import start_chores
 from ragbandit.workers.chores.blocked_loop import BlockedLoop
 from ragbandit.workers.processes.consumers import LOOK_S, REPLY_S
-from ragbandit.workers.processes.worker import consumer_of, handle_notification
+from ragbandit.workers.processes.worker import handle_notification, make_consumer
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import EventLoop
 from tests.support.arms.loaded_arms import loaded_arms
@@ -56,7 +56,7 @@ class Worker:
 
     def start(self, *, threads, burst=False, often=True):
         """Answer in this many threads, like a process. often: poll many times a second."""
-        self.consumer = consumer_of("answer", self.context, jobs=self.context.jobs, threads=threads)
+        self.consumer = make_consumer("answer", self.context, jobs=self.context.jobs, threads=threads)
         if often:
             self.consumer.every_s = 0.05
         self.consumer.start(burst=burst)
@@ -141,7 +141,7 @@ def test_questions_overlap(make_worker, threads):
     assert generator.most == threads
     assert [found[key].status for key in keys] == ["answered"] * len(keys)
     assert len(generator.requests) == len(keys)
-    assert worker.context.active_runs.ids() == []
+    assert worker.context.active_runs.running_ids() == []
 
 
 def test_questions_without_a_wake_up(make_worker, redis_client):
@@ -222,7 +222,7 @@ def test_a_blocked_service_that_runs_arms_ends_itself(tmp_path, settings):
     )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(configuration.model_dump(exclude_none=True)))
     block = (
-        "import asyncio, time; from ragbandit.workers.processes import inline; inline.HELD_S = 1.0\n"
+        "import asyncio, time; from ragbandit.workers.processes import inline; inline.BLOCKED_S = 1.0\n"
         "start = inline.InlineAnswers.start\n"
         "def blocked(self, tracing): start(self, tracing); asyncio.get_running_loop().call_later(2, time.sleep, 60)\n"
         "inline.InlineAnswers.start = blocked"
@@ -243,8 +243,8 @@ def test_a_worker_whose_event_loop_is_blocked_ends_itself(tmp_path, settings, mo
     ) as router:
         context = Context(settings=router.settings, store=router.store, ledger=router.ledger, jobs=router.process.jobs)
         loop = context.open_loop()
-        assert loop.watch.held_s == router.settings.budget.seconds + 10
-        loop.watch.held_s = 0.1
+        assert loop.watch.blocked_s == router.settings.budget.seconds + 10
+        loop.watch.blocked_s = 0.1
         monkeypatch.setattr("os._exit", ended.append)
         chore = BlockedLoop(context)
         chore.do()

@@ -14,7 +14,7 @@ from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers.chores import start_chores
-from ragbandit.workers.processes.worker import consumer_of, handle_notification
+from ragbandit.workers.processes.worker import handle_notification, make_consumer
 from ragbandit.workers.running.context import Context
 from ragbandit.workers.running.event_loop import EventLoop
 from tests.support.arms.loaded_arms import loaded_arms
@@ -43,7 +43,7 @@ class StreamWorker:
         # A reader that comes before the worker listens gets the answer whole.
         until(lambda: self.jobs.client.publish(CHANNEL, b"outcome:nobody") and self._heard.wait(0.1))
         self._routines = start_chores(self.context)
-        self._consumer = consumer_of("answer", self.context, jobs=self.context.jobs, threads=at_once)
+        self._consumer = make_consumer("answer", self.context, jobs=self.context.jobs, threads=at_once)
         self._consumer.every_s = 0.05  # instead of wake-ups
         self._consumer.start()
 

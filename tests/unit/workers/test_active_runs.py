@@ -22,9 +22,9 @@ def test_a_decision_that_runs_is_not_begun_again():
         assert runs.claim([D1], most=9) == []
         assert runs.begin(run_of(D1), if_claimed=True) is None
         assert runs.stop(D1)
-        assert (first.stop.done(), runs.ids()) == (True, [D1])
+        assert (first.stop.done(), runs.running_ids()) == (True, [D1])
         raise ZeroDivisionError
-    assert runs.held() == []
+    assert runs.claimed_ids() == []
     assert runs.begin(run_of(D1)) is not None
 
 
@@ -32,12 +32,12 @@ def test_claims_that_have_not_begun_are_held():
     """They count in what the process holds and in its room, until they begin or are given up."""
     runs = ActiveRuns()
     assert runs.claim([D1, D2, D3], most=2) == [D1, D2]
-    assert (sorted(runs.held()), runs.ids()) == ([D1, D2], [])
+    assert (sorted(runs.claimed_ids()), runs.running_ids()) == ([D1, D2], [])
     assert runs.claim([D3], most=2) == []
     assert runs.begin(run_of(D1), if_claimed=True) is not None
-    assert (sorted(runs.held()), runs.ids()) == ([D1, D2], [D1])
+    assert (sorted(runs.claimed_ids()), runs.running_ids()) == ([D1, D2], [D1])
     runs.unclaim([D2])
-    assert runs.held() == [D1]
+    assert runs.claimed_ids() == [D1]
     assert runs.begin(run_of(D2), if_claimed=True) is None
 
 
@@ -47,8 +47,8 @@ def test_a_claim_whose_caller_is_gone_is_forgotten(monkeypatch):
     monkeypatch.setattr("ragbandit.workers.running.runs.time.monotonic", lambda: now[0])
     runs = ActiveRuns(forget_s=60.0)
     runs.claim([D1], most=1)
-    assert (runs.claim([D2], most=1), runs.held()) == ([], [D1])
+    assert (runs.claim([D2], most=1), runs.claimed_ids()) == ([], [D1])
     now[0] += 61.0
-    assert runs.held() == []
+    assert runs.claimed_ids() == []
     assert runs.claim([D2], most=1) == [D2]
-    assert runs.held() == [D2]
+    assert runs.claimed_ids() == [D2]

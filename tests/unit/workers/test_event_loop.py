@@ -66,11 +66,11 @@ def test_a_blocked_loop_is_found(loop):
     with pytest.raises(TimeoutError):
         loop.run(block_the_loop(), timeout_s=0.1)
     assert blocked.wait(5)
-    loop.watch.held_s = 0.1
+    loop.watch.blocked_s = 0.1
     assert not loop.watch.answers()
     assert "block_the_loop" in loop.watch.position()
     freed.append(True)
-    loop.watch.held_s = 5.0
+    loop.watch.blocked_s = 5.0
     assert loop.watch.answers()
 
 

@@ -139,7 +139,7 @@ def test_a_retriever_of_your_own(own_retriever):
     assert retriever_kind(chosen).open().name == "library"
     assert retriever_kind(chosen).info() == {"retriever": "my_search:library", "name": "library"}
     with pytest.raises(ConfigError, match="index of its own"):
-        retriever_kind(chosen).built(list, lambda done: None)
+        retriever_kind(chosen).build_index(list, lambda done: None)
 
 
 def test_the_retriever_on_the_page_reranks(tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ def store():
 def test_it_is_one_half_of_a_hybrid(tmp_path):
     """`first` or `second` may name it; only the other half is built, and hits of both are fused by id."""
     settings = Settings(data_dir=str(tmp_path), retriever={"name": "hybrid", "second": f"{__name__}:store"})
-    assert list(retriever_kind(settings).built(lambda: PASSAGES, lambda _: None)) == ["bm25"]
+    assert list(retriever_kind(settings).build_index(lambda: PASSAGES, lambda _: None)) == ["bm25"]
     retriever = retriever_kind(settings).open()
     (hits,) = search_all(retriever, "river city")
     assert retriever.name.endswith("+store")

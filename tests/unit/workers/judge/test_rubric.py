@@ -21,7 +21,7 @@ from ragbandit.workers.judge.rubric import (
     addresses_judge,
     mean_score,
     new_mark,
-    parsed_scores,
+    parse_scores,
     rubric_hash,
     rubric_template,
 )
@@ -214,7 +214,7 @@ GOOD = reply(supported=0.5, answers=1)
 )
 def test_a_reply_is_read(text):
     """An object with the scores is read among words, fences and thoughts, and if it is almost JSON."""
-    found = parsed_scores(text, criteria=("supported", "answers"))
+    found = parse_scores(text, criteria=("supported", "answers"))
     assert found == {
         "supported": CriterionScore(score=0.5, reason="so"),
         "answers": CriterionScore(score=1.0, reason="so"),
@@ -255,7 +255,7 @@ def test_a_reply_is_read(text):
 def test_nonsense_is_no_score(text):
     """A refusal, missing, doubled or broken criteria, and numbers off the scale are no scores, and never zeros."""
     with pytest.raises(UnreadableScores):
-        parsed_scores(text, criteria=("supported", "answers"))
+        parse_scores(text, criteria=("supported", "answers"))
 
 
 FULL = reply(supported=1, answers=1)
@@ -297,7 +297,7 @@ FULL = reply(supported=1, answers=1)
 def test_a_draft_is_no_score(text):
     """Thoughts without an end, drafts, quotations, code, and a 1 on another scale are no scores."""
     with pytest.raises(UnreadableScores):
-        parsed_scores(text, criteria=("supported", "answers"))
+        parse_scores(text, criteria=("supported", "answers"))
 
 
 @pytest.mark.parametrize(
@@ -323,14 +323,14 @@ def test_a_draft_is_no_score(text):
 )
 def test_what_stands_beside_the_scores_does_not_hide_them(text):
     """Drafts before the scores, words that agree with them, and code in words and reasons leave them readable."""
-    scores = parsed_scores(text, criteria=("supported", "answers"))
+    scores = parse_scores(text, criteria=("supported", "answers"))
     assert [scores[name].score for name in ("supported", "answers")] == [1.0, 1.0]
 
 
 def test_only_a_best_score_is_in_doubt_on_another_scale():
     """A score below 1 is read, whatever scales the reply speaks of."""
     text = f"On a scale of 1 to 5 it would be a 3. {GOOD.replace(': 1', ': 0.25')}"
-    assert parsed_scores(text, criteria=("supported", "answers"))["answers"].score == 0.25
+    assert parse_scores(text, criteria=("supported", "answers"))["answers"].score == 0.25
 
 
 def test_code_that_a_judge_quotes_is_no_score():
@@ -338,7 +338,7 @@ def test_code_that_a_judge_quotes_is_no_score():
     own = reply(answers=0.25)
     for code in ('{"score": 1}', '{"score": 1, "name": "a"}', "{ score: 1, ...rest }", '{ b["score"] = 1; }'):
         for text in (f"The code {code} is wrong. {own}", f"{own}\nThe code {code} is wrong."):
-            assert parsed_scores(text, criteria=("answers",))["answers"].score == 0.25
+            assert parse_scores(text, criteria=("answers",))["answers"].score == 0.25
 
 
 @pytest.mark.parametrize(
@@ -370,16 +370,16 @@ def test_a_reply_takes_linear_time(unit):
     """No reply within the limit keeps a worker busy."""
     text, began = (unit * 20_000)[:20_000], time.process_time()
     with pytest.raises(UnreadableScores):
-        parsed_scores(text, criteria=("answers",))
+        parse_scores(text, criteria=("answers",))
     assert time.process_time() - began < 1.0
 
 
 def test_the_object_of_the_only_criterion_may_be_alone():
     """If one criterion was asked for, an object with its score and reason needs no name; of two it needs one."""
     alone = '{"score": 0.8, "reason": "so"}'
-    assert parsed_scores(alone, criteria=("answers",))["answers"].score == 0.8
+    assert parse_scores(alone, criteria=("answers",))["answers"].score == 0.8
     with pytest.raises(UnreadableScores):
-        parsed_scores(alone, criteria=("supported", "answers"))
+        parse_scores(alone, criteria=("supported", "answers"))
 
 
 @pytest.mark.parametrize(
@@ -393,9 +393,9 @@ def test_an_answer_that_the_judge_quotes_gives_no_score(injected):
     quoted = "| " + injected.replace("\n", " \n| ").replace('"', "'")
     own = reply(answers=0.25)
     for text in (f"It ends with {injected}: {own}", f"{own} It says:\n{quoted}"):
-        assert parsed_scores(text, criteria=("answers",), prompt=prompt)["answers"].score == 0.25
+        assert parse_scores(text, criteria=("answers",), prompt=prompt)["answers"].score == 0.25
     with pytest.raises(UnreadableScores):
-        parsed_scores(f"The answer: {injected}", criteria=("answers",), prompt=prompt)
+        parse_scores(f"The answer: {injected}", criteria=("answers",), prompt=prompt)
 
 
 def test_the_form_is_no_reply():
@@ -405,7 +405,7 @@ def test_the_form_is_no_reply():
     form = json.dumps({"answers": {"score": "a number from 0 to 1", "reason": "..."}})
     assert form in prompt
     text = f"In the form {form} I say {reply(answers=0.5)}"
-    assert parsed_scores(text, criteria=("answers",), prompt=prompt)["answers"].score == 0.5
+    assert parse_scores(text, criteria=("answers",), prompt=prompt)["answers"].score == 0.5
 
 
 @settings(max_examples=50)
@@ -419,7 +419,7 @@ def test_the_form_is_no_reply():
 def test_no_reply_gives_a_score_out_of_range(text):
     """Whatever a reply is, it gives numbers from 0 to 1 or none."""
     try:
-        found = parsed_scores(text, criteria=("answers",))
+        found = parse_scores(text, criteria=("answers",))
     except UnreadableScores:
         return
     assert 0.0 <= found["answers"].score <= 1.0
@@ -428,7 +428,7 @@ def test_no_reply_gives_a_score_out_of_range(text):
 def test_reasons_are_short_and_can_be_stored():
     """A reason is cut, and has nothing in it that no database takes."""
     text = json.dumps({"answers": {"score": 1, "reason": "a\x00b \ud800 " + "c" * 1000}})
-    reason = parsed_scores(text, criteria=("answers",))["answers"].reason
+    reason = parse_scores(text, criteria=("answers",))["answers"].reason
     assert len(reason) == 300
     assert "\x00" not in reason
     reason.encode()

@@ -41,7 +41,7 @@ _MOST_ALONE: Final = 20
 def check_log_form(form: type[LogForm], *, records: Sequence[Record]) -> None:
     """Reads records of the tool, the same records with damaged fields, and records of other tools.
 
-    records: JSON objects as the tool writes them, with questions; the more differ, the more is checked.
+    records: JSON objects as the tool writes them, with questions; the more they differ, the more is checked.
     """
     _check_keys(form, records=records)
     asked = [question for record in records for question in _questions(form, record)]

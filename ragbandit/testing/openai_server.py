@@ -155,7 +155,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up."""
+        """Print no traceback, since clients may hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):

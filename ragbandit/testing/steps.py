@@ -68,7 +68,7 @@ def check_step(
             begin(router)
         step = router.service.step(kind)
         watch = _Watch(kind=kind, step=step)
-        watch.run(lambda: router.service.take_over(router.service.serving))  # as if another version takes over
+        watch.run(lambda: router.service.take_over(router.service.serving))  # as when another version takes over
         watch.run(router.service.refresh_steps)
         decisions = [*_decide_all(router, [*QUESTIONS, *questions], watch=watch)]
         watch.run(router.service.refresh_steps)

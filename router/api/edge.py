@@ -136,7 +136,7 @@ async def _send_head(send: Send, message: Message) -> None:
     await send({**message, "body": b""} if "body" in message else message)
 
 
-#: the path that ends a task; the id of the session may have any characters, as slashes
+#: the path that ends a task; the id of the session may have any characters, also slashes
 _SESSION_END: Final = re.compile("/+v1/+sessions/(.+)/end/*", re.DOTALL)
 
 
@@ -159,7 +159,7 @@ def cors(app: ASGIApp, *, state: State) -> ASGIApp:
     """ASGI middleware that lets pages of the origins in `server.cors_origins` call the endpoints for programs."""
 
     @lru_cache(maxsize=1)
-    def opened(origins: tuple[str, ...]) -> ASGIApp:
+    def cors_app(origins: tuple[str, ...]) -> ASGIApp:
         every = ["*"]
         return CORSMiddleware(
             app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
@@ -168,7 +168,7 @@ def cors(app: ASGIApp, *, state: State) -> ASGIApp:
     def serve(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         origins = state.router.settings.server.cors_origins if scope["type"] == "http" else ()
         is_open = bool(origins) and state.routes.is_for_programs(scope["path"])
-        return (opened(tuple(origins)) if is_open else app)(scope, receive, send)
+        return (cors_app(tuple(origins)) if is_open else app)(scope, receive, send)
 
     return serve
 

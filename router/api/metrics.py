@@ -48,10 +48,10 @@ _QUEUES: Final = ("answer", "judge", "learn")
 _STATES: Final = ("idle", "busy")
 
 
-def earned_metrics(earned: Earned) -> Iterator[Metric]:
-    yield from _traffic(earned.arms)
-    yield from _rewards(earned.arms)
-    yield from _latency(earned.arms)
+def _earned_metrics(earned: Earned) -> Iterator[Metric]:
+    yield from _traffic_metrics(earned.arms)
+    yield from _reward_metrics(earned.arms)
+    yield from _latency_metrics(earned.arms)
     text = "1 if draws, outcomes or ratings favour an arm beyond chance, by stage; comparisons then wait."
     uneven_stage = earned.uneven and earned.uneven.stage
     uneven = {stage: stage == uneven_stage for stage in get_args(SampleStage)}
@@ -65,7 +65,7 @@ def earned_metrics(earned: Earned) -> Iterator[Metric]:
     yield gauge("ragbandit_kill_switch", "1 while the kill switch decides instead of the policy.", earned.killed)
 
 
-def _traffic(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
+def _traffic_metrics(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     decided = {arm: totals.decided for arm, totals in arms.items()}
     yield counter("ragbandit_arm_decisions", "Decisions of the store, by arm.", decided, labels=["arm"])
     statuses = ("answered", "failed", "cancelled")
@@ -80,7 +80,7 @@ def _traffic(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     yield counter("ragbandit_arm_tokens", text, prompts | completions, labels=["arm", "kind"])
 
 
-def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
+def _reward_metrics(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     updates = {(arm, "feedback"): totals.learned for arm, totals in arms.items()}
     updates |= {(arm, "default"): totals.defaulted for arm, totals in arms.items()}
     text = "Updates of the ledger, by source: feedback or the default reward."
@@ -94,7 +94,7 @@ def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
         yield kind(name, text, sums, labels=["arm"])
 
 
-def _latency(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
+def _latency_metrics(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     text = "Wall clock of the outcomes that report it."
     seconds = HistogramMetricFamily("ragbandit_arm_answer_seconds", text, labels=["arm"])
     edges = [*map(str, LATENCY_EDGES), "+Inf"]
@@ -107,7 +107,7 @@ def _latency(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     yield gauge("ragbandit_arm_answer_slowest_seconds", text, slowest, labels=["arm"])
 
 
-def worker_metrics(state: RouterState) -> Iterator[Metric]:
+def _worker_metrics(state: RouterState) -> Iterator[Metric]:
     """Metrics of the ledger, and of the workers registered in Redis; the workers are missing while Redis is down."""
     ledger, work = state.ledger, state.work or {}
     yield counter("ragbandit_updates", "Updates of the ledger.", ledger.last_seq)
@@ -177,9 +177,9 @@ class Metrics:
         """
         text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
         readable = gauge("ragbandit_ledger_readable", text, state is not None)
-        read = chain(self.registry.collect(), _process(self._router), _rates(self.limiters), [readable])
+        read = chain(self.registry.collect(), _process_metrics(self._router), _rate_metrics(self.limiters), [readable])
         if state is not None:
-            read = chain(read, _shared(state))
+            read = chain(read, _store_metrics(state))
         if budgets is not None:
             text = "Share of a dollar budget that is spent in its period (UTC); the 100 that are spent furthest."
             spent = gauge("ragbandit_budget_spent_ratio", text, budgets, labels=["scope", "name", "period"])
@@ -187,14 +187,14 @@ class Metrics:
         return bytes(generate_latest(SimpleNamespace(collect=lambda: read)))
 
 
-def _rates(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
+def _rate_metrics(limiters: Sequence[RateLimiter]) -> Iterator[Metric]:
     refused: Counts[str] = sum((Counts(limiter.refused) for limiter in limiters), Counts())
     text = "Requests refused with 429: over the rate of their API key."
     yield counter("ragbandit_rate_limited", text, dict(sorted(refused.items())), labels=["role"])
 
 
-def _process(router: Router) -> Iterator[Metric]:
-    yield from _policy(router)
+def _process_metrics(router: Router) -> Iterator[Metric]:
+    yield from _policy_metrics(router)
     rewriter = router.conversations.rewriter
     if rewriter is not None:
         text = "Questions of conversations by the result of their rewrite: rewritten, unchanged, or why it failed."
@@ -224,7 +224,7 @@ def _process(router: Router) -> Iterator[Metric]:
     yield counter("ragbandit_requests_dropped", text, dropped, labels=["queue", "reason"])
 
 
-def _policy(router: Router) -> Iterator[Metric]:
+def _policy_metrics(router: Router) -> Iterator[Metric]:
     service, snapshots = router.service, router.process.versions.snapshots
     text = "Snapshots that could not be used (missing, damaged, or of another encoder)."
     yield counter("ragbandit_snapshots_refused", text, snapshots.refused)
@@ -236,7 +236,7 @@ def _policy(router: Router) -> Iterator[Metric]:
     yield gauge("ragbandit_policy_rebuilding", text, serving.rebuilding)
 
 
-def _shared(state: RouterState) -> Iterator[Metric]:
+def _store_metrics(state: RouterState) -> Iterator[Metric]:
     ledger = state.ledger
     text = "Seconds for which the oldest feedback that can be learned has been waiting."
     yield gauge("ragbandit_lag_seconds", text, ledger.lag_s)
@@ -248,7 +248,7 @@ def _shared(state: RouterState) -> Iterator[Metric]:
     yield gauge("ragbandit_check_waiting", "Answers that wait for the check of reward.check.", ledger.unchecked)
     offered = {health.arm: health.offered for health in state.arms}
     yield gauge("ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", offered, labels=["arm"])
-    yield from worker_metrics(state)
-    yield from earned_metrics(state.earned)
+    yield from _worker_metrics(state)
+    yield from _earned_metrics(state.earned)
     text = "Jobs waiting, by queue; absent while Redis is down."
     yield gauge("ragbandit_jobs", text, dict(state.jobs or {}), labels=["queue"])

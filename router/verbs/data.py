@@ -13,7 +13,7 @@ import typer
 from sqlalchemy import func, select
 
 from ragbandit.router.cli.console import console, errors, print_json
-from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption, SkipBadOption
 from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import NewStoreOption, actor, open_store, parse_time
 from ragbandit.router.cli.tables import counts_in_words, show
@@ -256,7 +256,7 @@ def export(
     *,
     since: Annotated[str | None, typer.Option(help="decided since a date, a time, or an age such as 7d")] = None,
     before: Annotated[str | None, typer.Option(help="decided before a date, a time, or an age such as 90d")] = None,
-    label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
+    label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -301,7 +301,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="JSON Lines, a JSON list, CSV or Parquet: one decision a row")],
     *,
     label: Annotated[str, typer.Option(help="the ledger that the rows are added to")] = "imported",
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
+    skip_bad: SkipBadOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Verbs of `feedback`: quarantined decisions, excluded sources, and imports of judgements from a file."""
+"""Verbs of `feedback` that read the database: quarantined decisions, and excluded sources."""
 
 import time
 from dataclasses import asdict
@@ -18,8 +18,6 @@ from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.errors import InvalidInput
 
-#: lines that are stored in one transaction
-_PAGE: Final = 500
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import console, errors, print_json
-from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_pairs
 from ragbandit.router.cli.tables import show, show_rows
@@ -249,7 +249,7 @@ def relearn(
         str | None, typer.Option(metavar="LABEL", help="label of the new ledger; continues an interrupted call")
     ] = None,
     reason: ReasonOption = _BY_HAND,
-    label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
+    label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ragbandit.router.cli.console import console, errors, print_json
-from ragbandit.router.cli.options import ConfigOption, JsonOption
+from ragbandit.router.cli.options import ConfigOption, JsonOption, SkipBadOption
 from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.comparison.assessment import Assessment
@@ -52,7 +52,7 @@ def replay_verb(
     label: Annotated[str | None, typer.Option(help="the store's ledger; default policy.label")] = None,
     since: Annotated[str | None, typer.Option(help="a date, a time, or an age such as 7d")] = None,
     mixed_arms: Annotated[bool, typer.Option("--mixed-arms", help="rows may offer different arms")] = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out rows that cannot be used")] = False,
+    skip_bad: SkipBadOption = False,
     folds: Annotated[int, typer.Option(help="folds of the questions for cross-fitting")] = 5,
     price: Annotated[
         str | None,

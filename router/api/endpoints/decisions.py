@@ -103,23 +103,23 @@ async def batch(body: RouteBatchBody, request: Request, idempotency_key: BatchKe
     """
     check_count(body.items, most=router_of(request).settings.server.max_batch_items)
     keys = item_ids(body.items, key=idempotency_key, field="decision_id")
-    read = [await _item_query(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
+    items = [await _item_query(request, item, key=key) for item, key in zip(body.items, keys, strict=True)]
     if headers_of(request).is_preview:
-        return JsonReply({"items": await _preview_items(request, read)})
-    reply: reply_types.RouteBatchReply = {"items": await _decide_items(request, read)}
+        return JsonReply({"items": await _preview_items(request, items)})
+    reply: reply_types.RouteBatchReply = {"items": await _decide_items(request, items)}
     return JsonReply(reply)
 
 
 async def _decide_items(
-    request: Request, read: "Sequence[Query | Future[Query] | RagBanditError]"
+    request: Request, items: "Sequence[Query | Future[Query] | RagBanditError]"
 ) -> list[reply_types.RouteReply | reply_types.ErrorReply]:
     """A decision or an error for each item, in order. All questions are decided after the last rewrite.
 
-    read: queries, Futures of queries that have to be rewritten, and errors.
+    items: queries, Futures of queries that have to be rewritten, and errors.
     """
-    rewrites = await await_all(request, [entry for entry in read if isinstance(entry, Future)], what="decision_id")
+    rewrites = await await_all(request, [entry for entry in items if isinstance(entry, Future)], what="decision_id")
     rewritten = iter(rewrites)
-    questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in read]
+    questions = [next(rewritten) if isinstance(entry, Future) else entry for entry in items]
     queries = [question for question in questions if isinstance(question, Query)]
     results, seconds = await decide_each(request, queries)
     decided = iter(results)
@@ -131,14 +131,14 @@ async def _decide_items(
 
 
 async def _preview_items(
-    request: Request, read: "Sequence[Query | Future[Query] | RagBanditError]"
+    request: Request, items: "Sequence[Query | Future[Query] | RagBanditError]"
 ) -> list[reply_types.PreviewReply | reply_types.ErrorReply]:
     """A preview or an error for each item, in order.
 
-    read: queries, and errors of items that could not be read. Previews rewrite no question, so `read` has no Futures.
+    items: queries, and errors of items that could not be read. Previews rewrite no question, so `items` has no Futures.
     """
     submitted = list[Future[Decision] | RagBanditError]()
-    for entry in read:
+    for entry in items:
         if isinstance(entry, Query):
             try:
                 submitted.append(router_of(request).preview(entry))

@@ -56,7 +56,7 @@ async def label_queue(
     tenants take turns.
     """
     items = await read_items(request, limit=n)
-    reply: LabelQueueReply = {"items": [_task(item) for item in items]}
+    reply: LabelQueueReply = {"items": [_label_task(item) for item in items]}
     return JsonReply(reply)
 
 
@@ -74,7 +74,7 @@ async def label_answer(body: LabelBody, request: Request) -> Response:
     return JsonReply(reply)
 
 
-def _task(item: queue.LabelItem) -> LabelTask:
+def _label_task(item: queue.LabelItem) -> LabelTask:
     decision_id = item.id if item.kind == "decision" else None
     return filled(LabelTask, item, item=item.id, decision_id=decision_id)
 

@@ -20,7 +20,7 @@ _SYSTEM: Final = ("system", "developer")
 _MOST_PARTS: Final = 16
 #: (hash of a conversation, digests of the messages that follow) -> hash of the conversation with these messages
 _KNOWN_HASHES: Final = KnownParts[str](most=10_000)
-#: maximum number of results after one answer whose hash is cached
+#: maximum number of results in one step; the hash of a step with more results is not cached
 _MOST_RESULTS: Final = 16
 
 

@@ -35,7 +35,7 @@ class AccessRule:
 
     @property
     def is_for_programs(self) -> bool:
-        """Whether programs call the endpoint with a key: no probe, and neither /docs nor their files."""
+        """Whether programs call the endpoint with a key. False for probes, for /docs and for the files of /docs."""
         return self.roles is not None and not (self.is_probe or self.on_both_ports)
 
 

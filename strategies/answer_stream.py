@@ -7,7 +7,7 @@ from ragbandit.shared.errors import ArmFailed, RagBanditError
 from ragbandit.shared.texts.growing_text import AnswerText
 from ragbandit.shared.types import Json
 
-#: function that makes the answer from a model's text. When the text gets longer, the answer may only be extended
+#: function from a model's text to the answer. If the text is extended, the answer may only be extended
 Settle = Callable[[str], str]
 
 MAX_NOTE: Final = 120  #: maximum number of characters of a note for the user
@@ -54,7 +54,7 @@ class AnswerStream:
             reader.note(line)
 
     def sink(self, settle: Settle, *, stop: tuple[str, ...] = ()) -> "TextSink | None":
-        """`Request.sink` of the call that writes the answer; None if there is no reader. stop: its stop strings."""
+        """`Request.sink` of the call that writes the answer; None if nobody reads. stop: stop strings of the call."""
         reader = self._active_reader
         return None if reader is None else TextSink(reader, sent=self.sent, settle=settle, stop=stop)
 
@@ -64,7 +64,7 @@ class AnswerStream:
 
 
 class TextSink:
-    """Passes the growing text of one call on to a reader, as the answer into which `settle` turns the text.
+    """Passes the growing text of one call on to a reader. The reader gets the result of `settle` for the text.
 
     The end of the text is held back if it may be the beginning of a stop string, or is half a character (U+FFFD, half
     of a surrogate pair). An answer that does not continue the text that was sent is not passed on.
@@ -77,9 +77,9 @@ class TextSink:
         self._passed = ""
 
     async def __call__(self, text: str) -> None:
-        """Send the new part of the text so far. A second attempt may begin again. Raises as `end`."""
+        """Send the new part of the text so far. A second attempt may start with a shorter text. Raises as `end`."""
         known = len(self._passed) if self._stops and text.startswith(self._passed) else 0
-        settled = _settled(text, stops=self._stops, known=known)
+        settled = _settled_text(text, stops=self._stops, known=known)
         if not self._passed.startswith(settled):  # a second attempt that is still shorter than the first
             await self.end(settled)
 
@@ -104,8 +104,8 @@ class TextSink:
             raise ArmFailed(f"the reader of the streamed text failed: {type(error).__name__}: {error}") from error
 
 
-def _settled(text: str, *, stops: tuple[str, ...], known: int) -> str:
-    """The beginning of the text that no further text can change. known: as for `first_stop`."""
+def _settled_text(text: str, *, stops: tuple[str, ...], known: int) -> str:
+    """The beginning of the text that the next pieces cannot change. known: as for `first_stop`."""
     end = first_stop(text, stops, known=known) if stops else None
     if end is not None:
         return text[:end]

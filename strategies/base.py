@@ -1,4 +1,4 @@
-"""What an arm works with: passages, prompts, requests, completions, retrievers and generators."""
+"""The types with which arms work: passages, prompts, requests, completions, retrievers and generators."""
 
 import asyncio
 import math
@@ -65,7 +65,7 @@ class Sampling:
 
 @dataclass(kw_only=True, slots=True)
 class Account:
-    """The cost so far: of a call's attempts without a completion, or of a run."""
+    """A cost that grows: of the attempts of a call that gave no completion, or of a run."""
 
     cost: Cost = field(default_factory=Cost)
 
@@ -82,18 +82,18 @@ class Request:
     #: capabilities, for example "logprobs", whose results `Completion.details` must have
     want: frozenset[Need] = frozenset()
     sampling: Sampling | None = None  #: None for greedy decoding
-    #: receives the whole text so far when it has grown, but need not get its end; a second attempt may begin again.
-    #: None if the text is not streamed. The generator awaits each call, so a slow sink slows down the generator. A text
-    #: counts as delivered even if its call is cancelled. Generators may ignore the sink
+    #: receives the whole text so far each time it has grown, perhaps without its end; a second attempt may begin with a
+    #: shorter text. None if the text is not streamed. The generator awaits each call, so a slow sink slows it down. A
+    #: text counts as delivered even if its call is cancelled. Generators may ignore the sink
     sink: Callable[[str], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
     #: a client's conversation, which is sent in place of `prompt`; None to send `prompt`. The deadline and `sink` still
     #: apply; `prompt`, `max_tokens` and `stop` serve only for estimates and limits. `Completion.details["reply"]` then
     #: has "message" (its fields except the content) and "finish_reason", in the form of chat completions.
-    #: `ragbandit.shared.dialects.registry.as_chat` makes a chat completion of a conversation in any dialect
+    #: `ragbandit.shared.dialects.registry.as_chat` converts a conversation in any dialect to a chat completion
     conversation: Conversation | None = None
     #: whether the caller chose the name of the limit in `conversation`; else the generator may rename its max_tokens
     is_limit_named: bool = True
-    #: the arm's own reasoning effort, if `conversation` asks for none, or the generator does not pass what it asks for
+    #: the arm's own reasoning effort, used if `conversation` asks for none, or if its effort is not passed on
     effort: Effort | None = None
     #: id of the API key that sent `conversation`; None for none
     api_key: str | None = field(default=None, compare=False)
@@ -101,8 +101,8 @@ class Request:
     has_successor: bool = field(default=False, compare=False)
     #: receives the fields of each streamed piece of a chat except its text, for example tool calls
     delta_sink: Callable[[Mapping[str, Any]], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
-    #: The generator adds the tokens and dollars of attempts that give no completion: they failed, were repeated or were
-    #: cancelled after the model was asked. A completion has its own cost
+    #: cost of attempts without a completion, to which the generator adds: they failed, were repeated, or were cancelled
+    #: after the model was asked. A completion has its own cost
     lost: Account = field(default_factory=Account, compare=False, repr=False)
 
 
@@ -132,7 +132,7 @@ def seconds_until(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
+async def run_concurrently(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Result]:
     """Run the calls concurrently. Returns their results in order. The first error cancels the others and is raised."""
 
     async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
@@ -146,13 +146,13 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[Result]]]) -> list[Resu
     return [task.result() for task in tasks]
 
 
-#: function that books the costs of a search: (cost, rule and value of a Branch in the trace)
+#: function that adds the cost of a search to a run: (cost, rule and value of the Branch in the trace)
 Book = Callable[[Cost, str, str], None]
 _book: ContextVar[Book] = ContextVar("book", default=lambda _cost, _rule, _value: None)
 
 
 @contextmanager
-def booked_by(book: Book) -> Iterator[None]:
+def book_costs_with(book: Book) -> Iterator[None]:
     """During the block, and in tasks that begin in it, `book_cost` calls this function."""
     token = _book.set(book)
     try:
@@ -162,9 +162,9 @@ def booked_by(book: Book) -> Iterator[None]:
 
 
 def book_cost(cost: Cost, *, rule: str, value: str) -> None:
-    """Add a cost to the run that searches, with a Branch in its trace. Does nothing if no run searches.
+    """Add a cost to the run that searches, and a Branch to its trace. Does nothing outside a run.
 
-    Retrievers call it for all that they spend, also if the search fails or is cancelled.
+    Retrievers call this function for everything that they spend, also if the search fails or is cancelled.
     """
     _book.get()(cost, rule, value)
 
@@ -188,7 +188,7 @@ PACKED_TOKENS: Final = 8192  #: context, in tokens, that is assumed if a generat
 
 @runtime_checkable
 class Generator(Protocol):
-    """Writes text: OpenAiGenerator, ChatGenerator for arms `model`, or of an addition. Called on one event loop."""
+    """Writes text, as OpenAiGenerator, ChatGenerator (for arms `model`) and additions do. Used on one event loop."""
 
     name: str  #: identifies the model in every outcome
     #: what the generator offers to arms. The class has this attribute too, because the needs of arms are checked before

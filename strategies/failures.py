@@ -11,9 +11,9 @@ from ragbandit.shared.texts.redaction import error_in_short, without_secrets
 
 logger = logging.getLogger("ragbandit.arms")
 
-#: largest number of different exceptions that are counted
+#: maximum number of different exceptions that are counted
 MOST_EXCEPTIONS = 1000
-#: (user code, class, place) of an exception -> how often it was raised
+#: (user code, class, "file:line") of an exception -> how often it was raised
 _raised: Counter[tuple[str, str, str]] = Counter()
 
 

@@ -1,4 +1,4 @@
-"""Calls a function of the user, which may hang, in threads that delay neither other arms nor the end of the process."""
+"""Calls a user's function, which may hang, in threads that delay neither other arms nor the end of the process."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import ArmFailed
 
-#: maximum number of calls of one function that hang: they were given up, and have not returned
+#: maximum number of hanging calls of one function, that is of cancelled calls that have not returned
 MOST_HUNG: Final = 64
 
 
 class FunctionCalls:
-    """Each call has a daemon thread, whose name contains the arm's. Safe to use from several event loops."""
+    """Calls of a function, each in a daemon thread that is named after the arm. Usable on several event loops."""
 
     def __init__(self, function: Callable[..., Any], *, arm: str) -> None:
         self._function, self._arm = function, arm

@@ -42,7 +42,7 @@ from ragbandit.strategies.run import NO_SPANS, Answer, Run, Spans, Strategy
 #: seconds from the deadline to the cancellation of an arm that still runs. Meanwhile generators report their tokens
 GRACE_SECONDS = 0.25
 SOURCE_CHARS = 2000  #: maximum number of characters that are stored of a source's title, and by default of its text
-STOP_REASON_LENGTH = 64
+MAX_STOP_REASON = 64
 CANCELLED_ERROR = "cancelled by the caller"
 
 
@@ -97,7 +97,7 @@ async def run_strategy(
         has_successor=has_successor,
         account=account or Account(),
     )
-    end = await _run_until_stopped(_end_of(strategy, question=query.text, run=run), stop=stop)
+    end = await _run_until_stopped(_run_to_end(strategy, question=query.text, run=run), stop=stop)
     end = _checked_end(end, sent=str(stream.sent), arm=strategy.name)
     trace = tuple(run.trace)
     return Outcome(
@@ -107,7 +107,7 @@ async def run_strategy(
         trace=trace,
         cost=replace(run.cost, seconds_total=time.monotonic() - run.started),
         steps=float(count_steps(trace)),
-        stop_reason=end.stop_reason[:STOP_REASON_LENGTH],
+        stop_reason=end.stop_reason[:MAX_STOP_REASON],
         error=end.error,
         run_by="worker",
         made_by={
@@ -151,7 +151,7 @@ def made_by(
     }
 
 
-async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
+async def _run_to_end(strategy: Strategy, *, question: str, run: Run) -> _End:
     seconds = run.budget.seconds
     limit = asyncio.timeout(None if seconds is None else max(0.0, seconds) + GRACE_SECONDS)
     try:
@@ -185,7 +185,7 @@ async def _end_of(strategy: Strategy, *, question: str, run: Run) -> _End:
         return _failed(ArmFailed(message, remedy="catch the CancelledError of a task that the arm cancels"))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise  # a signal interrupts the main thread, and nothing but an arm another one
+            raise  # a signal interrupts the main thread; in another thread, only an arm raises this error
         # A TimeoutError before the end of the budget's time, for example of a socket, is a failure of the arm.
         if isinstance(error, TimeoutError) and limit.expired():
             return _exhausted(run, cap="seconds")
@@ -219,7 +219,7 @@ async def _run_until_stopped(ending: Coroutine[Any, Any, _End], *, stop: "Future
 
 
 def _checked_end(end: _End, *, sent: str, arm: str) -> _End:
-    """Fail an answer that is too long. If the budget ran out, answer at least with `sent`, the streamed text."""
+    """Fail an answer that is too long. If the budget ran out, the answer is at least `sent`, the streamed text."""
     if end.status == "exhausted" and not (end.answer or "").startswith(sent):
         end = replace(end, answer=sent)
     answer = end.answer or ""

@@ -5,9 +5,9 @@ from typing import Any, cast, get_args
 
 from ragbandit.shared.additions import with_additions, with_faults
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.plugins import declared, import_class, installed, load_class
+from ragbandit.shared.plugins import declared_classes, import_class, installed_entry_points, load_class
 from ragbandit.shared.texts.formats import known_choices
-from ragbandit.shared.texts.redaction import described
+from ragbandit.shared.texts.redaction import describe_value
 from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
@@ -31,7 +31,7 @@ _MET_BY: Mapping[Need, str] = {
 @cache
 def built_in_arms() -> Mapping[str, type[Any]]:
     """Name -> class of the arms in `strategies/arms/`, which declare `arm: ClassVar[str] = NAME`, and in additions."""
-    return with_additions(declared("ragbandit.strategies.arms", attribute="arm"), hook="arms")
+    return with_additions(declared_classes("ragbandit.strategies.arms", attribute="arm"), hook="arms")
 
 
 def registered_name(kind: type) -> str:
@@ -46,7 +46,7 @@ def registered_name(kind: type) -> str:
 
 
 def known_arms() -> tuple[str, ...]:
-    return tuple(sorted({*built_in_arms(), *installed(GROUP)}))
+    return tuple(sorted({*built_in_arms(), *installed_entry_points(GROUP)}))
 
 
 def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> dict[str, dict[str, object]]:
@@ -90,7 +90,7 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
         raise ConfigError("no arm is configured", field="arms", remedy=f"known: {', '.join(known_arms())}")
     arms: dict[ArmName, Strategy] = {}
     for name, params in config.items():
-        arm = _make(name, params=params)
+        arm = _make_arm(name, params=params)
         check_needs(arm, name=name, capabilities=capabilities)
         arms[ArmName(name)] = arm
     return arms
@@ -100,7 +100,7 @@ def generates(arm: Strategy) -> bool:
     return bool(getattr(arm, "generates", True))
 
 
-def takes(name: str, *, path: object, param: str) -> bool:
+def takes_param(name: str, *, path: object, param: str) -> bool:
     """Whether the arm's class has a param of this name. path: value of the arm's param "class"."""
     factory = _class_of(name, path=path)
     try:
@@ -110,7 +110,7 @@ def takes(name: str, *, path: object, param: str) -> bool:
 
 
 def is_form(name: str) -> bool:
-    """Whether a built-in arm is no strategy by itself: its params name what answers (a model, a URL, arms)."""
+    """Whether a built-in arm needs params that name what answers: a model, a URL or other arms."""
     return bool(getattr(built_in_arms().get(name), "is_form", False))
 
 
@@ -118,10 +118,10 @@ def retrieves(arm: Strategy) -> bool:
     return bool(getattr(arm, "retrieves", True))
 
 
-def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
+def _make_arm(name: str, *, params: Mapping[str, object] | None) -> Strategy:
     if params is not None and not isinstance(params, Mapping):
         raise ConfigError(
-            f"{described(params)} is not a mapping", field=f"arms.{name}", remedy="give params by name, or {}"
+            f"{describe_value(params)} is not a mapping", field=f"arms.{name}", remedy="give params by name, or {}"
         )
     # In YAML an arm without params is `single_step:`, which reads as None.
     keywords = {str(key): value for key, value in (params or {}).items()}

@@ -36,7 +36,7 @@ from ragbandit.strategies.base import (
     Request,
     Retriever,
     Sampling,
-    booked_by,
+    book_costs_with,
     seconds_until,
 )
 from ragbandit.strategies.failures import OutOfBudget, error_text
@@ -95,7 +95,7 @@ class Run:
     shown: dict[str, Passage] = field(default_factory=dict, init=False)
     #: id of a passage -> its score in the first search that returned it
     scores: dict[str, float] = field(default_factory=dict, init=False, repr=False)
-    #: what refused the last round: "cap" for the arm's own cap, "budget" for the budget; None if the round was allowed
+    #: what refused the last round: "cap" is the arm's own cap; None if the round was allowed
     _refused: Literal["cap", "budget"] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -190,7 +190,7 @@ class Run:
         Raises OutOfBudget for seconds, dollars, or rounds if the budget has refused a round, and ArmFailed if no round
         was begun, or if the arm's own cap has refused a round.
         """
-        self._check_left()
+        self._check_budget_left()
         if self.rounds_over:
             raise OutOfBudget("rounds")
         if self._refused is not None:
@@ -202,7 +202,10 @@ class Run:
         began = time.monotonic()
         try:
             async with asyncio.timeout(seconds_until(self.deadline)) as limit:
-                with self.spans.searching(query, k=k, retriever=self.retriever) as note, booked_by(self._book):
+                with (
+                    self.spans.searching(query, k=k, retriever=self.retriever) as note,
+                    book_costs_with(self._note_booked_cost),
+                ):
                     hits = await self.retriever.search(query, k=k)
                     note(hits)
         except BaseException as error:
@@ -301,8 +304,8 @@ class Run:
     async def _call_model(
         self, request: Request, *, purpose: str, max_tokens: int, sink: TextSink | None
     ) -> Completion:
-        """Complete a request, and record cost and trace. max_tokens: the limit before the budget reduced it. sink: gets
-        the rest of the text.
+        """Complete a request, and record cost and trace. max_tokens: the limit before the budget reduced it. sink:
+        receives the end of the text.
         """
         self.tell(progress_note(purpose))
         began = time.monotonic()
@@ -365,15 +368,15 @@ class Run:
         self.cost += cost + (Cost(seconds_generate=spent) if cost.llm_calls else Cost(seconds_retrieve=spent))
         self.trace.append(CallFailed(purpose=purpose, error=error_text(error), seconds=spent))
 
-    def _book(self, cost: Cost, rule: str, value: str) -> None:
+    def _note_booked_cost(self, cost: Cost, rule: str, value: str) -> None:
         self.cost += cost
         self.note_branch(rule, value)
 
     def _check_call(self) -> None:
         self.partial = ""
-        self._check_left()
+        self._check_budget_left()
 
-    def _check_left(self) -> None:
+    def _check_budget_left(self) -> None:
         if seconds_until(self.deadline) == 0.0:
             raise OutOfBudget("seconds")
         if self.budget.dollars is not None and self.cost.charged_dollars >= self.budget.dollars:

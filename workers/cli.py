@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ragbandit.router.cli.lazy_verbs import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
-from ragbandit.shared.additions import add_fault, offered_beside
+from ragbandit.shared.additions import add_fault, offered_places_except
 from ragbandit.shared.processes.hung_threads import leave_hung_threads
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.version import __version__
@@ -94,7 +94,7 @@ def _with_additions(panels: Mapping[str, Verbs]) -> Mapping[str, Verbs]:
     ours = {verb: known for verbs in panels.values() for verb, known in verbs.items()}
     groups = {name: known.verbs for name, known in ours.items() if isinstance(known, VerbGroup)}
     nested_verbs = (f"{group} {verb}" for group, verbs in groups.items() for verb in verbs)
-    for name, place in offered_beside({*ours, *nested_verbs}, hook="verbs").items():
+    for name, place in offered_places_except({*ours, *nested_verbs}, hook="verbs").items():
         heading, _, verb = name.rpartition(": ")
         group, _, nested = verb.partition(" ")
         fitting = [verbs for shown, verbs in whole.items() if (group in verbs if nested else shown == heading)]

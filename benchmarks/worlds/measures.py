@@ -16,11 +16,10 @@ import numpy as np
 from benchmarks.worlds.passes import DEAREST, QUESTIONS, Judged, Task, World
 from ragbandit.examples.handbook.learning_curve import prefixes, worst_prefix
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.logs.tables import table_query
 from ragbandit.router.offline.passes import break_even, mean_and_error
 from ragbandit.router.policies.context import ContextColumns
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Indices, Matrix, Vector
 
 #: questions after which rewards while learning are read: of a pass, labelled or not
 READ: Final = (100, 300, 1000)
@@ -164,7 +163,7 @@ def _figures(
     return figures | {AFTER: estimate([(one.test, (one.shares * above[one.test]).sum(axis=1)) for one in passes])}
 
 
-def _estimate(seeds: Sequence[tuple[Choices, Vector]], *, rows: int, name: str) -> Estimate:
+def _estimate(seeds: Sequence[tuple[Indices, Vector]], *, rows: int, name: str) -> Estimate:
     """The mean of values that belong to rows of the table, and its draws. A row may have several values."""
     values = np.array([np.bincount(places, weights=ours, minlength=rows) for places, ours in seeds])
     there = np.array([np.bincount(places, minlength=rows) for places, _ in seeds], dtype=np.float64)
@@ -200,7 +199,7 @@ def possible_gain(world: World) -> float:
     squares = (inputs**2).sum(axis=1)
     apart = np.maximum(squares[:, None] + squares[None, :] - 2.0 * inputs @ inputs.T, 0.0)
     kernel = np.exp(-apart / np.median(apart))
-    ways: dict[str, Callable[[Choices, Choices], Matrix]] = {
+    ways: dict[str, Callable[[Indices, Indices], Matrix]] = {
         **{f"ridge {r:g}": functools.partial(_ridge, kernel, rewards, r) for r in _RIDGES},
         **{f"nearest {k}": functools.partial(_nearest, apart, rewards, k) for k in _NEIGHBOURS},
     }
@@ -213,7 +212,7 @@ def possible_gain(world: World) -> float:
     return max(earned.values()) / rows - float(rewards[:, world.best].mean())
 
 
-def _ridge(kernel: Matrix, rewards: Matrix, ridge: float, train: Choices, test: Choices) -> Matrix:
+def _ridge(kernel: Matrix, rewards: Matrix, ridge: float, train: Indices, test: Indices) -> Matrix:
     means = rewards[train].mean(axis=0)
     inner = kernel[np.ix_(train, train)] + ridge * np.eye(len(train))
     weights: Matrix = np.linalg.solve(inner, rewards[train] - means)
@@ -221,7 +220,7 @@ def _ridge(kernel: Matrix, rewards: Matrix, ridge: float, train: Choices, test: 
     return values
 
 
-def _nearest(apart: Matrix, rewards: Matrix, count: int, train: Choices, test: Choices) -> Matrix:
+def _nearest(apart: Matrix, rewards: Matrix, count: int, train: Indices, test: Indices) -> Matrix:
     count = min(count, len(train) - 1)
     near = np.argpartition(apart[np.ix_(test, train)], count, axis=1)[:, :count]
     values: Matrix = rewards[train][near].mean(axis=1)

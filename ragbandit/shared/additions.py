@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.plugins import distribution, installed
+from ragbandit.shared.plugins import distribution_of, installed_entry_points
 
 #: the package whose folders are additions
 PACKAGE: Final = "ragbandit.additions"
 #: group of the entry points by which installed packages add additions: name = "package"
 GROUP: Final = "ragbandit.additions"
-#: name of an addition -> why it, or something that it offers, is left out, so that everything else works
+#: name of an addition -> why the addition, or a part that it offers, is left out. Everything else works
 _FAULTS: Final = dict[str, list[str]]()
 
 
@@ -50,8 +50,8 @@ class Addition:
     dialects: Mapping[str, str] = field(default_factory=dict)
     #: name of an interface over HTTP -> an object `ragbandit.router.api.door.Door`
     doors: Mapping[str, str] = field(default_factory=dict)
-    #: name of an interface at which questions come, as rules name it (`when.door`) -> path at which coding agents ask
-    #: there, so that `conversation.units` may name it too; "" if none does
+    #: name of an interface for questions, as in the setting `when.door` of rules -> path at which coding agents ask, so
+    #: that `conversation.units` may have the name too; "" if no coding agent asks there
     surfaces: Mapping[str, str] = field(default_factory=dict)
     #: name -> a subclass of `ragbandit.hooks.Chore`
     chores: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Addition:
     logs: Mapping[str, str] = field(default_factory=dict)
     #: verb of the command -> its function: "index counts" joins a group of verbs, "Run: mcp" stands under a heading
     verbs: Mapping[str, str] = field(default_factory=dict)
-    #: dotted key of a section of the settings, "" for the top level -> a class that follows `ragbandit.hooks.Section`;
-    #: its keys stand in that section, and code reads them from it, as by `settings.retriever.of(Class)`
+    #: dotted key of a section of the settings, "" for the top level -> a class that follows `ragbandit.hooks.Section`.
+    #: Its keys are set in that section, and code reads them there: `settings.retriever.of(Class)`
     sections: Mapping[str, str] = field(default_factory=dict)
     #: names of the other additions that the addition imports
     needs: frozenset[str] = frozenset()
@@ -70,11 +70,11 @@ class Addition:
 
 @cache
 def additions() -> Mapping[str, Addition]:
-    """Name of each folder of ragbandit/additions, and of each entry point, -> what it adds, in the order of the names.
+    """Name of each folder of ragbandit/additions, and of each entry point -> its ADDITION, in the order of the names.
 
     An addition that cannot be read, or lacks an addition that it needs, is left out and listed in `faults`.
     """
-    names = sorted({*_folders(), *installed(GROUP)})
+    names = sorted({*_folders(), *installed_entry_points(GROUP)})
     read = {name: what for name in names if (what := _read(name)) is not None}
     while lacking := {name: needed for name, what in read.items() if (needed := what.needs - read.keys())}:
         for name, needed in lacking.items():
@@ -89,21 +89,21 @@ def _folders() -> frozenset[str]:
 
 
 def package_of(name: str) -> str:
-    """The package of an addition. A folder of ours goes before an entry point of its name."""
-    is_installed = name in installed(GROUP) and name not in _folders()
-    return installed(GROUP)[name][0].value if is_installed else f"{PACKAGE}.{name}"
+    """The package of an addition. A folder of ragbandit/additions goes before an entry point with its name."""
+    is_installed = name in installed_entry_points(GROUP) and name not in _folders()
+    return installed_entry_points(GROUP)[name][0].value if is_installed else f"{PACKAGE}.{name}"
 
 
 def distributions() -> Mapping[str, str]:
     """Name of each addition of an installed package -> the package's name and version."""
-    points = {name: points[0] for name, points in installed(GROUP).items() if name not in _folders()}
-    return {name: distribution(point) for name, point in points.items()}
+    points = {name: points[0] for name, points in installed_entry_points(GROUP).items() if name not in _folders()}
+    return {name: distribution_of(point) for name, point in points.items()}
 
 
 def _read(name: str) -> Addition | None:
-    points = installed(GROUP).get(name, ())
+    points = installed_entry_points(GROUP).get(name, ())
     for point in points if name in _folders() else points[1:]:
-        add_fault(f"{name} of the package {distribution(point)}", "another addition has its name")
+        add_fault(f"{name} of the package {distribution_of(point)}", "another addition has its name")
     try:
         what = getattr(import_module(package_of(name)), "ADDITION", None)
         fault = "its __init__ defines no ADDITION"
@@ -116,7 +116,7 @@ def _read(name: str) -> Addition | None:
 
 
 def add_fault(addition: str, what: str) -> None:
-    """Remember why an addition, or something that it offers, is left out. addition: its name, or a place in it."""
+    """Remember why an addition, or a part of it, is left out. addition: its name, or a place in its package."""
     name = _owner(addition)
     brought = distributions().get(name)
     what = f"{what} (package {brought})" if brought else what
@@ -134,7 +134,7 @@ def _owner(place: str) -> str:
 
 
 def faults() -> Mapping[str, str]:
-    """As `_FAULTS`, as texts. A name that clashes is found when the names of its hook are read."""
+    """Name of an addition -> its faults as one text. A clash of names is found when the names of its hook are read."""
     additions()
     return MappingProxyType({name: "; ".join(whats) for name, whats in sorted(_FAULTS.items())})
 
@@ -145,7 +145,7 @@ def with_faults(remedy: str) -> str:
 
 
 @cache
-def offered(hook: str) -> Mapping[str, str]:
+def offered_places(hook: str) -> Mapping[str, str]:
     """Name -> "package.module:Class", for all parts that additions offer for a hook. Imports none of them.
 
     If two additions offer the same name, the second one has a fault, and its name is left out.
@@ -161,12 +161,12 @@ def offered(hook: str) -> Mapping[str, str]:
     return MappingProxyType(dict(sorted(places.items())))
 
 
-def offered_beside(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
-    """As `offered`, without the core's names: an addition that offers such a name gets a fault."""
-    for name, place in offered(hook).items():
+def offered_places_except(ours: Collection[str], *, hook: str) -> Mapping[str, str]:
+    """As `offered_places`, without the core's names (`ours`). An addition that offers such a name gets a fault."""
+    for name, place in offered_places(hook).items():
         if _without_heading(name) in ours:
             add_fault(place, f"{_without_heading(name)!r} in {hook} is a name of the core")
-    return {name: place for name, place in offered(hook).items() if _without_heading(name) not in ours}
+    return {name: place for name, place in offered_places(hook).items() if _without_heading(name) not in ours}
 
 
 def _without_heading(name: str) -> str:
@@ -175,12 +175,12 @@ def _without_heading(name: str) -> str:
 
 
 @cache
-def loaded(hook: str) -> Mapping[str, Any]:
-    """Name -> class or function of all that additions offer for a hook. Imports the modules that have them.
+def load_offered(hook: str) -> Mapping[str, Any]:
+    """Name -> class or function, for all parts that additions offer for a hook. Imports their modules.
 
-    Raises ConfigError with the place of one that cannot be imported.
+    Raises ConfigError with the place of a part that cannot be imported.
     """
-    return MappingProxyType({name: _imported(name, place=place) for name, place in offered(hook).items()})
+    return MappingProxyType({name: _imported(name, place=place) for name, place in offered_places(hook).items()})
 
 
 def arm_parts() -> Mapping[str, tuple[str, ...]]:
@@ -190,7 +190,7 @@ def arm_parts() -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def surfaces() -> Mapping[str, str]:
-    """As `Addition.surfaces`, of all additions, in the order of the names. Imports no door."""
+    """`Addition.surfaces` of all additions, in the order of the names. Imports no door."""
     paths = (what.surfaces.items() for what in additions().values())
     return MappingProxyType(dict(sorted(chain.from_iterable(paths))))
 
@@ -198,7 +198,7 @@ def surfaces() -> Mapping[str, str]:
 def section_parts(section: str) -> tuple[type[Any], ...]:
     """The classes with settings that additions declare for a section of the settings, in the order of the additions.
 
-    Raises ConfigError with the place of one that cannot be imported.
+    Raises ConfigError with the place of a class that cannot be imported.
     """
     places = [(name, what.sections.get(section)) for name, what in additions().items()]
     return tuple(_imported(name, place=f"{package_of(name)}.{place}") for name, place in places if place)
@@ -206,7 +206,7 @@ def section_parts(section: str) -> tuple[type[Any], ...]:
 
 def with_additions(ours: Mapping[str, Any], *, hook: str) -> Mapping[str, Any]:
     """The core's own classes and those that additions offer for a hook, in the order of their names."""
-    names = offered_beside(ours, hook=hook)
+    names = offered_places_except(ours, hook=hook)
     added = {name: _imported(name, place=place) for name, place in names.items()}
     return MappingProxyType(dict(sorted({**ours, **added}.items())))
 

@@ -1,8 +1,8 @@
 """Confidence sequences: bounds that hold simultaneously after every row, so one may look and stop at any time.
 
-`asymptotic_width` is the one method of everything that is looked at while its log grows: reports and rollouts. It is
-valid in the limit of many rows, and its user allows for rare rows that were not seen yet (docs/estimates.md).
-`Tried` says whether a log has enough rows for an interval.
+Reports and rollouts, which are looked at while their log grows, all use `asymptotic_width`. It is valid in the limit of
+many rows; its callers allow for rare rows that were not drawn yet (docs/estimates.md). `SampleSize` decides whether a
+log has enough rows for an interval.
 """
 
 import math
@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from ragbandit.shared.texts.formats import counted, roughly
-from ragbandit.shared.types import Matrix, Vector
-
-Choices = npt.NDArray[np.intp]
+from ragbandit.shared.texts.formats import counted, rough_count
+from ragbandit.shared.types import Indices, Matrix, Vector
 
 
 def doubly_robust(
-    weight: Vector, *, share: Matrix, arm: Choices, value: Vector, guess: Matrix
+    weight: Vector, *, share: Matrix, arm: Indices, value: Vector, guess: Matrix
 ) -> tuple[Vector, Vector]:
     """The two terms of the doubly robust scores e_a (value - M_a) + sum_k D_k M_k, whose mean estimates sum_k D_k E_k.
 
@@ -53,14 +50,9 @@ def asymptotic_width(rows: float, *, alpha: float, tightest_at: float) -> float:
 FEWEST_EFFECTIVE: Final = 10
 
 
-def pace(questions: float, *, first: float, until: float) -> float:
-    """Questions per second between two times (seconds since 1970)."""
-    return questions / max(until - first, 1.0)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
-    """Amount of data for one comparison in a log."""
+class SampleSize:
+    """Number of rows for one comparison in a log."""
 
     #: decisions that drew the compared arm or policy
     draws: int
@@ -88,9 +80,5 @@ class Tried:
         lacking = FEWEST_EFFECTIVE - self.effective
         if not 0.0 < lacking <= 1000 * self.effective:
             return "at this rate it will not be known"
-        more = roughly(lacking * self.questions / self.effective)
+        more = rough_count(lacking * self.questions / self.effective)
         return f"{more} more {'question' if more == 'about 1' else 'questions'} at this rate"
-
-
-#: fewest answers with both a rating and a judge's score from which only people's ratings count
-FEWEST_BOTH: Final = 20

@@ -39,9 +39,8 @@ class RagBanditError(Exception):
         self.field = field and encodable(field)
         self.remedy = remedy and encodable(remedy)
         if self.repeats:
-            from ragbandit.shared.texts.redaction import (
-                without_secrets,  # imported here, since its patterns compile slowly
-            )
+            # Imported here, since its patterns compile slowly.
+            from ragbandit.shared.texts.redaction import without_secrets
 
             self.message = without_secrets(self.message)
             self.field = self.field and without_secrets(self.field)
@@ -93,7 +92,7 @@ class TooManyRequests(Overloaded, code="TOO_MANY_REQUESTS", status=429):
 class LimitReached(RagBanditError, code="LIMIT_REACHED", status=429):
     """The task or session has reached its limit; a later attempt would be refused too."""
 
-    #: limits of the question's task and session: SpendLimit (types import this module, not it them); JSON in the client
+    #: limits of the task and session: SpendLimit in the service (its module imports this one), JSON in the client
     limits: Sequence[Any] = ()
 
 

@@ -30,10 +30,10 @@ _PREFIX = ".new-"
 
 #: largest file of settings, facts or a prompt that is read whole, bytes
 MOST_BYTES: Final = 64 << 20
-#: longest time that a named pipe may be without a writer, and time between two looks, seconds
+#: longest time that a named pipe may be without a writer, and time between two checks of this, seconds
 PIPE_S: Final = 10.0
-_LOOK_S: Final = 0.02
-#: other kind of path -> its name
+_CHECK_S: Final = 0.02
+#: type of a path other than a regular file -> its name in messages
 _KINDS: Final = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFDIR: "a folder",
@@ -55,21 +55,14 @@ def open_file(path: Path) -> io.BufferedReader:
     return open(path, "rb", opener=_open_regular)
 
 
-def _open_regular(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK)  # or opening a pipe would wait for its writer
-    try:
-        _check_regular(descriptor, path=path)
-    except OSError:
+def _open_regular(path: str, flags: int, *, mode: int = 0o777) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # without O_NONBLOCK, a pipe would wait for its writer
+    opened = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(opened):
         os.close(descriptor)
-        raise
+        kind = _KINDS.get(stat.S_IFMT(opened), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
     return descriptor
-
-
-def _check_regular(descriptor: int, *, path: str | Path) -> None:
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
 
 
 def pipe_data(path: Path) -> Iterator[bytes]:
@@ -98,7 +91,7 @@ def _first_data(pipe: io.FileIO, *, path: Path) -> bytes:
         if time.monotonic() > give_up:
             message = f"it is a pipe, and no program has opened it for writing within {PIPE_S:g} s"
             raise OSError(errno.EPIPE, message, str(path))
-        time.sleep(_LOOK_S)
+        time.sleep(_CHECK_S)
 
 
 def read_file(path: Path, *, most: int = MOST_BYTES) -> bytes:
@@ -110,9 +103,9 @@ def read_file(path: Path, *, most: int = MOST_BYTES) -> bytes:
     return data
 
 
-def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
+def read_text(path: Path) -> str:
     """The text of a file that a user named. Raises OSError as `read_file`, and ValueError as `text_of_file`."""
-    return text_of_file(read_file(path, most=most))
+    return text_of_file(read_file(path))
 
 
 def text_of_file(data: bytes) -> str:
@@ -125,8 +118,8 @@ def text_of_file(data: bytes) -> str:
 
 
 def cache_root(cache: Path | None = None) -> Path:
-    """`cache`; if that is None, `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`; without a home that can be
-    written, as in a pod, a folder of this user in the folder of temporary files.
+    """The folder of caches: `cache`, by default `$XDG_CACHE_HOME/ragbandit` or `~/.cache/ragbandit`. Without a writable
+    home, as in a pod, it is a folder of this user among the temporary files.
     """
     given = cache or os.environ.get("XDG_CACHE_HOME")
     root = os.path.join(given or os.path.expanduser("~/.cache"), "ragbandit")
@@ -136,7 +129,7 @@ def cache_root(cache: Path | None = None) -> Path:
 
 
 def private_socket(folder: str) -> Path:
-    """The Unix socket of this user's server of `folder`. Paths of sockets are limited to 107 bytes."""
+    """Path of the Unix socket of this user's server for `folder`. It is short, since the limit is 107 bytes."""
     name = hashlib.sha256(str(Path(folder).absolute()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"ragbandit-{os.getuid()}-{name}.sock"
 
@@ -149,24 +142,18 @@ def private_folder(path: Path) -> None:
 
 def append_private(path: Path) -> BinaryIO:
     """Open a file for appending; a new file can be read only by its owner. Raises OSError, see `open_file`."""
-    descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR | os.O_NONBLOCK, 0o600)
-    try:
-        _check_regular(descriptor, path=path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "a+b")
+    return os.fdopen(_open_regular(str(path), os.O_CREAT | os.O_APPEND | os.O_RDWR, mode=0o600), "a+b")
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:
-    """Write a file that only its owner may read, with `whole_file`. Raises OSError."""
+    """Write a file that only its owner may read, with `atomic_file`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path, durable=durable, private=True) as temporary:
+    with atomic_file(path, durable=durable, private=True) as temporary:
         temporary.write_bytes(data)
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[Path]:
+def atomic_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[Path]:
     """A temporary file that replaces `path` atomically at the end of the block, or is deleted after an error.
 
     durable: whether the data has reached the disk when the block ends
@@ -185,7 +172,7 @@ def whole_file(path: Path, *, durable: bool, private: bool = False) -> Iterator[
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
+def atomic_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
     """A temporary folder that becomes `target` at the end of the block, or is deleted after an error.
 
     Raises OSError, also if `target` exists and is not empty. private: whether only the owner may open the folder.
@@ -201,7 +188,7 @@ def whole_folder(target: Path, *, private: bool = True) -> Iterator[Path]:
 
 
 def free_folder(folder: str | Path) -> Path:
-    """The path of a missing or empty folder. Raises ConfigError for a folder with files, which may be in use."""
+    """The path of a folder that is missing or empty. Raises ConfigError if it has files, which may be in use."""
     path = Path(folder).expanduser()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"{path} already exists", field="out", remedy="give another folder, or empty this one")

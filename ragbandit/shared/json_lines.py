@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import open_file, pipe_data, whole_file
+from ragbandit.shared.files import atomic_file, open_file, pipe_data
 
 _GZIP = b"\x1f\x8b"
 #: longest line, bytes
@@ -133,8 +133,8 @@ DECODER: Final = json.JSONDecoder(object_pairs_hook=each_key_once)
 
 
 @contextlib.contextmanager
-def naming(path: Path, *, line: int) -> Iterator[None]:
-    """A block in which an InvalidInput gets "<file>:<line>" before its field."""
+def locate_errors(path: Path, *, line: int) -> Iterator[None]:
+    """A block in which each InvalidInput gets "<file>:<line>" before its field."""
     try:
         yield
     except InvalidInput as error:
@@ -145,9 +145,9 @@ def naming(path: Path, *, line: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """`whole_file` for a file that a user named. Only its owner may read it. Raises InvalidInput instead of OSError."""
+    """`atomic_file` for a file that a user named; only its owner may read it. Raises InvalidInput, not OSError."""
     try:
-        with whole_file(path, durable=True, private=True) as temporary:
+        with atomic_file(path, durable=True, private=True) as temporary:
             yield temporary
     except OSError as error:
         remedy = "choose a place that can be written"

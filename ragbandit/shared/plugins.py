@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
-from ragbandit.shared.texts.redaction import described
+from ragbandit.shared.texts.redaction import describe_value
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,10 +43,10 @@ def import_class(path: object, *, where: str) -> Any:
 
 
 @functools.cache
-def declared(package: str, *, attribute: str) -> Mapping[str, type[Any]]:
-    """Map names to the classes in the modules of a package that declare one, for example `arm: ClassVar = "flare"`.
+def declared_classes(package: str, *, attribute: str) -> Mapping[str, type[Any]]:
+    """Name -> class, for the classes in the modules of a package that declare a name: `arm: ClassVar = "flare"`.
 
-    attribute: name of the class attribute. Subclasses do not inherit a name. Imports all modules of the package.
+    attribute: the class attribute with the name; subclasses do not inherit it. Imports all modules of the package.
     """
     modules = [module.name for module in iter_modules(import_module(package).__path__, f"{package}.")]
     classes: dict[str, type[Any]] = {}
@@ -58,8 +58,8 @@ def declared(package: str, *, attribute: str) -> Mapping[str, type[Any]]:
 
 
 @functools.cache
-def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
-    """Map each name in a group to its entry points. A name has several if packages clash."""
+def installed_entry_points(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
+    """Name -> its entry points in a group. A name has several if packages clash."""
     from importlib.metadata import entry_points  # imported late: it reads the metadata of every installed package
 
     entries: dict[str, tuple[EntryPoint, ...]] = {}
@@ -69,7 +69,7 @@ def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
 
 
 def load_class(name: str, *, group: str, ours: Mapping[str, type[Any]], where: str, instead: str) -> Any:
-    """Load a class by its name, from an installed package or from RagBandit; None if the name is unknown.
+    """The class with a name, of an installed package or of RagBandit; None if the name is unknown.
 
     Raises ConfigError if several packages (RagBandit counts as one) provide the name, or if the import fails.
 
@@ -77,7 +77,7 @@ def load_class(name: str, *, group: str, ours: Mapping[str, type[Any]], where: s
     ours: name -> class of RagBandit
     instead: another way to choose a class, for the remedy
     """
-    points = installed(group).get(name, ())
+    points = installed_entry_points(group).get(name, ())
     if not points:
         return ours.get(name)
     packages = [*map(_package, points)]
@@ -98,7 +98,7 @@ def _package(point: "EntryPoint") -> str:
     return "an unnamed package" if point.dist is None else point.dist.name
 
 
-def distribution(point: "EntryPoint") -> str:
+def distribution_of(point: "EntryPoint") -> str:
     """Name and version of the installed package that has an entry point."""
     return _package(point) if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
@@ -125,7 +125,7 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
             inside = "".join(f".{part}" for part in problem["loc"]) if isinstance(value, Mapping | list | tuple) else ""
             names = re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected")))
             meant = did_you_mean(problem["input"], names)
-            shown = repr(problem["input"]) if meant else described(problem["input"])
+            shown = repr(problem["input"]) if meant else describe_value(problem["input"])
             remedy = f"{meant}{problem['msg']}"
             raise ConfigError(f"{shown} cannot be used", field=f"{where}.{name}{inside}", remedy=remedy) from error
     return checked
@@ -141,7 +141,7 @@ def _adapters(kind: type[Any]) -> Mapping[str, "TypeAdapter[Any]"]:
 
 
 def function_identity(function: object) -> str:
-    """Name of a function, with a hash of its source code if available, so that a changed function is asked again."""
+    """Name of a function, with a hash of its source code if available, so that a changed function is called again."""
     kind: Any = function if hasattr(function, "__qualname__") else type(function)
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:

@@ -1,4 +1,4 @@
-"""Helpers for torch models: device, precision, loading, and packed linear layers. The functions import torch."""
+"""Loads torch models: device, precision, and packed linear layers. torch is imported inside the functions."""
 
 from collections.abc import Callable
 from pathlib import Path

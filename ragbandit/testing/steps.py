@@ -25,7 +25,7 @@ from ragbandit.router.serving.deciding import steps
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.explanations.explain import explain, preview_of
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, RagBanditError, StoreError
 from ragbandit.shared.types import Decision, DecisionId, Fact, Json, Query
 from ragbandit.testing.damages import damaged_records
@@ -85,8 +85,8 @@ def _router(kind: type[Step], *, settings: Mapping[str, Json]) -> Iterator[Route
     assert issubclass(kind, Step), f"{kind!r} is no subclass of Step"
     with ExitStack() as stack:
         if kind not in steps.all_steps():
-            offered = {**loaded("steps"), kind.__name__: kind}
-            stack.enter_context(patch.object(steps, "loaded", lambda _hook: offered))
+            offered = {**load_offered("steps"), kind.__name__: kind}
+            stack.enter_context(patch.object(steps, "load_offered", lambda _hook: offered))
         try:
             steps.all_steps()
         except RagBanditError as error:

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from ragbandit.shared.errors import InvalidInput, RagBanditError, StoreError, missing_module
-from ragbandit.shared.processes.this_process import LASTING, PARENT_VARIABLE
+from ragbandit.shared.processes.this_process import LASTING_FAILURE, PARENT_VARIABLE
 from ragbandit.shared.texts.formats import one_line, printable
 
 #: exit code of a command that was ended by Ctrl-C
@@ -121,9 +121,9 @@ def say_error(error: RagBanditError) -> None:
 
 def _fail(error: RagBanditError) -> NoReturn:
     say_error(error)
-    # The parent process does not start a process again that ends with LASTING.
+    # The parent process does not start a process again that ends with LASTING_FAILURE.
     is_lasting = isinstance(error, StoreError) and error.lasting and PARENT_VARIABLE in os.environ
-    raise typer.Exit(LASTING if is_lasting else 2) from None
+    raise typer.Exit(LASTING_FAILURE if is_lasting else 2) from None
 
 
 def print_json(value: object) -> None:

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from ragbandit.shared.texts.formats import roughly
+from ragbandit.shared.texts.formats import rough_count
 from ragbandit.shared.types import ArmName
 
 Verdict = Literal["better", "worse", "as good", "not known yet"]
@@ -247,7 +247,7 @@ def _total(rated: int, *, multiple: float, seconds_each: float | None) -> str:
 
 def forecast(count: float, *, seconds_each: float | None = None, noun: str = "rated question") -> str:
     """A forecast in words: "about 300 more rated questions, about 2 days at today's rate"."""
-    about = roughly(count)
+    about = rough_count(count)
     text = f"{about} more {noun}{'' if about == 'about 1' else 's'}"
     return text if seconds_each is None else f"{text}, {about_time(count * seconds_each)} at today's rate"
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from ragbandit.router.comparison import Comparison, words
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
-from ragbandit.shared.texts.formats import percent, roughly
+from ragbandit.shared.texts.formats import percent, rough_count
 
 #: shares to choose from
 SHARES: Final = (0.02, 0.05, 0.1)
@@ -76,7 +76,7 @@ def holdback_size(best: Comparison, *, routed: float, traffic: Traffic) -> Holdb
     if questions > _LATEST:
         sentence = f"the gain is too small for a verdict before {_LATEST:,.0f} questions"
         return usual_size(sentence, learned=traffic.learned)
-    text = f"a verdict after {roughly(questions, 'question')}, if {percent(round(known, 2))} are rated"
+    text = f"a verdict after {rough_count(questions, 'question')}, if {percent(round(known, 2))} are rated"
     if best.cost.estimate is not None and best.cost.estimate < 0.0:
         text += f"; it costs about {words.amount(-best.cost.estimate * share * questions, best.unit)}"
     until = None

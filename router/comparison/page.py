@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ragbandit.router.comparison import words
 from ragbandit.router.comparison.assessment import Assessment
 from ragbandit.shared.errors import ConfigError, InvalidInput, missing_package
-from ragbandit.shared.files import whole_file
+from ragbandit.shared.files import atomic_file
 from ragbandit.shared.texts.formats import decimal, number, percent, printable
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def write_page(path: str | Path, assessment: Assessment, *, field: str = "report
     check_page(path, field=field)
     text = assessment_page(assessment)
     try:
-        with whole_file(Path(path), durable=False) as beside:
+        with atomic_file(Path(path), durable=False) as beside:
             beside.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}", field=field, remedy="give another path") from error

@@ -13,7 +13,7 @@ from ragbandit.router.config.sources import leaves_of, source_of
 from ragbandit.shared.additions import additions, faults
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
-from ragbandit.shared.texts.redaction import described
+from ragbandit.shared.texts.redaction import describe_value
 
 #: pattern in pydantic's messages -> plainer words
 _WORDS = {
@@ -99,7 +99,7 @@ def _suggestion(fault: Any) -> tuple[str, str]:
     if fault["type"] in ("too_short", "too_long"):
         return "", str(len(value))
     if fault["type"] != "literal_error" or not isinstance(value, str):
-        return "", described(value)
+        return "", describe_value(value)
     suggestion = did_you_mean(value, re.findall(r"'([^']*)'", fault["ctx"]["expected"])).strip()
     return suggestion, repr(value) if suggestion else "another text"
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.section import RETRIEVERS, Count, Seconds, Section, extended, names_schema, one_of
-from ragbandit.shared.additions import offered_beside, surfaces
+from ragbandit.shared.additions import offered_places_except, surfaces
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.model_servers.token_usage import MAX_ROWS, USUAL_CALL
 from ragbandit.shared.model_servers.told_prices import Preference
@@ -38,7 +38,7 @@ class EncoderSettings(Section):
     max_batch: Annotated[int, Field(ge=1, le=1000)] = 32
 
 
-_RETRIEVERS: Final = [*RETRIEVERS, *offered_beside(RETRIEVERS, hook="retrievers")]
+_RETRIEVERS: Final = [*RETRIEVERS, *offered_places_except(RETRIEVERS, hook="retrievers")]
 RetrieverName = Annotated[
     str, one_of(_RETRIEVERS, or_path=True), Field(json_schema_extra=names_schema(_RETRIEVERS, or_path=True))
 ]
@@ -120,7 +120,7 @@ class TokenPrices(PriceRow):
 GENERATORS: Final = ("openai", "scripted")
 #: the default, also in a tree without it: what needs no model works, and loading it is refused
 _DEFAULT: Final = "local"
-_GENERATORS: Final = [*dict.fromkeys((_DEFAULT, *GENERATORS, *offered_beside(GENERATORS, hook="generators")))]
+_GENERATORS: Final = [*dict.fromkeys((_DEFAULT, *GENERATORS, *offered_places_except(GENERATORS, hook="generators")))]
 GeneratorName = Annotated[str, one_of(_GENERATORS), Field(json_schema_extra=names_schema(_GENERATORS))]
 
 #: inputs and outputs besides plain text that a model can support

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from ragbandit.router.encoders.weight_formats import gguf, onnx_encoder
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.files import cache_root, open_file, read_text, whole_folder, write_file
+from ragbandit.shared.files import atomic_folder, cache_root, open_file, read_text, write_file
 from ragbandit.shared.proxies import httpx_options
 from ragbandit.shared.texts.formats import did_you_mean
 
@@ -284,7 +284,7 @@ def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) ->
         with lock(f"{target}.lock"):
             if target.is_dir():
                 return
-            with whole_folder(target) as work:
+            with atomic_folder(target) as work:
                 build(work)
     except OSError as error:
         message = f"cannot write the weights under {target.parent}: {error}"

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from ragbandit.router.config.finding import Finding, Severity
 from ragbandit.router.operation.price_findings import differing_prices, findings_of_prices, has_budget, same_costs
-from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_beside
+from ragbandit.shared.additions import add_fault, additions, arm_parts, faults, offered_places_except
 from ragbandit.shared.errors import QueueError, RagBanditError
-from ragbandit.shared.plugins import declared
+from ragbandit.shared.plugins import declared_classes
 from ragbandit.shared.texts.formats import counted, did_you_mean, duration, known_choices, moment, percent
 from ragbandit.shared.types import CHOOSES_ARM
 
@@ -120,7 +120,7 @@ def _of_faulty_additions(settings: "Settings") -> Iterator[Finding]:
 
     built_in_policies()  # a name may be one of the core's policies, or of its arms, which are loaded to be compared
     if settings.worker_arms:  # names of additions that are also the core's become faults
-        offered_beside(declared("ragbandit.strategies.arms", attribute="arm"), hook="arms")
+        offered_places_except(declared_classes("ragbandit.strategies.arms", attribute="arm"), hook="arms")
     known = ", ".join(sorted(filter(None, EXTENDED)))
     for name, addition in additions().items():
         for section in addition.sections.keys() - EXTENDED:

@@ -15,7 +15,7 @@ from ragbandit.router.policies.base import WHERE, Policy, PolicyNeed
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.additions import with_additions, with_faults
 from ragbandit.shared.errors import ConfigError, RagBanditError
-from ragbandit.shared.plugins import declared, import_class, installed, load_class
+from ragbandit.shared.plugins import declared_classes, import_class, installed_entry_points, load_class
 from ragbandit.shared.texts.formats import known_choices
 from ragbandit.shared.types import Json
 
@@ -34,12 +34,12 @@ MAX_NAME: Final = 40
 @cache
 def built_in_policies() -> Mapping[str, type[Any]]:
     """Name -> class, for the policies of the core and of RagBandit's additions."""
-    ours = declared("ragbandit.router.policies.algorithms", attribute="algorithm")
+    ours = declared_classes("ragbandit.router.policies.algorithms", attribute="algorithm")
     return with_additions(ours, hook="policies")
 
 
 def known_policies() -> tuple[str, ...]:
-    return tuple(sorted({*built_in_policies(), *installed(GROUP)}))
+    return tuple(sorted({*built_in_policies(), *installed_entry_points(GROUP)}))
 
 
 def is_class_path(name: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ragbandit.router.config.settings import GeneratorSettings, PolicySettings
 from ragbandit.router.policies.base import PolicyNeed
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Json
 
@@ -43,7 +43,7 @@ class NeedSource(Protocol):
 
 def need_source(need: PolicyNeed) -> NeedSource:
     """The source that a step of an addition has. Raises ConfigError if none has it."""
-    provided = (step.provides.get(need) for step in loaded("steps").values())
+    provided = (step.provides.get(need) for step in load_offered("steps").values())
     source: NeedSource | None = next(filter(None, provided), None)
     if source is None:
         message = f"the policy needs {need!r}, which nothing in this installation provides"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files import private_folder, private_socket
-from ragbandit.shared.processes.child_process import end
+from ragbandit.shared.processes.child_process import end_children
 from ragbandit.shared.processes.supervised_process import SupervisedProcess
 from ragbandit.shared.processes.this_process import end_with_parent
 
@@ -53,7 +53,7 @@ class RedisServer(SupervisedProcess):
         super().start()
         give_up = time.monotonic() + START_S
         while not self.answers():
-            if not self.lives() or time.monotonic() > give_up:
+            if not self.is_running() or time.monotonic() > give_up:
                 self.stop()
                 raise QueueError("the private redis-server did not start", remedy=f"see {self.log_file}")
             time.sleep(0.02)
@@ -70,10 +70,10 @@ class RedisServer(SupervisedProcess):
         except (RedisError, OSError):
             return False
 
-    def tend(self) -> None:
+    def restart_if_dead(self) -> None:
         """Restart the server if it died, or if MISSES health checks in a row failed."""
-        if not self.lives():
-            super().tend()
+        if not self.is_running():
+            super().restart_if_dead()
         elif time.monotonic() >= self._checked_at + LOOK_S:
             # Failed checks are counted, not seconds, since seconds also pass while the machine is suspended.
             self._misses = 0 if self.answers() else self._misses + 1
@@ -87,7 +87,7 @@ class RedisServer(SupervisedProcess):
     def stop(self) -> None:
         """End the process that `start` has started, if any, and remove its socket."""
         if self.process is not None:  # otherwise the socket may belong to another service with this data_dir
-            end([self], drain_s=STOP_S, cut_off_s=0.0)
+            end_children([self], drain_s=STOP_S, cut_off_s=0.0)
             self.process = None
             self.socket.unlink(missing_ok=True)
 

@@ -28,7 +28,7 @@ from ragbandit.router.queue.streams import (
 )
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.dialects.chat.message_parts import MessageParts, thoughts_first
+from ragbandit.shared.dialects.chat.message_parts import MessageParts, split_thoughts
 from ragbandit.shared.errors import QueueError, RagBanditError
 from ragbandit.shared.texts.growing_text import AnswerText
 from ragbandit.shared.types import DecisionId, DeltaPiece, Json, Outcome, StatusNote, TextPiece, written_answer
@@ -145,7 +145,7 @@ class ReadStream:
         rest = self._message.rest(message if isinstance(message, Mapping) else {})
         if text is None or rest is None:
             raise self._changed()
-        thoughts, delta = thoughts_first(rest)
+        thoughts, delta = split_thoughts(rest)
         if thoughts:
             events.append(DeltaPiece(delta=thoughts))
         if text:

@@ -15,7 +15,7 @@ from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.reporting.reading import Change, ReportRows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.shared.texts.formats import money, percent, roughly
+from ragbandit.shared.texts.formats import money, percent, rough_count
 from ragbandit.shared.types import Vector
 
 #: an arm is new if at least this number of questions of the period came before it was offered
@@ -117,5 +117,5 @@ def _since(connection: Connection, arm: str, *, at: float, label: str) -> str:
     if not questions:
         return "just now"
     share = percent(round(counts.get(arm, 0) / questions, 2))
-    ago = f"more than {_LOOKED_AT:,} questions" if questions == _LOOKED_AT else roughly(questions, "question")
+    ago = f"more than {_LOOKED_AT:,} questions" if questions == _LOOKED_AT else rough_count(questions, "question")
     return f"{ago} ago; since then {share} of the questions go to it"

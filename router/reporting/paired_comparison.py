@@ -25,7 +25,7 @@ from ragbandit.router.storage.label_queue import LABEL_QUEUE
 from ragbandit.router.storage.paired_answers import PairedAnswer, answers_to, pairing_reader
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.positions import move_position, position_of
-from ragbandit.shared.texts.formats import counted, money, roughly
+from ragbandit.shared.texts.formats import counted, money, rough_count
 from ragbandit.shared.types import ArmName, DecisionId, Json, Matrix
 
 #: name of what was served in comparisons
@@ -268,7 +268,7 @@ def _missing(result: PairedComparison, *, sample: DifferenceSample) -> str:
         return "more than these questions can show: the difference is close to zero, or too much cannot be asked"
     more, each = float(enough - asked), result.dollars / asked
     price = f", about {money(float(f'{each * more:.2g}'), 'dollars')}" if each else ""
-    return f"{roughly(more)} more {'question' if more < 1.5 else 'questions'} that both answer{price}"
+    return f"{rough_count(more)} more {'question' if more < 1.5 else 'questions'} that both answer{price}"
 
 
 def with_stored_comparison(database: Database, report: Report, scope: ReportScope) -> Report:

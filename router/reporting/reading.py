@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import ColumnElement, RowMapping, and_, case, exists, func, select, true
 
 from ragbandit.router.comparison import NOT_KNOWN, Comparison, words
@@ -28,7 +27,7 @@ from ragbandit.router.config.sections import ConversationSettings, RewardSetting
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.learning.sources import drawn_weight, retracted, standing
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers, without_draw
-from ragbandit.router.reporting.estimates import LEAST_CHANCE, Choices
+from ragbandit.router.reporting.estimates import LEAST_CHANCE
 from ragbandit.router.reporting.left_out import (
     ASKER_COLUMNS,
     UNITS,
@@ -56,7 +55,6 @@ from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, units, updates
-from ragbandit.shared.confidence_sequences import FEWEST_BOTH
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import (
     WHOLE,
@@ -64,6 +62,8 @@ from ragbandit.shared.types import (
     ArmName,
     CandidateNote,
     Feedback,
+    Flags,
+    Indices,
     LabelRequest,
     Matrix,
     SpenderKind,
@@ -71,7 +71,8 @@ from ragbandit.shared.types import (
     candidate_note,
 )
 
-Flags = npt.NDArray[np.bool_]
+#: fewest answers with both a rating and a judge's score from which only people's ratings count
+FEWEST_BOTH: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -261,11 +262,11 @@ class ReportRows:
 
     arms: tuple[str, ...]
     made_at: Vector
-    tenant: Choices  #: index in `tenants`
+    tenant: Indices  #: index in `tenants`
     tenants: tuple[str, ...]
-    price: Choices  #: index in `prices`
+    price: Indices  #: index in `prices`
     prices: tuple[str, ...]  #: names of prices, or weights of cost as text
-    arm: Choices  #: index of the drawn arm in `arms`
+    arm: Indices  #: index of the drawn arm in `arms`
     pmf: Matrix  #: probabilities at the draw; 0 for arms that were not offered
     costs: Mapping[Unit, Vector]  #: unit -> costs of the outcomes, NaN without an outcome
     #: quality of the answer, from the rating, label or reward that was learned; NaN if nothing was learned
@@ -296,7 +297,7 @@ class ReportRows:
     counts: Vector | None = None
     #: number of each rating's rater and question: ratings that one API key gave to one question have the same number,
     #: -1 without a rating; None if no two ratings have the same number
-    cluster: Choices | None = None
+    cluster: Indices | None = None
     #: whether the judgement was drawn with a known probability: a label of the queue, or the judge's score
     is_drawn: Flags | None = None
     by_judge: Flags | None = None  #: whether `quality` is the judge's score
@@ -310,7 +311,7 @@ class ReportRows:
     #: who or what decided the newest questions until the end of the period, the newest first
     deciders: Sequence[Decider] = ()
     #: index in `askers`, and whether a budget raised the price of the question; None if nobody's budget did
-    asker: Choices | None = None
+    asker: Indices | None = None
     askers: tuple[str, ...] = ()
     raised: Flags | None = None
     #: largest and smallest possible reward of the answer at its cost; NaN without an outcome; None as `limits`

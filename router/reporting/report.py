@@ -23,18 +23,18 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.before_start import before_start
 from ragbandit.router.reporting.changes import changes_in, drifts_of
 from ragbandit.router.reporting.deciders import UNSTEADY, state_of
-from ragbandit.router.reporting.estimates import Choices, Compared, Possible, compared
+from ragbandit.router.reporting.estimates import Compared, Possible, compared
 from ragbandit.router.reporting.left_out import UndrawnQuestions, Unit
 from ragbandit.router.reporting.next_steps import AS_ASKED
 from ragbandit.router.reporting.paired_comparison import with_stored_comparison
-from ragbandit.router.reporting.reading import Change, Flags, Report, ReportRows, ReportScope, read_log
+from ragbandit.router.reporting.reading import Change, Report, ReportRows, ReportScope, read_log
 from ragbandit.router.reporting.unrated_answers import unrated_answers
 from ragbandit.router.storage.sql.counters import day_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.texts.formats import NOTHING, money, number, percent
-from ragbandit.shared.types import ArmName, Matrix, Vector
+from ragbandit.shared.types import ArmName, Flags, Indices, Matrix, Vector
 
 #: name of what was served in comparisons
 ROUTING: Final = "routing"
@@ -248,7 +248,7 @@ class _Groups:
     alarm: str | None
     unsteady: str | None  #: why it is not known how long a verdict takes
 
-    def of(self, group: Choices, *, names: Mapping[int, str], against: int | None) -> tuple[Comparison, ...]:
+    def of(self, group: Indices, *, names: Mapping[int, str], against: int | None) -> tuple[Comparison, ...]:
         if against is None:
             return ()
         numbers, counts = np.unique(group[self.log.comparable(against)], return_counts=True)

@@ -17,7 +17,7 @@ from ragbandit.router.config.settings import DEFAULT
 from ragbandit.shared.dialects.registry import NATIVE_NEEDS, conversation_parameters
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.efforts import EFFORTS, sent_effort
-from ragbandit.shared.model_servers.refusals import too_long_in_words
+from ragbandit.shared.model_servers.refusals import too_long_message
 from ragbandit.shared.types import NO_CONVERSATION, ArmName, Json, Query
 
 _CONTEXT: Final = "context"
@@ -113,7 +113,7 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
     """The error for a request that no arm can answer."""
     windows = [passing[arm][1] or 0 for arm, lacks in lacking.items() if lacks == [_CONTEXT]]
     if windows:
-        message = too_long_in_words(tokens=query.sent.tokens, most=max(windows))
+        message = too_long_message(tokens=query.sent.tokens, most=max(windows))
         remedy = (
             "shorten the conversation, name another model, or configure an arm whose generator has more context_tokens"
         )

@@ -23,6 +23,7 @@ from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.model_servers.failures import failure_of_error
 from ragbandit.shared.model_servers.openai_client import ModelServer, ReplyReader, connect, costs_nothing, reply_pieces
+from ragbandit.shared.model_servers.openai_options import base_url_of
 from ragbandit.shared.model_servers.outbound import retry_pause
 from ragbandit.shared.model_servers.token_usage import Tokens, used_tokens
 from ragbandit.shared.model_servers.told_prices import charged_dollars
@@ -145,7 +146,8 @@ class AskedModel:
         options = self._options
         if self._server is None:
             key = os.environ.get(options.api_key_env)
-            self._server = connect(base_url=options.base_url, key=key, headers=options.headers, path=options.path)
+            base_url = base_url_of(options)
+            self._server = connect(base_url=base_url, key=key, headers=options.headers, path=options.path)
         for attempt in (1, 2):
             reply = _WholeReply()
             replies.append(reply)

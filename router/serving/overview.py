@@ -27,7 +27,7 @@ from ragbandit.router.storage.totals import (
 )
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of
+from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_totals
 
 HOUR_S: Final = 3600
 MOST_ROWS: Final = 5_000
@@ -190,8 +190,8 @@ def overview(
     by_arm: dict[ArmName, list[ArmTotals]] = {}
     for row in rows:
         by_arm.setdefault(row.arm, []).append(row.totals)
-    sums = {arm: sum_of(parts) for arm, parts in by_arm.items()}
-    everything = sum_of(sums.values())
+    sums = {arm: sum_totals(parts) for arm, parts in by_arm.items()}
+    everything = sum_totals(sums.values())
     arms = [
         ArmOverview(
             arm=arm, totals=totals_of(totals), share=totals.decided / everything.decided if everything.decided else 0.0
@@ -253,7 +253,7 @@ def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int, unit_
         arms = by_step.get(number, {})
         yield Point(
             at=float((first + number * hours) * unit_s),
-            totals=totals_of(sum_of(arms.values())),
+            totals=totals_of(sum_totals(arms.values())),
             arms={arm: totals_of(sums) for arm, sums in arms.items()},
         )
 

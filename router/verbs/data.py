@@ -37,7 +37,7 @@ from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.move import move
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, closures, waiting
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady, RagBanditError
-from ragbandit.shared.files import private_folder, whole_file, write_file
+from ragbandit.shared.files import atomic_file, private_folder, write_file
 from ragbandit.shared.json_lines import rereadable
 from ragbandit.shared.texts.formats import counted
 from ragbandit.shared.types import PolicyLabel
@@ -201,7 +201,7 @@ def backup(
         file = to / "ragbandit.db"
         if file.exists():
             raise Conflict(f"{file} exists already", field="to", remedy="name a new folder for every backup")
-        with whole_file(file, durable=True, private=True) as temporary:
+        with atomic_file(file, durable=True, private=True) as temporary:
             ledger.database.copy_sqlite(temporary)
         result: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
         # The snapshots come after the database: one copied later could name snapshots that the copy lacks.

@@ -1,4 +1,4 @@
-"""Arms that ask other arms of the configuration, and what they are given before the first question."""
+"""Arms that ask other arms of the configuration, and the parts that they get before the first question."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -35,11 +35,13 @@ class Grader(Protocol):
     async def score(
         self, question: str, *, answer: str, sources: Sequence[Passage], bill: Account, generator: Generator | None
     ) -> Graded:
-        """Score an answer. generator: asks the model within a run, whose cost is in `bill`, too. Raises ArmFailed."""
+        """Score an answer, and add the cost to `bill`. generator: the model to ask; None for the judge's own. Raises
+        ArmFailed.
+        """
 
 
 class ArmPart(NamedTuple):
-    """An arm that a composite arm asks, with its resources: `part.strategy.answer(question, run=run)` asks it."""
+    """An arm that a composite arm asks by `part.strategy.answer(question, run=run)`, with its resources."""
 
     strategy: Strategy
     generator: Generator
@@ -60,12 +62,12 @@ class CompositeArm(ABC):
 
     @property
     def check(self) -> str | None:
-        """Function as in `reward.check` that the arm wants; None if it wants none."""
+        """Path of the function, as in `reward.check`, that the arm needs as its check; None if it needs none."""
         return None
 
     @property
     def judged(self) -> bool:
-        """Whether the arm wants the judge of the settings' section `judge`."""
+        """Whether the arm needs the judge of the settings' section `judge`."""
         return False
 
     @property

@@ -34,7 +34,7 @@ class ArmParams:
     __slots__ = ()
     #: preset -> param -> value. The user's own values of params take precedence
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
-    #: params of later releases with their defaults, at which they are not recorded: the arm stays the same arm
+    #: params that later releases added -> default. With the default they are not recorded, so the arm stays the same
     later: ClassVar[Mapping[str, Json]] = {}
 
 
@@ -73,7 +73,7 @@ class ParamsArm(Generic[Params]):
     """
 
     needs: frozenset[Need] = frozenset()
-    #: params for checks of the contract, where their types do not determine a value other than the default
+    #: params for checks of the contract whose types do not determine a value other than the default
     example: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, Json]]]
     kind: type[Params]
@@ -102,7 +102,7 @@ class PromptedArm(ParamsArm[Prompted]):
     needs: frozenset[Need] = frozenset({"completion", "stop"})
     #: purpose of a prompt in the arm -> name of its template. {param} is replaced by the value of this param
     prompts: ClassVar[Mapping[str, str]]
-    #: as `prompts`, for the param `prompts: paper`; a style without a template there keeps the one of `prompts`
+    #: as `prompts`, for the param `prompts: paper`. A style for which there is no such template uses that of `prompts`
     paper_prompts: ClassVar[Mapping[str, str]] = {}
     #: package whose folder `templates` has prompts of the arm, besides those that every arm may use
     package: ClassVar[str] = PACKAGE

@@ -2,11 +2,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Unpack, cast
 
-from ragbandit.strategies.base import Completion, Passage, Result, at_once
+from ragbandit.strategies.base import Completion, Passage, Result, run_concurrently
 from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
-from ragbandit.strategies.prompting.prompts import Showing, Template, ask
+from ragbandit.strategies.prompting.prompts import PromptOptions, Template, ask
 from ragbandit.strategies.run import Answer, Run
 
 #: form of a text with an answer. "direct": only the answer, on one line; "reasoned": a line of reasoning that ends with
@@ -57,13 +57,13 @@ async def gather_once(run: Run, *, query: str, pool: PassagePool, k: int, cap: i
         run.note_branch("search_skipped", "the budget has no round")
 
 
-async def together(
+async def run_calls(
     calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run, caps: Sequence[str] = ("tokens", "dollars")
 ) -> list[Result]:
-    """Run the calls concurrently; in turn if the budget has one of `caps`, so that each call is checked against it."""
+    """Run the calls concurrently, or one after the other if the budget has one of `caps`, so that each is checked."""
     if any(getattr(run.budget, cap) is not None for cap in caps):
         return [await call() for call in calls]
-    return await at_once(calls)
+    return await run_concurrently(calls)
 
 
 async def read(
@@ -76,14 +76,14 @@ async def read(
     purpose: str = "read",
     fields: Mapping[str, str] | None = None,
     final: bool = False,
-    **showing: Unpack[Showing],
+    **showing: Unpack[PromptOptions],
 ) -> str:
     """Ask the model for the answer, which also becomes the run's draft. Returns "" if the text has no answer.
 
     fields: values of the template's fields, by default only the question.
     final: whether this call writes the arm's answer. If so, a paragraph is streamed. Answers of other styles are not
     streamed, because they can change until the text ends.
-    showing: see `Showing`; `conversation` is True by default. Raises as `ask`.
+    showing: see `PromptOptions`; `conversation` is True by default. Raises as `ask`.
     """
     showing.setdefault("conversation", True)
     with keep_partial(run, style=style):
@@ -116,7 +116,7 @@ def keep_partial(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
         raise
 
 
-def finished(answer: str, reason: str) -> Answer:
+def make_answer(answer: str, reason: str) -> Answer:
     return Answer(text=answer, stop_reason=reason if answer else "empty_answer")
 
 

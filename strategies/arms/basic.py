@@ -15,7 +15,7 @@ from ragbandit.strategies.arm_parts.prompted import (
     ReaderParams,
     preset_table,
 )
-from ragbandit.strategies.arm_parts.steps import Style, finished, gather, gather_once, keep_partial
+from ragbandit.strategies.arm_parts.steps import Style, gather, gather_once, keep_partial, make_answer
 from ragbandit.strategies.base import PACKED_TOKENS, Need, Prompt
 from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer, last_query
@@ -49,7 +49,7 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Stop reasons: "answered", or "empty_answer" if the model's text contains no answer."""
-        return finished(await self._read(question, run=run, use="answer"), "answered")
+        return make_answer(await self._read(question, run=run, use="answer"), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ class Model(ParamsArm[ModelParams]):
             run.reply, text = {**run.reply, SPOKEN: True}, text + transcript
         if is_blank(text) and reason in ("stop", CUT) and has_media(run.reply):
             return Answer(text=text, stop_reason=NO_TEXT)
-        return finished(text, "answered") if reason == "stop" else Answer(text=text, stop_reason=reason)
+        return make_answer(text, "answered") if reason == "stop" else Answer(text=text, stop_reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +144,7 @@ class SingleStep(PromptedArm[SingleStepParams]):
     async def answer(self, question: str, *, run: Run) -> Answer:
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
-        return finished(await self._read(question, run=run, pool=pool), "answered")
+        return make_answer(await self._read(question, run=run, pool=pool), "answered")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +187,7 @@ class MultiStep(PromptedArm[MultiStepParams]):
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         stop_reason = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", stop_reason)
-        return finished(await self._read(question, run=run, pool=pool), stop_reason)
+        return make_answer(await self._read(question, run=run, pool=pool), stop_reason)
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
         sentences: list[str] = []

@@ -1,4 +1,4 @@
-"""Calls a pipeline of the user that is a Python object."""
+"""Calls a user's pipeline that is a Python object."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -53,10 +53,10 @@ class CallableArm(ParamsArm[CallableParams]):
         return Answer(text=text, stop_reason="answered" if text else "empty_answer")
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        """Returns what `asked_by` returns for the configured object. Subclasses may ask another object."""
+        """Returns what `asking_function` returns for the configured object. Subclasses may ask another object."""
         if not self._params.object:
             raise ConfigError("the arm has no object to ask", field=where, remedy=_REMEDY)
-        return asked_by(import_class(self._params.object, where=where), shown=self._params.object, where=where)
+        return asking_function(import_class(self._params.object, where=where), shown=self._params.object, where=where)
 
     async def _output(self, question: str, *, run: Run) -> object:
         argument = self._input(question, run=run)
@@ -74,7 +74,7 @@ class CallableArm(ParamsArm[CallableParams]):
         return {"question": question} if kind == "question" else question
 
 
-def asked_by(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
+def asking_function(named: Any, *, shown: str, where: str) -> tuple[Callable[[Any], Any], str]:
     """Returns (function that answers a question, name of the object's method or "" for a plain function).
 
     named: the object, or a function without parameters that makes one. shown: path in messages. Raises ConfigError.

@@ -1,4 +1,4 @@
-"""Calls a pipeline of the user over HTTP."""
+"""Calls a user's pipeline over HTTP."""
 
 import asyncio
 import os
@@ -121,7 +121,7 @@ class Http(ParamsArm[HttpParams]):
         remedy = "for example http://localhost:9000/answer"
         check_address(self._params.url, field=f"{where}.url", remedy=remedy, query=True)
         headers = {
-            header: secret_of(variable, field=f"{where}.headers_env.{header}")
+            header: header_secret(variable, field=f"{where}.headers_env.{header}")
             for header, variable in self._params.headers_env.items()
         }
         example, most = '{"answer": "..."}', f"{where}.max_bytes"
@@ -177,7 +177,7 @@ class Http(ParamsArm[HttpParams]):
             await asyncio.sleep(pause)
 
 
-def secret_of(variable: str, *, field: str) -> str:
+def header_secret(variable: str, *, field: str) -> str:
     if variable not in os.environ:
         remedy = "set the variable in the environment of every worker"
         message = f"the environment variable {shown_variable(variable)} is not set"

@@ -12,13 +12,13 @@ from ragbandit.shared.dialects.registry import (
     unread_parameters,
     with_token_limit,
 )
-from ragbandit.shared.dialects.thoughts import refused_thoughts
-from ragbandit.shared.model_servers.absent_models import ABSENT, has_own_code, names_object
+from ragbandit.shared.dialects.thoughts import without_refused_thoughts
+from ragbandit.shared.model_servers.absent_models import ABSENT, has_absent_model_code, names_stored_object
 from ragbandit.shared.model_servers.efforts import Effort, sent_effort
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error
 from ragbandit.shared.model_servers.field_paths import without_places
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
-from ragbandit.shared.model_servers.fitting.fitted import Fitted, SameTools
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges, UnchangedTools
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.thread import LARGE, READING
@@ -32,14 +32,14 @@ _NUMBERS: Final = count()
 
 
 class ChatGenerator(OpenAiGenerator):
-    """An OpenAiGenerator that also passes conversations on: in the server's form, and its answer in the client's."""
+    """An OpenAiGenerator that also passes on conversations: fits them to the server, and undoes this in the answer."""
 
     capabilities: frozenset[Need] = OpenAiGenerator.capabilities | frozenset[Need]({"chat"})
 
     def __init__(self, model: str, *, options: OpenAiOptions | None = None, context_tokens: int | None = None) -> None:
         super().__init__(model, options=options, context_tokens=context_tokens)
         self.number = next(_NUMBERS)  #: unique in this process
-        self._known_tools = SameTools().known
+        self._known_tools = UnchangedTools().known
 
     @classmethod
     def offered_by(cls, options: OpenAiOptions) -> frozenset[Need]:
@@ -48,14 +48,14 @@ class ChatGenerator(OpenAiGenerator):
 
     def chat_fields(
         self, request: Request, *, sent: Conversation, streams: bool
-    ) -> tuple[dict[str, Any], list[str], Fitted]:
+    ) -> tuple[dict[str, Any], list[str], RequestChanges]:
         """Returns (fields of the request to the server for a conversation, fields of the conversation that the request
         lacks, changes made to fit the server).
         """
-        options, fitted = self._options, Fitted()
+        options, fitted = self._options, RequestChanges()
         body = chat_body(sent, options=options, is_limit_named=request.is_limit_named, effort=request.effort)
         if options.api == "chat":
-            body, fitted = fit_chat(body, takes=self.takes, same=SameTools(sent.encoding, self._known_tools))
+            body, fitted = fit_chat(body, takes=self.takes, same=UnchangedTools(sent.encoding, self._known_tools))
         fields = with_options(body, streams=streams, model=self.name, options=options)
         return fields, _ignored(sent, options=options), fitted
 
@@ -66,7 +66,7 @@ class ChatGenerator(OpenAiGenerator):
 
 
 class ChatCall(PromptCall):
-    """A conversation that is passed on: its changed and omitted fields, and the answer in the client's form."""
+    """A call that passes a conversation on: its changed and omitted fields, and the answer in the client's form."""
 
     _generator: ChatGenerator
 
@@ -78,7 +78,7 @@ class ChatCall(PromptCall):
         self.headers = conversation.headers
         self._ignored = list[str]()  #: fields of the conversation that the server did not get
         self._is_bare = False  #: whether the thoughts of earlier turns were left out
-        self._fitted = Fitted()
+        self._fitted = RequestChanges()
 
     @property
     def is_streamed(self) -> bool:
@@ -109,8 +109,8 @@ class ChatCall(PromptCall):
         fewer = super().without_refused(fields, error=error)
         if fewer is not None or self._is_bare:
             return fewer
-        bare = refused_thoughts(fields, error=error)
-        if bare is not None:  # most often, another model had made them
+        bare = without_refused_thoughts(fields, error=error)
+        if bare is not None:  # most often, the thoughts are another model's
             self._generator.log_refusal("thoughts", action="is asked without the thoughts of earlier turns")
             self._is_bare = True
         return bare
@@ -140,13 +140,13 @@ class ChatCall(PromptCall):
     def failure_of(self, error: Exception) -> tuple[Failure, bool]:
         """Returns (failure, whether the conversation is at fault, and not the server)."""
         failure, body = failure_of_error(error), getattr(error, "body", None)
-        if not names_object(self.conversation.fields):
+        if not names_stored_object(self.conversation.fields):
             failure, _ = super().failure_of(error)
-        elif failure.status in ABSENT:  # another arm may have what is named, so the kind stays "denied"
-            return failure, not has_own_code(failure, body=body)
+        elif failure.status in ABSENT:  # another arm's server may have the named object, so the kind stays "denied"
+            return failure, not has_absent_model_code(failure, body=body)
         return failure, failure.kind == "refused" and failure.status not in ABSENT
 
-    def _fields(self) -> tuple[dict[str, Any], list[str], Fitted]:
+    def _fields(self) -> tuple[dict[str, Any], list[str], RequestChanges]:
         composed = self._generator.chat_fields(self.request, sent=self.conversation, streams=self.is_streamed)
         refused = REFUSED.of(self._caller, now=time.monotonic())
         fields, places = without_places(composed[0], refused)
@@ -167,7 +167,7 @@ class ChatCall(PromptCall):
 
 
 class ChatReply(PartialReply):
-    """The reply to a conversation so far. A first piece with only the role is no piece of the answer."""
+    """The reply to a conversation so far. A first piece that has only the role is not part of the answer."""
 
     @property
     def has_begun(self) -> bool:  # type: ignore[override] # a chat's depends on its text
@@ -175,7 +175,7 @@ class ChatReply(PartialReply):
         return bool(self.text_size or self.message.has_fields or self.finish)
 
     def check(self) -> None:
-        """A blocked answer is passed on as it came."""
+        """Does nothing: a blocked answer is passed on unchanged."""
 
 
 def chat_body(
@@ -191,7 +191,7 @@ def chat_body(
 
 
 def passed_conversation(sent: Conversation, *, ignored: Collection[str], effort: Effort | None) -> Conversation:
-    """The conversation without the ignored fields, but with its limits of tokens, and with the arm's own effort if it
+    """The conversation without the ignored fields. Its limits of tokens stay, and it gets the arm's own effort if it
     then asks for none.
     """
     kept = sent
@@ -205,9 +205,7 @@ def passed_conversation(sent: Conversation, *, ignored: Collection[str], effort:
 
 
 def not_passed(sent: Conversation, *, options: OpenAiOptions) -> list[str]:
-    """The fields of a conversation that the setting `passed` leaves out; also an object of which only the limit of
-    tokens is passed.
-    """
+    """Fields of a conversation that the setting `passed` leaves out, or of which only a limit of tokens is passed."""
     if options.passed is None:
         return []
     passed = {*conversation_parameters(sent), *TOKEN_LIMITS, *token_limits(sent), *options.passed}

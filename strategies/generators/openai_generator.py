@@ -7,26 +7,26 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
-from ragbandit.shared.dialects.chat.message_parts import thoughts_first
+from ragbandit.shared.dialects.chat.message_parts import split_thoughts
 from ragbandit.shared.errors import ArmFailed, RagBanditError, encodable
-from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_own_code
+from ragbandit.shared.model_servers.absent_models import ABSENT, gone_sign, has_absent_model_code
 from ragbandit.shared.model_servers.event_reader import BrokenReply, ReplyTooLarge
 from ragbandit.shared.model_servers.failures import Failure, ServerFailed, failure_of_error
-from ragbandit.shared.model_servers.fewer_fields import MOST_REPEATS, FewerFields, Repair, fewer_fields
-from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, takes_of
+from ragbandit.shared.model_servers.fitting.kinds import Kind, kind_of, server_features
 from ragbandit.shared.model_servers.fitting.prompts import fit_prompt
 from ragbandit.shared.model_servers.openai_client import (
     ModelServer,
-    cause_of,
     connect,
     costs_nothing,
+    error_line,
     reply_pieces,
 )
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of, retry_pause, shown_address
+from ragbandit.shared.model_servers.request_repairs import MOST_REPEATS, Repair, RepairedRequest, repair_request
 from ragbandit.shared.model_servers.token_usage import CHARACTERS, Tokens, used_tokens
 from ragbandit.shared.model_servers.told_prices import Preference, charged_dollars
-from ragbandit.shared.reading.thread import UnendedReading
+from ragbandit.shared.reading.thread import ReadingTimeout
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.shared.texts.token_estimates import estimated_tokens
@@ -74,7 +74,7 @@ class OpenAiGenerator(Generator):
         self.context_tokens = context_tokens
         self.capabilities = self.offered_by(self._options)
         address = base_url_of(self._options)
-        self.takes = takes_of(self._kind_of(address), model=model)
+        self.takes = server_features(self._kind_of(address), model=model)
         self._key = checked_key(self._options)
         self._address = shown_address(address or self._options.vendor)
         self._secrets = [*self._options.headers.values(), *credentials_of(address), self._key or ""]
@@ -87,7 +87,7 @@ class OpenAiGenerator(Generator):
         return self._options.kind or kind_of(address)
 
     def count_tokens(self, prompt: Prompt) -> int:
-        return counted_tokens(prompt, options=self._options)
+        return count_prompt_tokens(prompt, options=self._options)
 
     async def complete(self, request: Request) -> Completion:
         if self._closed:
@@ -103,7 +103,7 @@ class OpenAiGenerator(Generator):
             self._note_loss(error, call=call)
             if isinstance(error, RagBanditError) or not isinstance(error, Exception):
                 raise
-            raise self._failed(error, call=call) from error
+            raise self._failure_of_call(error, call=call) from error
 
     async def close(self) -> None:
         self._closed = True
@@ -126,10 +126,10 @@ class OpenAiGenerator(Generator):
 
     def pieces(self, fields: Mapping[str, Any], *, call: "PromptCall") -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
-        return reply_pieces(self._connected(), fields, reply=call.reply, joins=True, write=call.written)
+        return reply_pieces(self._connection(), fields, reply=call.reply, joins=True, write=call.written)
 
     def log_refusal(self, name: str, *, action: str) -> None:
-        """Log the refused fields, as a warning at their first refusal. action: the reaction, in words."""
+        """Log a refused field, as a warning at its first refusal. action: the reaction, in words."""
         level = logging.DEBUG if name in self._left_out else logging.WARNING
         log.log(level, "%s %s", self.name, action)
         self._left_out.add(name)
@@ -138,7 +138,7 @@ class OpenAiGenerator(Generator):
         return PromptCall(request, generator=self, options=self._options)
 
     async def _ask(self, call: "PromptCall") -> bool:
-        """Returns whether the deadline ended the reply. Failures after the end of the answer are ignored."""
+        """Ask the server. Returns whether the deadline ended the reply. Failures after the answer's end are ignored."""
         reply, remaining_s = call.reply, seconds_until(call.request.deadline)
         if remaining_s == 0.0:
             return True
@@ -168,12 +168,12 @@ class OpenAiGenerator(Generator):
         return remaining_s / 2 if call.is_streamed else None
 
     async def _read(self, call: "PromptCall", *, limit: asyncio.Timeout, ends: float | None) -> None:
-        """Read a reply, and repeat failed attempts. limit: the earlier of the deadline, which is at `ends`, and the end
-        of the wait for the first piece, later for the token usage.
+        """Read a reply, and repeat failed attempts. limit: the deadline (`ends`), or an earlier end of the wait for the
+        first piece, later for the token usage.
         """
         clock = asyncio.get_running_loop().time
         reply, began = call.reply, clock()
-        fields = await self._composed(call)
+        fields = await self._compose(call)
         is_limited = limit.when() != ends
         while True:
             call.was_sent = True
@@ -203,23 +203,23 @@ class OpenAiGenerator(Generator):
             call.was_sent = False
             await asyncio.sleep(pause)
 
-    async def _composed(self, call: "PromptCall") -> dict[str, Any]:
+    async def _compose(self, call: "PromptCall") -> dict[str, Any]:
         """The fields of the request. Raises RequestRefused if it cannot be fitted to the server."""
         try:
             return await call.fields()
         except RagBanditError:
             raise
         except Exception as error:  # the server has not failed, so the failure must not count against the arm
-            if not isinstance(error, UnendedReading):
+            if not isinstance(error, ReadingTimeout):
                 log_exception(error, of=f"fitting a request to {self.name}", action="fitting_failed")
             message = f"{self.name} was not asked: the request could not be fitted to its server: {error}"
             raise RequestRefused(message, failure=_UNFIT) from error
 
-    def _connected(self) -> ModelServer:
+    def _connection(self) -> ModelServer:
         if self._server is None:
             options = self._options
             self._server = connect(
-                base_url=options.base_url,
+                base_url=base_url_of(options),
                 key=self._key,
                 headers=options.headers,
                 connect_s=min(5.0, options.read_s),
@@ -266,9 +266,9 @@ class OpenAiGenerator(Generator):
         )
 
     def _dollars(self, used: Tokens, *, reply: PartialReply) -> tuple[float, float]:
-        """Dollars of a call: (by a price, by `assumed_prices` if it has none).
+        """Returns (dollars of a call that has a price, assumed dollars of a call that has none); one of them is 0.0.
 
-        The price is the server's, which includes its fees and discounts, or that of the tokens.
+        The price is the one that the server reports, with fees and discounts, or that of the tokens.
         """
         prices, model = self._options.token_prices, reply.model
         price = prices.get(self.name if model is None or model not in prices else model)
@@ -277,9 +277,11 @@ class OpenAiGenerator(Generator):
         listed = None if price is None else used.dollars(price)
         return charged_dollars(reply.dollars, listed=listed, prefers=self.prices, model=self.name), 0.0
 
-    def _failed(self, error: Exception, *, call: "PromptCall") -> ArmFailed:
+    def _failure_of_call(self, error: Exception, *, call: "PromptCall") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
-        message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
+        message = (
+            f"{self.name} did not answer{tries}: {error_line(error, address=self._address, secrets=self._secrets)}"
+        )
         failure, is_refused = call.failure_of(error)
         failure = failure.without_keys(self._secrets)
         remedy = self._remedy(error, failure=failure)
@@ -331,16 +333,16 @@ def _earlier(at: float, ends: float | None) -> float:
 
 
 class PromptCall:
-    """A prompt that a server is asked to complete: the request, the number of attempts, and the reply so far."""
+    """A call that completes a prompt: the request, the number of attempts, and the reply so far."""
 
     def __init__(self, request: Request, *, generator: OpenAiGenerator, options: OpenAiOptions) -> None:
         self.request, self._generator, self._options = request, generator, options
         self.reply = self._empty_reply()
-        #: was_sent: whether the server has the request of the present attempt. attempts: number of requests sent
+        #: whether the request of the present attempt was sent; number of requests sent
         self.was_sent, self.attempts = False, 0
-        #: the requests that were sent again because of what the server had refused
-        self.repeats = list[FewerFields]()
-        #: the client's headers, without what the server has refused
+        #: the repaired requests that were sent after refusals
+        self.repeats = list[RepairedRequest]()
+        #: the client's headers, without those that the server has refused
         self.headers: Mapping[str, str] = {}
 
     @property
@@ -362,7 +364,7 @@ class PromptCall:
         """The request without the refused fields, for another attempt; None if the error is final."""
         if len(self.repeats) >= MOST_REPEATS:
             return None
-        fewer = fewer_fields(fields, error=error, headers=self.headers, repairs=self._generator.repairs)
+        fewer = repair_request(fields, error=error, headers=self.headers, repairs=self._generator.repairs)
         if fewer is None:
             return None
         self.headers = self.headers if fewer.headers is None else fewer.headers
@@ -387,7 +389,7 @@ class PromptCall:
     def failure_of(self, error: Exception) -> tuple[Failure, bool]:
         """Returns (failure, whether the request is at fault, and not the server)."""
         failure, body = failure_of_error(error), getattr(error, "body", None)
-        if failure.inability == "model" and has_own_code(failure, body=body):
+        if failure.inability == "model" and has_absent_model_code(failure, body=body):
             return replace(failure, kind="denied", gone="named"), False
         if failure.status not in ABSENT:
             return failure, False
@@ -398,16 +400,16 @@ class PromptCall:
         return PartialReply(self.request, dropped=dropped, max_media=self._options.media_chars)
 
     def note_answer(self) -> None:
-        """Record that the server has answered."""
+        """Called when the server has answered; a ChatCall then remembers what was refused."""
 
 
 async def _pass_on(call: PromptCall, pieces: Sequence[Piece]) -> None:
-    """Send pieces of a reply to its readers, from each thoughts first, then the text, then the other fields."""
+    """Send pieces of a reply to its readers: of each piece first the thoughts, then the text, then the other fields."""
     sink, delta_sink = call.request.sink, call.request.delta_sink
     for number, (size, fields) in enumerate(pieces, 1):
         if not fields and number < len(pieces) and not pieces[number][1]:
             continue  # the next piece has its text
-        thoughts, delta = thoughts_first(fields) if fields else ({}, {})
+        thoughts, delta = split_thoughts(fields) if fields else ({}, {})
         if thoughts and delta_sink is not None:
             await delta_sink(thoughts)
         if sink is not None:
@@ -419,13 +421,13 @@ async def _pass_on(call: PromptCall, pieces: Sequence[Piece]) -> None:
 
 
 def _estimates(reply: PartialReply) -> tuple[int, int]:
-    """Estimated tokens of the prompt, and of what came."""
+    """Returns (estimated tokens of the prompt, estimated tokens of the reply so far)."""
     read = sum(map(estimated_tokens, plain_parts(reply.request.prompt)))
     beyond_text = math.ceil((reply.size - reply.text_size) / CHARACTERS)
     return read, max(estimated_tokens(reply.text), len(reply.tokens)) + max(0, beyond_text)
 
 
-def counted_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
+def count_prompt_tokens(prompt: Prompt, *, options: OpenAiOptions) -> int:
     """Estimated tokens of the prompt's text and chat template; an upper bound if `bytes_per_token` is 1.0."""
     size = sum(len(encodable(part).encode()) for part in plain_parts(prompt))
     return options.template_tokens + TURN_TOKENS * len(prompt.history) + math.ceil(size / options.bytes_per_token)
@@ -444,7 +446,7 @@ def prompt_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     sampling = {"temperature": 0.0, "seed": options.seed} if request.sampling is None else asdict(request.sampling)
     is_text = options.api == "completions"
     body: dict[str, Any] = {
-        **_question(request.prompt, options=options),
+        **_prompt_fields(request.prompt, options=options),
         options.max_tokens_field: request.max_tokens,
         **{name: value for name, value in sampling.items() if value is not None},
         "stop": list(filter(None, request.stop))[:4],  # OpenAI accepts at most 4
@@ -457,7 +459,7 @@ def prompt_body(request: Request, *, options: OpenAiOptions) -> dict[str, Any]:
     return body
 
 
-def _question(prompt: Prompt, *, options: OpenAiOptions) -> dict[str, Any]:
+def _prompt_fields(prompt: Prompt, *, options: OpenAiOptions) -> dict[str, Any]:
     """The fields of a request that contain the prompt."""
     if options.api == "completions":
         return {"prompt": encodable("\n\n".join(part for part in plain_parts(prompt) if part))}

@@ -6,13 +6,13 @@ from typing import Any, Final, TypeAlias
 from ragbandit.shared.dialects.chat.replies import MAX_MEDIA, ModelReply
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.model_servers.openai_client import READ, UNREAD, Pace, ReplyReader
-from ragbandit.shared.model_servers.repeated_events import Repeated
+from ragbandit.shared.model_servers.repeated_events import RepeatedEvents
 from ragbandit.shared.texts.growing_text import GrowingText
 from ragbandit.strategies.answer_stream import first_stop
 from ragbandit.strategies.base import Request, seconds_until
 from ragbandit.strategies.failures import AnswerBlocked
 
-#: time before the deadline in which pieces do not wait, seconds: what has come at the deadline is the answer
+#: time before the deadline in which pieces are read at once, seconds, since the answer ends at the deadline
 _LAST_S: Final = 0.2
 #: a piece of a reply: length of the text up to its end, and its fields except the text
 Piece: TypeAlias = tuple[int, Mapping[str, Any]]
@@ -21,7 +21,7 @@ Piece: TypeAlias = tuple[int, Mapping[str, Any]]
 class PartialReply(ModelReply, ReplyReader[Piece]):
     """The reply to a prompt so far. dropped: the prompt's prefix, which is removed if the answer repeats it."""
 
-    #: whether a piece of the answer has arrived, once any value has
+    #: whether a piece of the answer has arrived; asked only after a value has
     has_begun = True
 
     def __init__(
@@ -40,11 +40,11 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
         self.has_enough = False  #: True if the rest of the stream must not be read
 
     def read(self, value: Any) -> Iterable[Piece]:
-        """Take a value, or a Repeated, unless the answer has its end. Returns its pieces if there is a reader."""
+        """Read a value, or RepeatedEvents, unless the answer has ended. Returns its pieces if there is a reader."""
         if self.has_enough:
             return ()
         size = self.text_size
-        if not isinstance(value, Repeated):
+        if not isinstance(value, RepeatedEvents):
             self.take(value)
             if self.text_size > size:
                 self.parts += 1
@@ -58,7 +58,7 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
         return ((self.text_size, self.delta),) if has_piece else ()
 
     def pace(self) -> Pace | None:
-        """How the reply is read from now on; None as it comes: before its first piece, and near its end."""
+        """How the reply is read from now on; None, to read pieces at once, before its first piece and near its end."""
         left_s = seconds_until(self.request.deadline)
         is_near_end = self.finish is not None or (left_s is not None and left_s < _LAST_S)
         if is_near_end or not (self.text_size or self.message.has_fields):
@@ -82,7 +82,7 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
             raise ArmFailed(f"the server sent {broken}", field="generator.openai.logprobs", remedy=remedy)
 
     def text_without_prefix(self, end: int) -> str:
-        """The first `end` characters without the prefix; "" while they may still be the beginning of the prefix."""
+        """The first `end` characters of the text without the prefix; "" while they may be a part of the prefix."""
         text = self.text if end == self.text_size else self.text[:end]
         begin, size = text.lstrip(), len(self.dropped)
         return begin[size:] if size and self.dropped.startswith(begin[:size]) else text
@@ -99,8 +99,8 @@ class PartialReply(ModelReply, ReplyReader[Piece]):
             self.tokens[0] = text[dropped:], logprob
 
     def _has_room(self, texts: Sequence[str]) -> bool:
-        """Whether the text cannot end within these texts. If it may, each event is read alone, and the text ends at the
-        same place, however the events arrive.
+        """Whether the text cannot end within these texts. If it may, each event is read alone, so that the text ends at
+        the same place, however the events arrive.
         """
         stops, new = self.request.stop, "".join(texts)
         if self.parts + len(texts) > self._most or self.text_size + len(new) > self._longest:

@@ -1,4 +1,4 @@
-"""Refused fields: what a model's server has refused, so that later requests of the same caller do not have it."""
+"""Remembers the fields that a model's server has refused, so that later requests of the same caller lack them."""
 
 from collections.abc import Iterable
 from threading import Lock
@@ -17,8 +17,8 @@ Caller = tuple[int, str | None]
 
 
 class RefusedFields:
-    """The refusals that a process remembers. A refusal counts only for its receiver, because a server's words may
-    repeat a caller's text. Times are values of time.monotonic(). Thread-safe.
+    """The refusals that a process remembers. A refusal counts only for the caller that got it, because the server's
+    message may repeat a caller's text. Times are values of time.monotonic(). Thread-safe.
     """
 
     def __init__(self) -> None:

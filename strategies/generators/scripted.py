@@ -78,7 +78,7 @@ class ScriptedGenerator(Generator):
     async def complete(self, request: Request) -> Completion:
         self.requests.append(request)
         number = len(self.requests)
-        is_late = await self._is_late(self._seconds, deadline=request.deadline)
+        is_late = await self._wait(self._seconds, deadline=request.deadline)
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
         answer = self._answer(request.prompt)
@@ -111,7 +111,7 @@ class ScriptedGenerator(Generator):
         if sink is not None or self._word_seconds:
             for piece in _PIECE.findall(text):
                 pause = self._word_seconds if written and not hurry else 0.0
-                if pause and await self._is_late(pause, deadline=request.deadline):
+                if pause and await self._wait(pause, deadline=request.deadline):
                     break
                 written += piece
                 if sink is not None:
@@ -121,7 +121,8 @@ class ScriptedGenerator(Generator):
         return written
 
     @staticmethod
-    async def _is_late(seconds: float, *, deadline: float | None) -> bool:
+    async def _wait(seconds: float, *, deadline: float | None) -> bool:
+        """Wait for `seconds`, or until an earlier deadline. Returns whether the deadline was earlier."""
         available = float("inf") if deadline is None else deadline - time.monotonic()
         await asyncio.sleep(max(0.0, min(seconds, available)))
         return seconds > available

@@ -29,7 +29,7 @@ _SHOWN = 200  #: maximum number of characters of a wrong path in an error
 _NAMED = re.compile(r"^=== (\w+) ===\n", re.MULTILINE)  #: heading in a file with several templates
 #: the package whose templates every arm may use
 PACKAGE: Final = "ragbandit.strategies.prompting"
-_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields that `fit` fills; the arm gives all other values
+_OWN_FIELDS = frozenset({"demonstrations", "passages"})  #: fields that `fit_template` fills; the arm fills all others
 _PASSAGE_FIELDS = ("number", "title", "text")
 _EXAMPLE_FIELDS = ("passages", "question", "thoughts", "answer")
 
@@ -72,13 +72,13 @@ def load_templates(
     for name in overrides:
         if name not in names:
             raise ConfigError("this template is not used", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
-    templates = {name: _default(name, where=f"{field}.{name}", package=package) for name in names}
+    templates = {name: _load_default(name, where=f"{field}.{name}", package=package) for name in names}
     for name, source in overrides.items():
-        templates[name] = _replacement(templates[name], source=source, where=f"{field}.{name}")
+        templates[name] = _load_replacement(templates[name], source=source, where=f"{field}.{name}")
     return templates
 
 
-def _replacement(default: Template, *, source: str | Path, where: str) -> Template:
+def _load_replacement(default: Template, *, source: str | Path, where: str) -> Template:
     template = _parse(default.name, text=_read_source(source, where=where), where=where)
     wrong = template.fields ^ default.fields
     if wrong or template.takes_passages != default.takes_passages:
@@ -112,17 +112,17 @@ def _digest(templates: frozenset[Template]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _default(name: str, *, where: str, package: str) -> Template:
-    texts = _shipped(package)
+def _load_default(name: str, *, where: str, package: str) -> Template:
+    texts = _package_templates(package)
     if name not in texts:
         raise ConfigError(f"unknown template {name!r}", field=where, remedy=known_choices(sorted(texts), given=name))
     return _parse(name, text=texts[name], where=where)
 
 
 @lru_cache(maxsize=16)
-def _shipped(package: str) -> Mapping[str, str]:
+def _package_templates(package: str) -> Mapping[str, str]:
     """Name -> text of the templates in the package's folder `templates`, and of those that every arm may use."""
-    texts = {} if package == PACKAGE else dict(_shipped(PACKAGE))
+    texts = {} if package == PACKAGE else dict(_package_templates(PACKAGE))
     for file in (resources.files(package) / "templates").iterdir():
         if file.name.endswith(".txt"):
             _, *parts = _NAMED.split(f"=== {file.name.removesuffix('.txt')} ===\n" + file.read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def _check_fields(section: str, text: str, *, allowed: Sequence[str], where: str
 
 
 def _demonstrations(parts: Mapping[str, Sequence[str]], *, passage: str, where: str) -> tuple[str, ...]:
-    """The demonstrations of a template, as they are written, or one for each of the examples that it names."""
+    """The demonstrations of a template: those in its sections, or one for each of the examples that it names."""
     forms = parts["demonstration"]
     if not parts["examples"]:
         return tuple(forms)
@@ -187,7 +187,7 @@ def _demonstrations(parts: Mapping[str, Sequence[str]], *, passage: str, where: 
         fault = f"the template has [examples] and {len(forms)} sections [demonstration]"
         raise ConfigError(fault, field=where, remedy="write one [demonstration], the form of every example")
     _check_fields("demonstration", forms[0], allowed=_EXAMPLE_FIELDS, where=where)
-    examples = _shipped_examples()
+    examples = _package_examples()
     name = parts["examples"][0]
     if name not in examples:
         raise ConfigError(f"unknown examples {name!r:.80}", field=where, remedy=known_choices([*examples], given=name))
@@ -198,15 +198,15 @@ def _demonstration(example: Mapping[str, Any], *, form: str, passage: str) -> st
     """An example in its form. Passages that are needed and others are sorted by title, so their order tells nothing."""
     passages = sorted([*example["gold"], *example["others"]])
     shown = [
-        _put(passage, {"number": str(number), "title": title, "text": text})
+        _fill_fields(passage, {"number": str(number), "title": title, "text": text})
         for number, (title, text) in enumerate(passages, start=1)
     ]
     values = {"question": example["question"], "thoughts": " ".join(example["thoughts"]), "answer": example["answer"]}
-    return _put(form, {**values, "passages": "".join(f"{text}\n\n" for text in shown)})
+    return _fill_fields(form, {**values, "passages": "".join(f"{text}\n\n" for text in shown)})
 
 
 @lru_cache(maxsize=1)
-def _shipped_examples() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+def _package_examples() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     """Name of a TOML file in the folder `templates` -> its examples: question, gold, others, thoughts, answer."""
     files = (resources.files(PACKAGE) / "templates").iterdir()
     return {
@@ -218,10 +218,10 @@ def _shipped_examples() -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 def template_names(package: str = PACKAGE) -> Set[str]:
     """Names of the templates that an arm of the package may use."""
-    return _shipped(package).keys()
+    return _package_templates(package).keys()
 
 
-def fit(
+def fit_template(
     template: Template,
     *,
     fields: Mapping[str, str],
@@ -249,10 +249,10 @@ def fit(
     demonstrations = list(template.demonstrations)
     shown, messages = list(passages), [message for message in history if message.text.strip()]
     turns = len(messages)
-    texts = [_cut(passage, words=passage_words, losses=losses) for passage in shown]
+    texts = [_cut_passage(passage, words=passage_words, losses=losses) for passage in shown]
     room = (generator.context_tokens or PACKED_TOKENS + max_tokens) - max_tokens
     while True:
-        prompt = _fill(template, fields=fields, demonstrations=demonstrations, passages=shown, texts=texts)
+        prompt = _fill_template(template, fields=fields, demonstrations=demonstrations, passages=shown, texts=texts)
         prompt = replace(prompt, history=tuple(messages)) if messages else prompt
         size = generator.count_tokens(prompt)
         if size <= room:
@@ -281,7 +281,7 @@ def _too_long(
     longest = max(fields, key=lambda name: len(fields[name]), default=None)
     # Other fields may contain the question too, for example a list of earlier queries.
     without = {name: value.replace(question, "", 1) for name, value in fields.items()}
-    bare = generator.count_tokens(_fill(template, fields=without, demonstrations=(), passages=(), texts=()))
+    bare = generator.count_tokens(_fill_template(template, fields=without, demonstrations=(), passages=(), texts=()))
     is_question = longest is not None and question in fields[longest] and bare <= room
     kind = QuestionTooLong if is_question else PromptTooLong
     return kind(
@@ -291,14 +291,14 @@ def _too_long(
     )
 
 
-def _cut(passage: Passage, *, words: int, losses: list[str]) -> str:
+def _cut_passage(passage: Passage, *, words: int, losses: list[str]) -> str:
     text, count = cut_words(passage.text, words=words)
     if count > words:
         losses.append(f"passage {passage.id} cut to {words} of {count} words")
     return text
 
 
-def _fill(
+def _fill_template(
     template: Template,
     *,
     fields: Mapping[str, str],
@@ -307,7 +307,7 @@ def _fill(
     texts: Sequence[str],
 ) -> Prompt:
     shown = [
-        _put(template.passage, {"number": str(number), "title": passage.title, "text": text})
+        _fill_fields(template.passage, {"number": str(number), "title": passage.title, "text": text})
         for number, (passage, text) in enumerate(zip(passages, texts, strict=True), start=1)
     ]
     values = {
@@ -317,17 +317,17 @@ def _fill(
         "passages": "".join(f"{text}\n\n" for text in shown),
     }
     return Prompt(
-        instructions=_put(template.instructions, values),
-        body=_put(template.body, values),
-        prefix=_put(template.prefix, values),
+        instructions=_fill_fields(template.instructions, values),
+        body=_fill_fields(template.body, values),
+        prefix=_fill_fields(template.prefix, values),
     )
 
 
-def _put(text: str, values: Mapping[str, str]) -> str:
+def _fill_fields(text: str, values: Mapping[str, str]) -> str:
     return _FIELD.sub(lambda match: values.get(match.group(1), match.group()), text).strip()
 
 
-class Showing(TypedDict, total=False):
+class PromptOptions(TypedDict, total=False):
     """Options of a prompt in addition to the fields of its template."""
 
     pool: PassagePool | None  #: pool whose passages are shown, unless `passages` is set
@@ -347,24 +347,24 @@ async def ask(
     stop: tuple[str, ...] = (),
     want: frozenset[Need] = frozenset(),
     final: Settle | None = None,
-    **showing: Unpack[Showing],
+    **showing: Unpack[PromptOptions],
 ) -> Completion:
-    """Fill the template and call the model: `shown_prompt`, then `Run.complete`. Raises as these functions."""
-    prompt = shown_prompt(run, template=template, fields=fields, max_tokens=max_tokens, **showing)
+    """Fill the template and call the model: `fill_prompt`, then `Run.complete`. Raises as these functions."""
+    prompt = fill_prompt(run, template=template, fields=fields, max_tokens=max_tokens, **showing)
     return await run.complete(prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, final=final)
 
 
-def shown_prompt(
-    run: Run, *, template: Template, fields: Mapping[str, str], max_tokens: int, **showing: Unpack[Showing]
+def fill_prompt(
+    run: Run, *, template: Template, fields: Mapping[str, str], max_tokens: int, **showing: Unpack[PromptOptions]
 ) -> Prompt:
-    """Fill the template, and shorten it to fit the model, see `fit`. The run records the shown passages.
+    """Fill the template, and shorten it to fit the model, see `fit_template`. The run records the shown passages.
 
     The trace records everything that was removed as "prompt_budget".
     """
     pool, passages = showing.get("pool"), showing.get("passages")
     if passages is None and pool is not None:
         passages = pool.passages
-    fitted = fit(
+    fitted = fit_template(
         template,
         fields=fields,
         generator=run.generator,

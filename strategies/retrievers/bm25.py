@@ -24,7 +24,7 @@ from ragbandit.shared.texts.text_forms import SPACELESS, canonical_text, words
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import PassageReader
-from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, stored, write_meta
+from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, store_passages, write_meta
 
 FORMAT = "bm25-1"
 
@@ -36,7 +36,7 @@ _ANALYZER = {"stemmer": "english", "stop_words": "lucene-english"}
 _STOP_WORDS = frozenset(STOPWORDS_EN)
 _POSSESSIVE = re.compile("['\u2019]s\\b")
 _COMPOUND = re.compile(r"(?<![^\W_])[^\W\d_]++(?:-(?:[ \t]*\n[ \t]*)?[^\W\d_]++)+")
-#: a run of letters in which a word may begin and end anywhere: there are no spaces, or Korean particles follow
+#: a run of letters in which a word may begin and end anywhere: the script has no spaces, or words have Korean particles
 _RUN = re.compile(rf"[{SPACELESS}](?:\n?[{SPACELESS}]+)*|[\uac00-\ud7a3]+")
 _ARABIC = "[\u0620-\u06d3\u06ee-\u06ff\u0750-\u077f\u08a0-\u08c9]"
 #: a word with endings after zero-width non-joiners
@@ -99,7 +99,7 @@ def build_index(
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
     reader = PassageReader(rows, progress=progress)
     with new_index(Path(folder)) as building:
-        for passage in chain.from_iterable(stored(reader, building, size=_BATCH)):
+        for passage in chain.from_iterable(store_passages(reader, building, size=_BATCH)):
             for field, text in (("title", passage.title), ("text", passage.text)):
                 numbers = vocabularies[field]
                 terms[field].append([numbers.setdefault(term, len(numbers)) for term in _analyzer.terms(text)])
@@ -119,7 +119,7 @@ class Bm25Retriever(FolderRetriever):
 
     def __init__(self, folder: Path | str) -> None:
         super().__init__(folder)
-        with self._whole():
+        with self._report_damage():
             folders = [self._folder / field for field in _FIELDS]
             indexed = [folder for folder in folders if folder.is_dir()]
             self._indices = [bm25s.BM25.load(folder, mmap=True, show_progress=False) for folder in indexed]

@@ -23,7 +23,7 @@ from uuid import UUID
 
 import yaml
 
-from ragbandit.shared.additions import loaded, offered_beside
+from ragbandit.shared.additions import load_offered, offered_places_except
 from ragbandit.shared.errors import InvalidInput, encodable, required_module
 from ragbandit.shared.files import open_file
 from ragbandit.shared.json_lines import MAX_LINE, decode_line, lines, parse_line, rereadable
@@ -71,7 +71,7 @@ _BOM = {
     b"\0<": "utf-16-be",
 }
 _DECLARED = re.compile(rb"<(?:\?xml\s[^>]*?\bencoding|meta\s[^>]*?\bcharset)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
-#: declared encodings that browsers take for another one (WHATWG's encoding standard), by their names in Python
+#: declared encoding -> encoding that browsers use instead (WHATWG's encoding standard), by their names in Python
 _AS_BROWSERS = {
     **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
     **dict.fromkeys(("iso8859-11", "tis-620"), "cp874"),
@@ -83,7 +83,7 @@ _AS_BROWSERS = {
 }
 _INLINE = "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|nobr|q|rb|rp|rt|ruby|s|samp|small"
 _INLINE += "|span|strike|strong|sub|sup|time|tt|u|var|wbr"
-#: the place before a tag that divides words: any that is not inline, or the number of a footnote
+#: the position before a tag that divides words: any tag that is not inline, or the number of a footnote
 _DIVIDING = re.compile(rf"(?=</?(?!(?:{_INLINE})(?![\w-]))[a-z]|<sup\b[^<>]*>\s*<a\b)", re.IGNORECASE)
 
 
@@ -114,7 +114,7 @@ def _rows_of_file(path: Path, *, source: Path, leave_out: Callable[[str, str], N
     first_rows: dict[str, int] = {}
     for number, row in rows:
         where = f"{source}, {unit} {number}"
-        row = _renamed(row)
+        row = _with_our_names(row)
         if "text" in row and is_blank(_as_text(row["text"], name="text", where=where)):
             leave_out(f"{unit} {number}", "it has no text")
             continue
@@ -190,7 +190,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         raise InvalidInput(f"{path} cannot be read: {error}", field="corpus", remedy="give a Parquet file") from error
 
 
-def _renamed(row: Mapping[str, object]) -> Mapping[str, object]:
+def _with_our_names(row: Mapping[str, object]) -> Mapping[str, object]:
     """The row with our names of its fields. A field that already has our name takes precedence."""
     others = {name: used for name, names in NAMES.items() for used in names[:0:-1] if used in row}
     return {**{name: row[used] for name, used in others.items()}, **row} if others else row
@@ -225,7 +225,7 @@ def model_text(text: str, *, title: str) -> str:
     return f"{title}\n{text}".strip()
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Cut the text to 100,000 characters, and replace halves of surrogate pairs, which models refuse."""
     return encodable(text[:100_000])
 
@@ -248,7 +248,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
         name = path.relative_to(folder).as_posix()
         try:
             title, text = _read_document(path, root=root)
-            pieces = list(_cut(text, markdown=path.suffix.lower() == ".md"))
+            pieces = list(_cut_into_passages(text, markdown=path.suffix.lower() == ".md"))
             if not pieces:
                 raise InvalidInput("the document has no text")
         except InvalidInput as error:
@@ -262,7 +262,7 @@ def read_folder(folder: Path, *, leave_out: Callable[[str, str], None] = log_lef
         raise InvalidInput(f"{folder} has no document", field="corpus", remedy=remedy)
 
 
-def _cut(text: str, *, markdown: bool) -> Iterator[str]:
+def _cut_into_passages(text: str, *, markdown: bool) -> Iterator[str]:
     library = required_module("semantic_text_splitter", extra="documents")
     splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(CHARACTERS)
     return (piece for section in _SECTION.finditer(text) for piece in splitter.chunks(section[0]) if piece.strip())
@@ -287,9 +287,9 @@ def _read_document(path: Path, *, root: str) -> tuple[str, str]:
 
 #: rows of a Parquet file that are decoded at once
 _PARQUET_ROWS: Final = 1024
-#: elements of a page without text to read; rt: how a character is read
+#: elements of a page whose text is not read; rt: the pronunciation of a character
 _UNSEEN: Final = ("script", "style", "template", "title", "rp", "rt")
-#: elements without content and end
+#: elements without content and end tag
 _VOID: Final = (
     *("area", "base", "basefont", "bgsound", "br", "col", "command", "embed", "frame", "hr", "image", "img", "input"),
     *("isindex", "keygen", "link", "menuitem", "meta", "nextid", "param", "source", "spacer", "track", "wbr"),
@@ -297,8 +297,8 @@ _VOID: Final = (
 #: most elements of a page that are open at once, and divided words of a text
 _MOST_PARTS: Final = 200_000
 _TAG_NAME: Final = r"[a-z][^\t\n\r\f />\0]*+"
-#: a comment, a section of text, an end tag, a declaration or a start tag. What does not end goes to the page's end, so
-#: that all matches together take linear time
+#: a comment, a section of text, an end tag, a declaration or a start tag. Markup without an end matches to the page's
+#: end, so that all matches together take linear time
 _MARKUP: Final = re.compile(
     r"<(?:!--(?:-?>|(?:[^-]++|-(?!-!?\s*+>))*+(?:--!?\s*+>)?)"
     r"|!\[CDATA\[(?P<cdata>(?:[^]]++|](?!]>))*+)(?:]]>)?"
@@ -306,7 +306,7 @@ _MARKUP: Final = re.compile(
     rf"|(?P<start>{_TAG_NAME})(?:[^=>]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?+)*+(?P<closed>>)?)",
     re.IGNORECASE,
 )
-#: the same without quotes: the value of an attribute ends with the tag
+#: as _MARKUP, but quotes are plain characters, so the value of an attribute ends with the tag
 _UNQUOTED: Final = re.compile(_MARKUP.pattern.replace(r"""(?:\"[^\"]*+\"|'[^']*+')?+""", ""), re.IGNORECASE)
 _RAW_END: Final = {tag: re.compile(rf"</{tag}[\s/>]", re.IGNORECASE) for tag in ("script", "style")}
 #: what begins or ends an HTML comment or inline code of Markdown, in which a comment is text
@@ -315,11 +315,11 @@ _COMMENT_OR_CODE: Final = re.compile("<!--|-->|`+")
 _PASSWORD_FIELD: Final = 1 << 13
 
 
-def _text(path: Path) -> tuple[str, str]:
-    return path.stem, _tidied(_decoded(path))
+def _read_text_file(path: Path) -> tuple[str, str]:
+    return path.stem, _tidy_text(_decode_file(path))
 
 
-def _decoded(path: Path) -> str:
+def _decode_file(path: Path) -> str:
     """The text of a file in UTF-8, with a byte order mark, or in the encoding that it declares as HTML or XML does."""
     try:
         data = path.read_bytes()
@@ -349,7 +349,7 @@ def _declared_encoding(data: bytes) -> str:
     return "utf-8" if name.startswith("utf") else _AS_BROWSERS.get(name, name)
 
 
-def _tidied(text: str) -> str:
+def _tidy_text(text: str) -> str:
     """The text without data URIs, soft hyphens and line ends within words.
 
     A hyphen at a line end stays, since it may belong to a compound, unless the text has the whole word elsewhere.
@@ -362,8 +362,8 @@ def _tidied(text: str) -> str:
     return _DIVIDED.sub(lambda part: part[1] if part[1] + part[2] in whole_words else f"{part[1]}-", text)
 
 
-def _markdown(path: Path) -> tuple[str, str]:
-    name, text = _text(path)
+def _read_markdown(path: Path) -> tuple[str, str]:
+    name, text = _read_text_file(path)
     title, text = _front_matter(text)
     text = _without_comments(text)
     return title or _heading(text) or name, text
@@ -394,7 +394,7 @@ def _front_matter(text: str) -> tuple[str, str]:
 
 
 def _without_comments(text: str) -> str:
-    """The text of Markdown without HTML comments, which a page does not show. Those within code stay."""
+    """The text of Markdown without HTML comments, which are not shown. Comments in code stay."""
     if "<!--" not in text:
         return text
     tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
@@ -437,8 +437,8 @@ def _heading(text: str) -> str:
     return ""
 
 
-def _html(path: Path) -> tuple[str, str]:
-    title, page = _front_matter(_decoded(path))
+def _read_html(path: Path) -> tuple[str, str]:
+    title, page = _front_matter(_decode_file(path))
     try:
         shown = _Page(_DIVIDING.sub("\n", page))
     except ValueError as error:  # the number of a character has thousands of digits
@@ -469,28 +469,28 @@ class _Page:
                     break  # no tag ends after here: the rest is text
                 pattern = _UNQUOTED  # a quote without an end: the quotes from here on are plain characters
                 continue
-            self._add(unescape(page[at : mark.start()]))
+            self._add_text(unescape(page[at : mark.start()]))
             at = mark.end()
-            self._add(mark["cdata"] or "")
+            self._add_text(mark["cdata"] or "")
             if mark["end"]:
-                self._end(mark["end"].lower())
+                self._close_element(mark["end"].lower())
             elif tag and tag not in _VOID:
-                self._begin(tag)
+                self._open_element(tag)
                 if mark[0].endswith("/>") and ("=" not in mark[0] or mark[0][-3] in " \t\n\f\"'"):  # not `href=x/`
-                    self._end(tag)
+                    self._close_element(tag)
                 elif tag in _RAW_END:
                     end = _RAW_END[tag].search(page, at)
                     at = end.start() if end else len(page)
-        self._add(unescape(page[at:]))
+        self._add_text(unescape(page[at:]))
 
-    def _begin(self, tag: str) -> None:
+    def _open_element(self, tag: str) -> None:
         if len(self._open) == _MOST_PARTS:
             raise InvalidInput(f"more than {_MOST_PARTS:,} elements are open at once")
         self._open.append(tag)
         self._counts[tag] += 1
         self._unseen += tag in _UNSEEN
 
-    def _end(self, tag: str) -> None:
+    def _close_element(self, tag: str) -> None:
         ended = "" if self._counts[tag] else tag
         while ended != tag:
             ended = self._open.pop()
@@ -498,7 +498,7 @@ class _Page:
             self._unseen -= ended in _UNSEEN
             self._has_title = self._has_title or ended == "title"
 
-    def _add(self, data: str) -> None:
+    def _add_text(self, data: str) -> None:
         if not data:
             return
         if not data.strip(" \n\t\f\r") and not (self._counts["pre"] or self._counts["textarea"]):
@@ -509,14 +509,14 @@ class _Page:
             self.text.write(data)
 
 
-def _pdf(path: Path) -> tuple[str, str]:
+def _read_pdf(path: Path) -> tuple[str, str]:
     library = required_module("pypdf", extra="documents")
     try:
         reader = library.PdfReader(path)
         title = (reader.metadata.title or "").strip() if reader.metadata else ""
-        pages = ("\n".join((page.extract_text(), *_typed_on(page))) for page in reader.pages)
+        pages = ("\n".join((page.extract_text(), *_typed_texts(page))) for page in reader.pages)
         texts = _within_cap(chain(pages, _form_values(reader.get_fields() or {})))
-        return title or path.stem, _tidied("\n\n".join(texts))
+        return title or path.stem, _tidy_text("\n\n".join(texts))
     except InvalidInput:
         raise
     except Exception as error:  # pypdf raises errors of any kind for a broken file
@@ -533,7 +533,7 @@ def _within_cap(texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def _typed_on(page: Any) -> Iterator[str]:
+def _typed_texts(page: Any) -> Iterator[str]:
     """Texts that people typed on a page of a PDF without a form (FreeText)."""
     for reference in page.get("/Annots") or ():
         annotation = reference.get_object()
@@ -554,20 +554,20 @@ def _form_values(fields: Mapping[str, Any]) -> Iterator[str]:
             yield f"{str(field.get('/TU') or name).strip()}: {', '.join(texts)}"
 
 
-def _by_addition(path: Path) -> tuple[str, str]:
-    title, text = loaded("documents")[path.suffix.lower()](path)
-    return title or path.stem, _tidied(text)
+def _read_by_addition(path: Path) -> tuple[str, str]:
+    title, text = load_offered("documents")[path.suffix.lower()](path)
+    return title or path.stem, _tidy_text(text)
 
 
 #: suffix of a file -> function that returns (title, text) of the file
 _OURS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
-    {".txt": _text, ".md": _markdown, ".html": _html, ".htm": _html, ".pdf": _pdf}
+    {".txt": _read_text_file, ".md": _read_markdown, ".html": _read_html, ".htm": _read_html, ".pdf": _read_pdf}
 )
 
 
 def _readers() -> Mapping[str, Callable[[Path], tuple[str, str]]]:
     """As `_OURS`, with the forms of documents that additions read."""
-    return {**_OURS, **dict.fromkeys(offered_beside(_OURS, hook="documents"), _by_addition)}
+    return {**_OURS, **dict.fromkeys(offered_places_except(_OURS, hook="documents"), _read_by_addition)}
 
 
 def passage_line(passage: Passage) -> bytes:

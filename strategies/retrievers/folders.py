@@ -42,7 +42,7 @@ class FolderRetriever(Retriever):
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
         self.meta = self.read_meta(self._folder)
-        with self._whole():
+        with self._report_damage():
             self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
             self._offsets: npt.NDArray[np.int64] = np.load(self._folder / OFFSETS, mmap_mode="r")  # (passages + 1,)
             self._rows = np.memmap(self._folder / PASSAGES, dtype=np.uint8, mode="r")
@@ -91,8 +91,8 @@ class FolderRetriever(Retriever):
         return Passage(id=row["id"], title=row["title"], text=row["text"], url=row.get("url"))
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Errors in the block mean that the index is damaged: they are raised as ConfigError."""
+    def _report_damage(self) -> Iterator[None]:
+        """During the block, raise errors of a damaged index as ConfigError."""
         try:
             yield
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -119,14 +119,14 @@ class CurrentIndex(Retriever):
         self.name = self._index.name
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        return await (await asyncio.to_thread(self._current)).search(query, k=k)
+        return await (await asyncio.to_thread(self._open_newest)).search(query, k=k)
 
     def _version_now(self) -> str | None:
         with suppress(OSError):
             return self._folder.fingerprint(META)
         return None
 
-    def _current(self) -> FolderRetriever:
+    def _open_newest(self) -> FolderRetriever:
         with self._lock:
             version = self._version_now()
             if version not in (None, self._version):
@@ -140,7 +140,7 @@ class CurrentIndex(Retriever):
             return self._index
 
 
-def stored(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
+def store_passages(reader: PassageReader, folder: Path, *, size: int) -> Iterator[list[Passage]]:
     offsets = [0]
     with (folder / PASSAGES).open("wb") as file:
         for batch in reader.batches(size):

@@ -1,4 +1,4 @@
-"""Searches by a retriever of LangChain, and so in every vector store that LangChain has."""
+"""Searches by a retriever of LangChain, and thus in every vector store that LangChain supports."""
 
 import asyncio
 import hashlib

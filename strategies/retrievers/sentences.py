@@ -16,8 +16,8 @@ from ragbandit.shared.files import open_file, read_text
 from ragbandit.shared.torch_models import device_of, load_model
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import PassageReader, clean, model_text
-from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, stored, write_meta
+from ragbandit.strategies.retrievers.corpus import PassageReader, clean_text, model_text
+from ragbandit.strategies.retrievers.folders import FolderRetriever, new_index, store_passages, write_meta
 
 
 class SentenceEncoder:
@@ -46,8 +46,8 @@ class SentenceEncoder:
         """Vectors of length 1, shape (texts, width). Thread-safe."""
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
         with self._lock, torch.inference_mode():
-            for indices in by_length(texts, batch=batch):
-                vectors[indices] = self._encode_batch([clean(texts[index]) for index in indices])
+            for indices in batches_by_length(texts, batch=batch):
+                vectors[indices] = self._encode_batch([clean_text(texts[index]) for index in indices])
         return vectors
 
     def _encode_batch(self, texts: list[str]) -> npt.NDArray[np.float32]:
@@ -63,7 +63,7 @@ class SentenceEncoder:
         return unit
 
 
-def by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
+def batches_by_length(texts: Sequence[str], *, batch: int) -> Iterator[list[int]]:
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     return (order[start : start + batch] for start in range(0, len(order), batch))
 
@@ -125,7 +125,7 @@ def build_sentence_index(
     reader = PassageReader(rows, progress=progress)
     with new_index(Path(folder)) as building:
         with (building / _VECTORS).open("wb") as vectors:
-            for passages in stored(reader, building, size=_BATCH):
+            for passages in store_passages(reader, building, size=_BATCH):
                 texts = [model_text(passage.text, title=passage.title) for passage in passages]
                 vectors.write(encoder.encode(texts).astype(np.float16).tobytes())
         model: dict[str, Json] = {"model": encoder.name, "width": encoder.width}
@@ -149,7 +149,7 @@ class DenseRetriever(FolderRetriever):
         if self.meta.get("model") != encoder.name:
             fault = f"{self._folder} has vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
             raise self._fault(fault, folder=self._folder)
-        with self._whole():
+        with self._report_damage():
             vectors = np.memmap(self._folder / _VECTORS, dtype=np.float16, mode="c")
             self._vectors = vectors.reshape(-1, encoder.width)  # (passages, width)
             self._check_build(len(self) == len(self._vectors))

@@ -1,4 +1,4 @@
-"""Retrievers without an index: one over a list, and the one of arms that do not search."""
+"""Retrievers without an index: over a list, and for arms that do not search."""
 
 import asyncio
 from collections.abc import Iterable

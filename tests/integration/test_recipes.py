@@ -140,7 +140,7 @@ from ragbandit.workers.chores import start_chores
 
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(name)s: %(message)s", force=True)
 logging.getLogger("ragbandit").disabled = True
-check_chore(loaded("chores")["backlog"])
+check_chore(load_offered("chores")["backlog"])
 with learning_process({}) as context:
     routines = start_chores(context)
     for routine in routines:
@@ -153,7 +153,7 @@ from ragbandit.testing.doors import check_door
 api = create_app(lambda: None).openapi()
 print(*[tag["name"] for tag in api["tags"]], api["paths"]["/v1/arms"]["get"]["summary"])
 print(*[endpoint.rule.roles for endpoint in ENDPOINTS if endpoint.path == "/v1/arms"][0] - {"admin"})
-check_door(loaded("doors")["arm_list"])
+check_door(load_offered("doors")["arm_list"])
 """,
     "lines": """
 from pathlib import Path
@@ -181,7 +181,7 @@ print([hit.passage.id for hit in search_once(kind.open(), query="a river", k=3)]
 def printed(tree):
     """Name of an addition -> what its program prints; all run in one process of the copy."""
     (tree / "river.jsonl").write_text('{"id": "v", "title": "Vistula", "text": "A river."}\n')
-    head = "import sys\nfrom ragbandit.shared.additions import loaded\n"
+    head = "import sys\nfrom ragbandit.shared.additions import load_offered\n"
     done = run(tree, "-c", head + "".join(f"print('=== {name}'){code}" for name, code in PROGRAMS.items()))
     texts = re.split(r"^=== (\w+)\n", done, flags=re.MULTILINE)[1:]
     return dict(zip(texts[::2], texts[1::2], strict=True))

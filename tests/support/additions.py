@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ragbandit.shared.additions import additions, loaded, surfaces
+from ragbandit.shared.additions import additions, load_offered, surfaces
 from ragbandit.shared.dialects.registry import DIALECTS
 
 #: class of the generator "anthropic"; None in a tree without it
-ANTHROPIC: Any = getattr(loaded("generators").get("anthropic"), "generator", None)
+ANTHROPIC: Any = getattr(load_offered("generators").get("anthropic"), "generator", None)
 
 _DIALECT = DIALECTS.get("messages")
 #: module with the requests of Anthropic's Messages; None in a tree without it
@@ -53,7 +53,7 @@ def is_served(path: str) -> bool:
 
 def door_module(name: str) -> ModuleType | None:
     """The module with the endpoints of an addition; None in a tree without it."""
-    door = loaded("doors").get(name)
+    door = load_offered("doors").get(name)
     return None if door is None else sys.modules[door.endpoints[0].routes[0].endpoint.__module__]
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ragbandit.shared.plugins import installed
+from ragbandit.shared.plugins import installed_entry_points
 from ragbandit.strategies.registry import GROUP as ARMS
 
 
@@ -27,9 +27,9 @@ def install(tmp_path, monkeypatch):
             modules.add(path.partition(":")[0])
             (folder / f"{path.partition(':')[0]}.py").write_text(code)
         monkeypatch.syspath_prepend(folder)
-        installed.cache_clear()
+        installed_entry_points.cache_clear()
 
     yield put
-    installed.cache_clear()
+    installed_entry_points.cache_clear()
     for module in modules:
         sys.modules.pop(module, None)

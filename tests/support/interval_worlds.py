@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.comparison.intervals import Interval, Moments, cressie_read, extreme_rows, heavy_weight
-from ragbandit.router.offline.estimation import Choices
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Indices, Matrix, Vector
 
 CONFIDENCE = 0.95
 #: contexts of a world; rows are drawn from them, so that the truth is a plain mean
@@ -39,7 +38,7 @@ class Rows:
     """A log of n rows; matrices of shape (n, ARMS)."""
 
     features: Matrix
-    action: Choices
+    action: Indices
     reward: Vector
     pmf: Matrix
     candidate: Matrix

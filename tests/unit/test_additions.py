@@ -17,7 +17,7 @@ from ragbandit.router.config.error_words import _OF_ADDITIONS
 from ragbandit.router.operation.findings import findings_of_settings
 from ragbandit.router.policies import built_in_policies
 from ragbandit.shared import additions as module
-from ragbandit.shared.additions import PACKAGE, Addition, additions, faults, loaded, offered, surfaces
+from ragbandit.shared.additions import PACKAGE, Addition, additions, faults, load_offered, offered_places, surfaces
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.registry import built_in_arms
 from ragbandit.strategies.retrievers.corpus import read_folder
@@ -90,14 +90,14 @@ def test_the_core_imports_no_addition():
 @pytest.mark.parametrize("hook", HOOKS)
 def test_what_is_offered_can_be_loaded(hook):
     """Each name that an addition offers leads to something that can be imported."""
-    assert loaded(hook).keys() == offered(hook).keys()
-    assert None not in loaded(hook).values()
+    assert load_offered(hook).keys() == offered_places(hook).keys()
+    assert None not in load_offered(hook).values()
 
 
 @pytest.fixture
 def install(monkeypatch):
     """Replaces the additions of this process until the test ends."""
-    caches = offered, loaded, surfaces
+    caches = offered_places, load_offered, surfaces
 
     def install_these(these):
         for cache in caches:
@@ -114,7 +114,7 @@ def test_a_name_belongs_to_one_addition(install):
     """If two additions offer the same name, the second one is left out, and its fault names the first."""
     both = {"first": Addition(arms={"curt": "arm:Curt"}), "second": Addition(arms={"curt": "arm:Curt"})}
     install(both)
-    assert offered("arms") == {"curt": f"{PACKAGE}.first.arm:Curt"}
+    assert offered_places("arms") == {"curt": f"{PACKAGE}.first.arm:Curt"}
     assert faults() == {"second": "'curt' in arms is a name of ragbandit.additions.first.arm:Curt too"}
 
 
@@ -122,7 +122,7 @@ def test_a_verb_belongs_to_one_addition(install):
     """If two additions offer the same verb, the second one is left out, also if their headings differ."""
     first, second = Addition(verbs={"Run: mend": "verb:mend"}), Addition(verbs={"Look: mend": "verb:mend"})
     install({"first": first, "second": second})
-    assert [*offered("verbs")] == ["Run: mend"]
+    assert [*offered_places("verbs")] == ["Run: mend"]
     assert faults() == {"second": "'mend' in verbs is a name of ragbandit.additions.first.verb:mend too"}
 
 
@@ -191,14 +191,14 @@ def test_the_name_of_an_interface_belongs_to_one():
 
 def test_an_addition_that_cannot_be_imported_is_named(monkeypatch):
     """A class that cannot be imported is a ConfigError with its place and a remedy."""
-    monkeypatch.setattr(module, "offered", lambda hook: {"curt": f"{PACKAGE}.gone.arm:Curt"})
-    loaded.cache_clear()
+    monkeypatch.setattr(module, "offered_places", lambda hook: {"curt": f"{PACKAGE}.gone.arm:Curt"})
+    load_offered.cache_clear()
     with pytest.raises(
         ConfigError, match=r"'curt' .* ragbandit\.additions\.gone\.arm:Curt: ModuleNotFoundError"
     ) as caught:
-        loaded("arms")
+        load_offered("arms")
     assert caught.value.remedy
-    loaded.cache_clear()
+    load_offered.cache_clear()
 
 
 def test_a_public_function_whose_addition_was_deleted(monkeypatch):

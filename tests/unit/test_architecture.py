@@ -16,7 +16,7 @@ DIALECTS = {
         {
             "ragbandit/shared/dialects/thoughts.py",  # blocks with thoughts, in requests of either dialect
             "ragbandit/shared/model_servers/fitting",  # the table of what each kind of server takes
-            "ragbandit/shared/model_servers/fewer_fields.py",  # parameters that a server may refuse
+            "ragbandit/shared/model_servers/request_repairs.py",  # parameters that a server may refuse
             "workers/verbs/model_abilities.py",  # names of abilities in lists of models
         },
     )

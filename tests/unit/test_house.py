@@ -6,7 +6,7 @@ that is far above its number is lowered.
 
 import pytest
 
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 from tests.support.house import STREETS, House
 
 #: street -> (modules, lines) that its start may reach, with imports inside functions. Two modules of each
@@ -45,7 +45,7 @@ def test_a_street_reaches_no_more_than_allowed(house, street):
     assert lines - 1_000 < house.lines(reached) <= lines
 
 
-@pytest.mark.parametrize("place", offered("dialects").values(), ids=offered("dialects"))
+@pytest.mark.parametrize("place", offered_places("dialects").values(), ids=offered_places("dialects"))
 def test_a_dialect_of_an_addition_needs_no_heavy_module(house, place):
     """Every process has the dialects, so one imports nothing of other packages of ours than `ragbandit.shared`."""
     module = place.partition(":")[0]

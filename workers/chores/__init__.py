@@ -3,7 +3,7 @@
 from typing import Final
 
 from ragbandit.router.telemetry.routines import Routine
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.workers.chores.blocked_loop import BlockedLoop
 from ragbandit.workers.chores.bought_verdicts import BoughtVerdicts
 from ragbandit.workers.chores.chore import Chore
@@ -34,7 +34,9 @@ CHORES: Final[tuple[type[Chore], ...]] = (
 def start_chores(context: Context) -> list[Routine]:
     """Start the chores of this process. Close the returned threads before `context`. Raises ConfigError."""
     kinds = [
-        kind for kind in (*CHORES, *loaded("chores").values()) if context.learner is not None or not kind.of_learner
+        kind
+        for kind in (*CHORES, *load_offered("chores").values())
+        if context.learner is not None or not kind.of_learner
     ]
     chores = [chore for kind in kinds for chore in kind.of(context)]  # made before the first one starts
     return [chore.start() for chore in chores]

@@ -21,7 +21,7 @@ from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.shared.json_lines import each_key_once
 from ragbandit.strategies.base import Generator, Passage, Prompt
 from ragbandit.strategies.failures import PromptTooLong
-from ragbandit.strategies.prompting.prompts import Template, fit, load_templates
+from ragbandit.strategies.prompting.prompts import Template, fit_template, load_templates
 from ragbandit.workers.judge.drafts import Drafts, after_thoughts, has_other_scale, is_taken_back
 
 CRITERIA: Final[Mapping[str, str]] = {
@@ -193,7 +193,7 @@ def _make_prompt(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again
         for passage in material.passages
     ]
     repeated = "A reply before could not be used. Reply with the JSON object alone." if again else ""
-    fitted = fit(
+    fitted = fit_template(
         maker.template,
         fields={
             **{name: _quote(text, mark=mark) for name, text in texts.items()},

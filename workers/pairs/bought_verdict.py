@@ -34,7 +34,7 @@ from ragbandit.shared.errors import NotFound
 from ragbandit.shared.model_servers.failures import FAILURE, SUCCESSOR
 from ragbandit.shared.texts.formats import counted, money
 from ragbandit.shared.texts.text_forms import is_blank
-from ragbandit.shared.types import DIED, ArmName, Json, Outcome, calls_of, is_textless
+from ragbandit.shared.types import DIED, ArmName, Json, Outcome, call_ids, is_textless
 from ragbandit.strategies.base import Account
 from ragbandit.workers.asking.question_run import QuestionRun, close_parts
 from ragbandit.workers.asking.questions import AskedQuestion, Work
@@ -371,7 +371,7 @@ def _own_outcome(record: DecisionRecord, *, arm: ArmName, present: Mapping[str, 
     outcome = record.outcome
     if outcome is None or arm != record.decision.arm or outcome.run_by != "worker":
         return None
-    if outcome.stop_reason in NOT_ITS_FAULT or calls_of(outcome) or record.decision.query.continues.chat is not None:
+    if outcome.stop_reason in NOT_ITS_FAULT or call_ids(outcome) or record.decision.query.continues.chat is not None:
         return None
     made_by = {name: value for name, value in outcome.made_by.items() if name not in (FAILURE, SUCCESSOR)}
     return outcome if canonical(made_by) == canonical(dict(present)) else None

@@ -20,7 +20,7 @@ from ragbandit.router.serving.setup.bootstrap import decision_store, make_jobs, 
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.logs import set_service_log
-from ragbandit.shared.processes.child_process import ChildProcess, end
+from ragbandit.shared.processes.child_process import ChildProcess, end_children
 from ragbandit.shared.processes.this_process import end_with_parent
 from ragbandit.shared.types import ArmName, Json, PolicyLabel
 from ragbandit.workers.chores import start_chores
@@ -43,7 +43,7 @@ class AnswersApart:
 
     def start_if_due(self) -> None:
         """Start the process if it does not run and a decision waits. Raises StoreError."""
-        if (self._child is not None and self._child.lives()) or not self._queue.waits_again(within=self._arms):
+        if (self._child is not None and self._child.is_running()) or not self._queue.waits_again(within=self._arms):
             return
         ours, theirs = Pipe()
         with closing(ours), closing(theirs):
@@ -57,7 +57,7 @@ class AnswersApart:
     def end(self) -> None:
         """End the process; it gives its decision back."""
         if self._child is not None:
-            end([self._child], drain_s=1.0, cut_off_s=1.0)
+            end_children([self._child], drain_s=1.0, cut_off_s=1.0)
 
 
 def main() -> None:

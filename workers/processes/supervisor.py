@@ -16,7 +16,7 @@ from ragbandit.router.serving.setup.requirements import check_port, hold_store, 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
-from ragbandit.shared.processes.child_process import end
+from ragbandit.shared.processes.child_process import end_children
 from ragbandit.shared.processes.supervised_process import SupervisedProcess
 from ragbandit.workers.setup.generators import needs_workers
 
@@ -108,8 +108,8 @@ class Supervisor:
     def stop(self) -> None:
         self._stop.set()
         api, *workers = self.children
-        end([api])
-        end(workers)
+        end_children([api])
+        end_children(workers)
         if self.redis is not None:
             self.redis.stop()
         if self._lock is not None:
@@ -119,6 +119,6 @@ class Supervisor:
         if self._database is not None:
             self._database.check_file(every_s=1.0)
         if self.redis is not None and not self._stop.is_set():
-            self.redis.tend()
+            self.redis.restart_if_dead()
         for child in self.children:
-            child.tend()
+            child.restart_if_dead()

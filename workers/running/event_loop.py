@@ -64,7 +64,7 @@ class EventLoop:
             self._loop.run_forever()
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the loop runs coroutines; False after `close`, or after an arm's task has ended the loop."""
         return self._thread.is_alive() and not self._loop.is_closed()
 

@@ -20,7 +20,7 @@ def next_answer(context: Context) -> Callable[[], None] | None:
     Called by one thread at a time. A process whose event loop has ended claims nothing until it ends itself.
     """
     runs, queue, second_runs = context.active_runs, context.queue, context.second_runs
-    if context.loop is None or not context.loop.lives or runs.most_tries() > 0:
+    if context.loop is None or not context.loop.is_running or runs.most_tries() > 0:
         return None
     # Skip questions whose generator is at its limit: a slow generator delays only its own arms.
     full = full_arms(context.arms, running=runs.arms())

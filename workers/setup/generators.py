@@ -12,7 +12,7 @@ from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Setting
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts.formats import did_you_mean, known_choices
-from ragbandit.shared.texts.redaction import described
+from ragbandit.shared.texts.redaction import describe_value
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.composite import CompositeArm
 from ragbandit.strategies.base import Generator, Need
@@ -24,7 +24,7 @@ from ragbandit.strategies.registry import (
     presets_by_default,
     registered_name,
     retrieves,
-    takes,
+    takes_param,
     with_preset,
 )
 from ragbandit.strategies.run import Strategy
@@ -136,11 +136,11 @@ def _names(arm: str, definition: Mapping[str, object], *, settings: Settings) ->
     """The names of the arm's generator and retriever. Ignores keys that are params of the arm's class."""
     names = {}
     for kind, sections in (("generator", settings.named_generators), ("retriever", settings.named_retrievers)):
-        if kind not in definition or takes(arm, path=definition.get("class"), param=kind):
+        if kind not in definition or takes_param(arm, path=definition.get("class"), param=kind):
             continue
         name = definition[kind]
         if not isinstance(name, str) or name not in sections:
-            message = f"there is no {kind} {repr(name) if isinstance(name, str) else described(name)}"
+            message = f"there is no {kind} {repr(name) if isinstance(name, str) else describe_value(name)}"
             remedy = f"{known_choices(sections, given=name)}; make one under {kind}s"
             raise ConfigError(message, field=f"arms.{arm}.{kind}", remedy=remedy)
         names[kind] = name
@@ -247,7 +247,7 @@ def check_worker_arms(settings: Settings) -> None:
         run_by = params.get("run_by", "worker")
         if run_by not in ("worker", "caller"):
             suggestion = did_you_mean(run_by, ("worker", "caller"))
-            message = f"must be worker or caller, not {repr(run_by) if suggestion else described(run_by)}"
+            message = f"must be worker or caller, not {repr(run_by) if suggestion else describe_value(run_by)}"
             remedy = f"{suggestion}worker: our workers run this arm; caller: your own pipeline does"
             raise ConfigError(message, field=f"arms.{name}.run_by", remedy=remedy)
     if settings.worker_arms:

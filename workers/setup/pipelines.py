@@ -10,7 +10,7 @@ from ragbandit.router.config.grids import NAME
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import function_identity, import_class
 from ragbandit.shared.types import REPORTED_COSTS, ArmName, Cost
-from ragbandit.strategies.arms.callable import CallableArm, asked_by, output_text
+from ragbandit.strategies.arms.callable import CallableArm, asking_function, output_text
 from ragbandit.strategies.arms.http import add_reply, checked_reply
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.without_index import NoRetriever
@@ -69,7 +69,7 @@ class FunctionArm(CallableArm):
         super().__init__(name=name, object=function_identity(function))
 
     def _callable(self, *, where: str) -> tuple[Callable[[Any], Any], str]:
-        return asked_by(self._function, shown=self.name, where=where.replace("arms", "pipelines", 1))
+        return asking_function(self._function, shown=self.name, where=where.replace("arms", "pipelines", 1))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The function's answer. Raises ArmFailed if its output has no text, or a cost that cannot be read."""

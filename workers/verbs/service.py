@@ -25,7 +25,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
 from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, hold_store
 from ragbandit.router.telemetry.logs import set_service_log
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
 from ragbandit.shared.processes.this_process import die_with_parent
 from ragbandit.shared.texts.formats import known_choices
@@ -138,7 +138,7 @@ def up(
             progress("starting (the first time weights are fetched and converted)", 0, 0)
             supervisor.wait_ready(timeout_s=600)
         console.print(escape(f"RagBandit answers at {url} (docs: {url}/docs). Ctrl-C stops it."))
-        if settings.server.dashboard and "dashboard" in offered("doors"):
+        if settings.server.dashboard and "dashboard" in offered_places("doors"):
             console.print(escape(f"Dashboard: {settings.server.admin_url}/ui"))
         supervisor.run()
     finally:

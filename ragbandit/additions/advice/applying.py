@@ -31,7 +31,7 @@ from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files import read_file, whole_file
+from ragbandit.shared.files import atomic_file, read_file
 from ragbandit.shared.texts.formats import percent
 from ragbandit.shared.types import ArmName, Json
 
@@ -92,7 +92,7 @@ def set_incumbent(
         changed = None if file is None else with_policy(read_file(file).decode("utf-8"), policy)
         if file is None or changed is None:
             return (f"not set, since no safe change of {file or 'a file'} was found; add to it: {line}",)
-        with whole_file(file.resolve(), durable=True) as new_file:
+        with atomic_file(file.resolve(), durable=True) as new_file:
             new_file.write_bytes(changed.encode("utf-8"))
             shutil.copymode(file, new_file)
             prepare(load(new_file).settings)  # the environment may set more

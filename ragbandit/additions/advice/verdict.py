@@ -24,7 +24,7 @@ from ragbandit.additions.advice.gains import (
 from ragbandit.additions.evaluation.warm import question_numbers
 from ragbandit.router.comparison import CONFIDENCE, NOT_KNOWN, WORTH, forecast, words
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation import Choices, Progress, no_progress
+from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay.candidates import settings_in_force
 from ragbandit.router.offline.replay.opening import MemoryLog
@@ -35,7 +35,7 @@ from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.reporting.report import FEWEST_TO_FIX
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import finite_json
+from ragbandit.shared.types import Indices, finite_json
 
 Kind = Literal["route", "fix", "not enough", "wrong log"]
 #: largest number of further questions that a forecast names
@@ -113,7 +113,7 @@ class _Adviser:
         estimated = with_verdict(Advice(**_fields(estimate, notes=notes), **about))
         return advice if advice is not None and _width(advice) <= _width(estimated) else estimated
 
-    def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Choices:
+    def _folds(self, rows: Sequence[Logged], *, log: MemoryLog) -> Indices:
         question, folds = question_numbers(rows), self.ask.folds
         check_question_count(int(question.max()) + 1, folds=folds, source=log.opened.described)
         return held_out_folds(log, question=question, folds=folds)

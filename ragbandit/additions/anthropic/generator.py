@@ -8,7 +8,7 @@ from ragbandit.additions.anthropic.messages.thoughts import is_signed
 from ragbandit.additions.anthropic.repairs import thinking_by_effort
 from ragbandit.additions.anthropic.settings import AnthropicOptions
 from ragbandit.shared.dialects.thoughts import without_thoughts
-from ragbandit.shared.model_servers.fitting.fitted import Fitted, SameTools
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges, UnchangedTools
 from ragbandit.shared.model_servers.fitting.kinds import Kind
 from ragbandit.shared.model_servers.openai_client import ModelServer, reply_pieces
 from ragbandit.shared.model_servers.openai_options import base_url_of
@@ -46,9 +46,9 @@ class AnthropicGenerator(ChatGenerator):
 
     def chat_fields(
         self, request: Request, *, sent: Conversation, streams: bool
-    ) -> tuple[dict[str, Any], list[str], Fitted]:
+    ) -> tuple[dict[str, Any], list[str], RequestChanges]:
         """See `ChatGenerator.chat_fields`."""
-        options, fitted = self._options, Fitted(same=SameTools(sent.encoding, self._known_tools))
+        options, fitted = self._options, RequestChanges(same=UnchangedTools(sent.encoding, self._known_tools))
         ignored = not_passed(sent, options=options)
         if sent.dialect == DIALECT:
             kept = passed_conversation(sent, ignored=ignored, effort=request.effort)
@@ -71,16 +71,16 @@ class AnthropicGenerator(ChatGenerator):
         reply, headers = call.reply, call.client_headers(DIALECT)
         convert = ChatChunks(reply.counts).of
         return reply_pieces(
-            self._connected(), fields, reply=reply, headers=headers, write=call.written, convert=convert
+            self._connection(), fields, reply=reply, headers=headers, write=call.written, convert=convert
         )
 
-    def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], Fitted]:
+    def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], RequestChanges]:
         """A chat completion as a request for Messages."""
         fields, fitted = fit_before_messages(chat, takes=self.takes)
         fields = with_options(fields, streams=streams, model=self.name, options=self._options)
         return messages_of(fields, max_tokens=self._options.max_tokens), fitted
 
-    def _whole(self, body: Mapping[str, Any], *, streams: bool, fitted: Fitted) -> dict[str, Any]:
+    def _whole(self, body: Mapping[str, Any], *, streams: bool, fitted: RequestChanges) -> dict[str, Any]:
         """The request with the changes that the options make."""
         own = self._options.fields
         whole = fit_messages(body, model=self.name, takes=self.takes, fitted=fitted)
@@ -88,7 +88,7 @@ class AnthropicGenerator(ChatGenerator):
         removed = {name for name, value in own.items() if value is None}
         return {name: value for name, value in whole.items() if name not in removed}
 
-    def _connected(self) -> ModelServer:
+    def _connection(self) -> ModelServer:
         if self._server is None:
             options = self._options
             base, mark, query = (base_url_of(options) or _URL).partition("?")

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.additions.anthropic.messages.requests import effort_of_budget
-from ragbandit.shared.model_servers.fewer_fields import FewerFields
+from ragbandit.shared.model_servers.request_repairs import RepairedRequest
 from ragbandit.shared.reading.fields import object_in
 
 #: refusal of a budget of thinking tokens
 _BUDGET: Final = re.compile(r"thinking\.type|thinking\.budget_tokens|budget_tokens|adaptive", re.IGNORECASE)
 
 
-def thinking_by_effort(body: Mapping[str, Any], message: str) -> FewerFields | None:
+def thinking_by_effort(body: Mapping[str, Any], message: str) -> RepairedRequest | None:
     """The request with adaptive thinking and an effort in place of a budget, for models that take no budget."""
     thinking, config = object_in(body, "thinking"), object_in(body, "output_config")
     is_asked = "adaptive" in message.lower() and _BUDGET.search(message)
@@ -21,4 +21,4 @@ def thinking_by_effort(body: Mapping[str, Any], message: str) -> FewerFields | N
     adaptive = {name: value for name, value in thinking.items() if name != "budget_tokens"} | {"type": "adaptive"}
     effort = config.get("effort") or effort_of_budget(thinking.get("budget_tokens")) or "medium"
     changed = {"thinking": adaptive, "output_config": {**config, "effort": effort}}
-    return FewerFields(body={**body, **changed}, field="thinking.budget_tokens")
+    return RepairedRequest(body={**body, **changed}, field="thinking.budget_tokens")

@@ -15,7 +15,7 @@ from ragbandit.shared.types import NO_TEXT, Round
 from ragbandit.strategies.answer_stream import AnswerStream
 from ragbandit.strategies.arm_parts.composite import ArmPart, Check, CompositeArm, Grader
 from ragbandit.strategies.arm_parts.prompted import ArmParams, ParamsArm
-from ragbandit.strategies.arm_parts.steps import mean_logprob, together
+from ragbandit.strategies.arm_parts.steps import mean_logprob, run_calls
 from ragbandit.strategies.base import Account, Completion, Generator, Request, Retriever, seconds_until
 from ragbandit.strategies.failures import error_text
 from ragbandit.strategies.generators.wrappers import GeneratorAround
@@ -166,7 +166,7 @@ class Cascade(ParamsArm[CascadeParams], CompositeArm):
             run.draft = answer.text if part is first_part else run.draft
             return answer
 
-        first, *others = await together([partial(attempt, part) for part in parts], run=run, caps=tuple(run.used))
+        first, *others = await run_calls([partial(attempt, part) for part in parts], run=run, caps=tuple(run.used))
         if isinstance(first, ArmFailed):
             return None, f"it failed: {error_text(first)}"
         if first.stop_reason == NO_TEXT:  # images alone, which no condition can read

@@ -50,7 +50,7 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned.params import EXAMPLE, HEAD, RIGHT, ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import cache_root, free_folder, read_text, whole_folder
+from ragbandit.shared.files import atomic_folder, cache_root, free_folder, read_text
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class TableClassifier(PerQuestionPolicy, ABC):
         described = {"format": FORMAT, "algorithm": self.algorithm, "arms": list(self.trained_arms)}
         described |= {"costs": list(self._costs), "report": self.report}
         try:
-            with whole_folder(target, private=False) as work:
+            with atomic_folder(target, private=False) as work:
                 (work / "model.safetensors").write_bytes(save(encoder, metadata={"format": "pt"}))
                 (work / "layers.safetensors").write_bytes(save(layers))
                 shutil.copyfile(reader.folder / "config.json", work / "config.json")

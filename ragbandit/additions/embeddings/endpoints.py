@@ -35,7 +35,13 @@ from ragbandit.shared.dialects.chat.replies import raise_error
 from ragbandit.shared.errors import Forbidden, NotFound, RagBanditError, StoreError, TooManyRequests
 from ragbandit.shared.model_servers.event_reader import BrokenReply
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
-from ragbandit.shared.model_servers.openai_client import ReplyReader, cause_of, connect, costs_nothing, reply_pieces
+from ragbandit.shared.model_servers.openai_client import (
+    ReplyReader,
+    connect,
+    costs_nothing,
+    error_line,
+    reply_pieces,
+)
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of, check_options, checked_key
 from ragbandit.shared.model_servers.outbound import credentials_of
 from ragbandit.shared.model_servers.token_usage import Tokens, add_usage, tokens_of
@@ -85,7 +91,7 @@ class EmbeddingsServer:
             check_options(options, model=next(iter(options.token_prices), ""))
             key, headers = checked_key(options), options.headers
         times = {"connect_s": min(5.0, options.read_s), "read_s": options.read_s}
-        self._server = connect(base_url=options.base_url, key=key, headers=headers, path="/embeddings", **times)
+        self._server = connect(base_url=base_url_of(options), key=key, headers=headers, path="/embeddings", **times)
         self._secrets = [*headers.values(), *credentials_of(base_url_of(options)), key or ""]
         self._prices = options.token_prices
         self._free = asyncio.Semaphore(options.concurrency)
@@ -140,7 +146,7 @@ class EmbeddingsServer:
         return replies[0] if replies and isinstance(replies[0], dict) else {}, reply.told
 
     def fault(self, error: Exception) -> ServerFault:
-        cause = cause_of(error, address="the server of embeddings", secrets=self._secrets)
+        cause = error_line(error, address="the server of embeddings", secrets=self._secrets)
         return ServerFault(cause, failure=failure_of_error(error).without_keys(self._secrets), remedy=None)
 
     async def close(self) -> None:

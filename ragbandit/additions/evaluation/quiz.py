@@ -15,7 +15,7 @@ from typing import Any, Final
 from ragbandit.additions.evaluation.booked_model import BookedModel
 from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
 from ragbandit.strategies.base import Prompt
-from ragbandit.strategies.prompting.prompts import fit, load_templates
+from ragbandit.strategies.prompting.prompts import fit_template, load_templates
 
 #: answer to a question that the text does not answer: Chinese for "cannot infer"
 CANNOT_INFER: Final = "无法推断"
@@ -78,7 +78,7 @@ class QuizJudge(BookedModel):
 
     def prompt(self, template: str, **fields: str) -> Prompt:
         """Raises PromptTooLong."""
-        return fit(
+        return fit_template(
             self._templates[template], fields=fields, generator=self.generator, max_tokens=self.max_tokens
         ).prompt
 

@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.estimation import Choices, Progress, no_progress
+from ragbandit.router.offline.estimation import Progress, no_progress
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, charged_costs, table_query
@@ -23,7 +23,7 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, Matrix, Query
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, Indices, Matrix, Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,7 +240,7 @@ class Outcomes:
         return [row.decision.query for row in self.rows[:: len(self.complete)]]
 
 
-def question_numbers(rows: Sequence[Logged]) -> Choices:
+def question_numbers(rows: Sequence[Logged]) -> Indices:
     """The number of each row's question, shape (n,): from 0, in order of first occurrence."""
     keys = [question_key(row.decision.query) for row in rows]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.strategies.base import Hit, Passage, Retriever, at_once
+from ragbandit.strategies.base import Hit, Passage, Retriever, run_concurrently
 
 CONSTANT = 60  #: constant of reciprocal rank fusion, as in the paper
 
@@ -46,7 +46,7 @@ class HybridRetriever(Retriever):
         if k < 1:
             return ()
         searches = [partial(retriever.search, query, k=max(k, self._depth)) for retriever in self._pair]
-        return fuse(await at_once(searches), k=k)
+        return fuse(await run_concurrently(searches), k=k)
 
     async def close(self) -> None:
         for retriever in self._pair:

@@ -5,9 +5,9 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from ragbandit.router.config.section import RETRIEVERS, Section, names_schema, one_of
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 
-_HALVES: Final = [name for name in (*RETRIEVERS, *offered("retrievers")) if name != "hybrid"]
+_HALVES: Final = [name for name in (*RETRIEVERS, *offered_places("retrievers")) if name != "hybrid"]
 HalfName = Annotated[str, one_of(_HALVES, or_path=True), Field(json_schema_extra=names_schema(_HALVES, or_path=True))]
 
 

@@ -16,7 +16,7 @@ from ragbandit.router.cli.options import ConfigOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files import whole_file
+from ragbandit.shared.files import atomic_file
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"
@@ -143,7 +143,7 @@ def _preference(*, unit: str) -> str:
 def _write(text: str, *, file: Path, force: bool) -> Settings:
     """Write the file if its settings pass the checks of `validate`. Returns the settings. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file, durable=False) as new_file:  # in the folder of the user's classes, which are imported
+    with atomic_file(file, durable=False) as new_file:  # in the folder of the user's classes, which are imported
         new_file.write_text(text, encoding="utf-8")
         settings = configuration.load(new_file).settings
         check_settings(settings)

@@ -17,7 +17,7 @@ from ragbandit.router.cli.console import errors
 from ragbandit.router.comparison.holdback_size import usual_size
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.strict_yaml import yaml_text
-from ragbandit.shared.additions import offered, surfaces
+from ragbandit.shared.additions import offered_places, surfaces
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.texts import formats
@@ -194,7 +194,7 @@ def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices =
     """The choices for these surroundings. preference: a key of WEIGHTS. prices: one for each model, or none."""
     arms = _arms(here)
     choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
-    if here.server and here.server.embeddings and "embeddings" in offered("doors"):
+    if here.server and here.server.embeddings and "embeddings" in offered_places("doors"):
         choices.append(_embeddings(here.server, key_env=key_env))
     if here.index is not None:
         name, contents = here.index

@@ -25,7 +25,7 @@ from ragbandit.additions.other_tools.turns import answer_of, question_of
 from ragbandit.router.offline.logs import cells
 from ragbandit.router.offline.logs.records import Parse, plain_name, records
 from ragbandit.router.serving.checks.questions import checked_text
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.reading.fields import clean_value, objects_in, words_of
 from ragbandit.shared.texts.formats import iso_time
@@ -111,7 +111,7 @@ class QuestionLog:
             raise InvalidInput(f"it has over {_MOST_RECORDS:,} records", field=str(self.path), remedy="split the file")
 
     def _records(self) -> Iterator[tuple[int, Parse]]:
-        offered = [key for form in loaded("logs").values() for key in form.keys]
+        offered = [key for form in load_offered("logs").values() for key in form.keys]
         keys = (*FORMS["keys"].split(), *offered, *self.columns.values())
         return records(self.path, keys=keys, columns=_GUESSED)
 
@@ -136,7 +136,7 @@ class QuestionLog:
 
     def _questions_in(self, entry: Record) -> tuple[str, list[dict[str, Any]]]:
         """The name of the tool, if an addition reads its log ("" if none does), and the records in a record."""
-        for tool, form in loaded("logs").items() if not self.columns else ():
+        for tool, form in load_offered("logs").items() if not self.columns else ():
             try:
                 if (questions := form.read(entry)) is not None:
                     return tool, [_named(_writable(question)) for question in questions]

@@ -20,7 +20,7 @@ from typing import Final, TypedDict
 
 from ragbandit.additions.popularity.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files import whole_file
+from ragbandit.shared.files import atomic_file
 from ragbandit.strategies.base import Passage
 
 FORMAT: Final = 1
@@ -58,7 +58,7 @@ def count_mentions(passages: Iterable[Passage]) -> MentionCounts:
 def write_counts(counts: MentionCounts, path: Path) -> None:
     """Write the file, atomically. Raises ConfigError."""
     try:
-        with whole_file(path, durable=False) as temporary, temporary.open("w", encoding="utf-8") as file:
+        with atomic_file(path, durable=False) as temporary, temporary.open("w", encoding="utf-8") as file:
             json.dump(counts, file, ensure_ascii=False, separators=(",", ":"))
     except OSError as error:
         remedy = "give a file in a folder that can be written"

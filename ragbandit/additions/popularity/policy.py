@@ -41,7 +41,7 @@ from ragbandit.router.policies.base import (
     read_params,
 )
 from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
-from ragbandit.shared.files import free_folder, read_file, read_text, text_of_file, whole_folder
+from ragbandit.shared.files import atomic_folder, free_folder, read_file, read_text, text_of_file
 from ragbandit.shared.json_lines import DECODER
 from ragbandit.shared.types import ArmName, Features, Json, Query, TableRow
 
@@ -216,7 +216,7 @@ class Popularity(PerQuestionPolicy):
         described = {"format": 1, "algorithm": self.algorithm, "counts": self.counts.sha256, "report": self.report}
         text = json.dumps(described, indent=1, sort_keys=True)
         try:
-            with whole_folder(target, private=False) as work:
+            with atomic_folder(target, private=False) as work:
                 (work / _FACTS).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             remedy = "give another folder"

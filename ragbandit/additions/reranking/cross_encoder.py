@@ -14,9 +14,9 @@ import torch
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.torch_models import device_of, load_model
-from ragbandit.strategies.retrievers.corpus import clean
-from ragbandit.strategies.retrievers.rerankers.reranked import Price, Reranker, Scored, book_price, free
-from ragbandit.strategies.retrievers.sentences import by_length, weights_sha256
+from ragbandit.strategies.retrievers.corpus import clean_text
+from ragbandit.strategies.retrievers.rerankers.reranked import Price, Reranker, ScoredAmounts, book_price, no_price
+from ragbandit.strategies.retrievers.sentences import batches_by_length, weights_sha256
 
 _FIELD: Final = "retriever.rerank.model"
 _PAIRS = 16  #: number of texts that the model scores in one forward pass
@@ -32,7 +32,7 @@ class CrossEncoder(Reranker):
     """
 
     def __init__(
-        self, folder: Path | str, *, name: str | None = None, device: str = "auto", price: Price = free
+        self, folder: Path | str, *, name: str | None = None, device: str = "auto", price: Price = no_price
     ) -> None:
         path = Path(folder)
         self._device = device_of(device, field="retriever.rerank.device")
@@ -61,7 +61,7 @@ class CrossEncoder(Reranker):
             raise ArmFailed(f"it cannot score: {error}") from error
         finally:
             abandoned.set()
-            book_price(Scored.estimate(query, texts), price=self._price)
+            book_price(ScoredAmounts.estimate(query, texts), price=self._price)
         return [float(score) for score in scores]
 
     def score(
@@ -70,7 +70,7 @@ class CrossEncoder(Reranker):
         """Scores of the texts, shape (texts,). Thread-safe. abandoned: set it to stop; texts without a score get 0."""
         outputs = torch.zeros(len(texts), dtype=torch.float64)  # so that a sigmoid of high outputs is below 1.0
         with self._lock, torch.inference_mode():
-            for indices in by_length(texts, batch=_PAIRS):
+            for indices in batches_by_length(texts, batch=_PAIRS):
                 if abandoned is not None and abandoned.is_set():
                     break
                 outputs[indices] = self._outputs(query, [texts[index] for index in indices])
@@ -80,7 +80,7 @@ class CrossEncoder(Reranker):
     def _outputs(self, query: str, texts: Sequence[str]) -> torch.Tensor:
         size = self._tokens * 32  # texts are cut to so many characters, which saves time in the tokenizer
         # The longer text is cut. If only the text were cut, a long question would leave nothing of it.
-        queries, passages = [clean(query)[:size]] * len(texts), [clean(text)[:size] for text in texts]
+        queries, passages = [clean_text(query)[:size]] * len(texts), [clean_text(text)[:size] for text in texts]
         options = {"truncation": "longest_first", "max_length": self._tokens, "padding": True, "return_tensors": "pt"}
         inputs = self._tokenizer(queries, passages, **options).to(self._device)
         outputs: torch.Tensor = self._model(**inputs).logits.view(len(texts)).double().cpu()

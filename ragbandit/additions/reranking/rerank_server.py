@@ -13,9 +13,9 @@ from ragbandit.shared.model_servers.json_server import JsonServer
 from ragbandit.shared.model_servers.outbound import check_address, check_header_value, retry_pause
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
 from ragbandit.shared.reading.fields import finite_number
-from ragbandit.strategies.base import at_once
-from ragbandit.strategies.retrievers.corpus import clean
-from ragbandit.strategies.retrievers.rerankers.reranked import Price, Reranker, Scored, book_price, free
+from ragbandit.strategies.base import run_concurrently
+from ragbandit.strategies.retrievers.corpus import clean_text
+from ragbandit.strategies.retrievers.rerankers.reranked import Price, Reranker, ScoredAmounts, book_price, no_price
 
 #: form of requests. "cohere": {model, query, documents, top_n}. "tei": {query, texts, truncate}
 Form = Literal["cohere", "tei"]
@@ -55,7 +55,7 @@ class RerankServer(Reranker):
         batch: int | None = None,
         timeout_s: float = 10.0,
         retries: int = 2,
-        price: Price = free,
+        price: Price = no_price,
     ) -> None:
         example = "for example https://api.cohere.com/v2/rerank"
         check_address(url, field=f"{_SECTION}.url", remedy=example, query=True)
@@ -73,9 +73,9 @@ class RerankServer(Reranker):
         self._client: httpx.AsyncClient | None = None
 
     async def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        sent = list(map(clean, texts))
+        sent = list(map(clean_text, texts))
         parts = [sent[start : start + self._batch] for start in range(0, len(sent), self._batch)]
-        scores = await at_once([partial(self._ask, clean(query), part) for part in parts])
+        scores = await run_concurrently([partial(self._ask, clean_text(query), part) for part in parts])
         return [score for part in scores for score in part]
 
     async def close(self) -> None:
@@ -105,10 +105,10 @@ class RerankServer(Reranker):
             body = {"query": query, "documents": texts, "top_n": len(texts)}
             body |= {} if self._model is None else {"model": self._model}
         most = _MOST + _MOST_PER_CHARACTER * sum(map(len, texts))
-        scored: Scored | None = Scored.estimate(query, texts)
+        scored: ScoredAmounts | None = ScoredAmounts.estimate(query, texts)
         try:
             reply = await self._server.post(self._client, body, timeout=self._timeout_s, max_bytes=most)
-            scored = _counted(reply, estimate=Scored.estimate(query, texts))
+            scored = _counted(reply, estimate=ScoredAmounts.estimate(query, texts))
             return self._read(reply, texts=len(texts))
         except ServerFailed as error:
             if error.failure.status is not None or error.failure.kind == "unreachable":
@@ -158,7 +158,7 @@ def _rows(reply: Any) -> list[Any] | None:
     return reply if isinstance(reply, list) else None
 
 
-def _counted(reply: Any, *, estimate: Scored) -> Scored:
+def _counted(reply: Any, *, estimate: ScoredAmounts) -> ScoredAmounts:
     """The server's counts of tokens and searches, else the estimate."""
     fields: Mapping[str, Any] = reply if isinstance(reply, dict) else {}
     meta = fields["meta"] if isinstance(fields.get("meta"), dict) else {}
@@ -169,4 +169,4 @@ def _counted(reply: Any, *, estimate: Scored) -> Scored:
     tokens = next(filter(None, map(counts.get, ("total", "read", "read_plain"))), estimate.tokens)
     searches = count_of(billed.get("search_units")) or 1
     searches = searches if searches <= estimate.documents else 1  # a larger number is no count of searches
-    return Scored(documents=estimate.documents, tokens=tokens, searches=searches)
+    return ScoredAmounts(documents=estimate.documents, tokens=tokens, searches=searches)

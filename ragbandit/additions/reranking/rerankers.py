@@ -11,7 +11,13 @@ from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.strategies.base import Retriever
-from ragbandit.strategies.retrievers.rerankers.reranked import Price, RerankedRetriever, Reranker, Scored, free
+from ragbandit.strategies.retrievers.rerankers.reranked import (
+    Price,
+    RerankedRetriever,
+    Reranker,
+    ScoredAmounts,
+    no_price,
+)
 from ragbandit.workers.setup.retrievers import RetrieverKind
 
 _SECTION = "retriever.rerank"
@@ -47,7 +53,7 @@ def reranked(kind: RetrieverKind, *, chosen: RerankSettings) -> RetrieverKind:
 
 
 def make_reranker(chosen: RerankSettings) -> Reranker:
-    price = free if chosen.prices is None else price_of(chosen.prices)
+    price = no_price if chosen.prices is None else price_of(chosen.prices)
     if chosen.url is None:
         assert chosen.model is not None  # checked by the settings
         return _cross_encoder(chosen.model, device=chosen.device, prices=chosen.prices)
@@ -76,7 +82,7 @@ def check_reranker(chosen: RerankSettings) -> None:
 
 
 def price_of(prices: RerankPrices) -> Price:
-    def dollars(scored: Scored) -> float:
+    def dollars(scored: ScoredAmounts) -> float:
         per_unit = (prices.search, scored.searches), (prices.documents, scored.documents / 1000)
         return sum(price * amount for price, amount in (*per_unit, (prices.tokens, scored.tokens / 1e6)))
 
@@ -90,7 +96,7 @@ def _cross_encoder(model: str, *, device: str, prices: RerankPrices | None) -> R
 
     folder = resolve(model, setting=f"{_SECTION}.model").folder
     name = None if Path(model).exists() else model
-    return CrossEncoder(folder, name=name, device=device, price=free if prices is None else price_of(prices))
+    return CrossEncoder(folder, name=name, device=device, price=no_price if prices is None else price_of(prices))
 
 
 def _key(variable: str) -> str:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm
-from ragbandit.strategies.arm_parts.steps import finished, keep_partial
+from ragbandit.strategies.arm_parts.steps import keep_partial, make_answer
 from ragbandit.strategies.base import Completion, Hit, Need, Passage
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.prompting.passages import PassagePool, Sifted, extract_answer, first_sentence, has_answer
@@ -125,7 +125,9 @@ class LookaheadArm(PromptedArm[Ahead]):
                 stop_reason = "model_ended"
         stop_reason = stop_reason or "max_sentences"
         run.note_branch("text_ended", stop_reason)
-        return finished(await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool), stop_reason)
+        return make_answer(
+            await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool), stop_reason
+        )
 
     @abstractmethod
     async def _next(

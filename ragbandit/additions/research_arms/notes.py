@@ -12,7 +12,7 @@ from ragbandit.strategies.arm_parts.prompted import (
     Whole,
     preset_table,
 )
-from ragbandit.strategies.arm_parts.steps import AnswerStyle, finished, gather, gather_once
+from ragbandit.strategies.arm_parts.steps import AnswerStyle, gather, gather_once, make_answer
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
 from ragbandit.strategies.run import Answer, Run
@@ -58,7 +58,7 @@ class _TwoStages(PromptedArm[NoteParams]):
             text = done.text.strip()
         else:
             run.note_branch("first_stage_skipped", "there is no passage")
-        return finished(await self._answer_from(text, question=question, run=run, pool=pool), "answered")
+        return make_answer(await self._answer_from(text, question=question, run=run, pool=pool), "answered")
 
     async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft
@@ -183,7 +183,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         note, stop_reason = await self._take_notes(question, run=run, pool=pool)
         run.note_branch("notes_ended", stop_reason)
         fields = {"question": question, "notes": note or "none"}
-        return finished(await self._read(question, run=run, fields=fields), stop_reason)
+        return make_answer(await self._read(question, run=run, fields=fields), stop_reason)
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
         params = self._params

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from ragbandit.additions.research_arms.replies import sentences_in
 from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once
+from ragbandit.strategies.arm_parts.steps import gather, gather_once, make_answer
 from ragbandit.strategies.base import Completion
 from ragbandit.strategies.failures import PromptTooLong
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
@@ -84,7 +84,7 @@ class React(PromptedArm[ReactParams]):
             thought, action = await self._think(question, turns=turns, run=run)
             run.draft = (extract_answer(thought) if has_answer(thought) else thought) or run.draft
             if action is not None and action.verb == "finish" and action.argument:
-                return finished(extract_answer(action.argument), "finished")
+                return make_answer(extract_answer(action.argument), "finished")
             unreadable = unreadable + 1 if action is None else 0
             if unreadable > 1:
                 stop_reason = "no_action"
@@ -158,7 +158,7 @@ class React(PromptedArm[ReactParams]):
         if not library.pool.passages:
             k, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=k, cap=cap)
-        return finished(await self._read(question, run=run, pool=library.pool), stop_reason)
+        return make_answer(await self._read(question, run=run, pool=library.pool), stop_reason)
 
 
 @dataclass(kw_only=True, slots=True)

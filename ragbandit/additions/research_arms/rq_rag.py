@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from ragbandit.additions.research_arms.replies import parsed_items, parsed_label
 from ragbandit.shared.texts.text_forms import answer_words
 from ragbandit.strategies.arm_parts.prompted import Count, PromptedArm, ReaderParams, preset_table
-from ragbandit.strategies.arm_parts.steps import answer_in, finished, gather, keep_partial, mean_logprob, stops_of
+from ragbandit.strategies.arm_parts.steps import answer_in, gather, keep_partial, make_answer, mean_logprob, stops_of
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.run import Answer, Run
@@ -94,7 +94,7 @@ class RqRag(PromptedArm[RqRagParams]):
             return await self._answer_by_tree(question, run=run, pool=pool)
         node, stop_reason = await self._follow(question, run=run, pool=pool)
         run.note_branch("path_ended", stop_reason)
-        return finished(await self._read(question, run=run, passages=node.passages), stop_reason)
+        return make_answer(await self._read(question, run=run, passages=node.passages), stop_reason)
 
     async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         node = _Node()
@@ -130,7 +130,7 @@ class RqRag(PromptedArm[RqRagParams]):
                 run.draft = chosen_answer(answers, choose=self._params.choose) or run.draft
         answer = chosen_answer(answers, choose=self._params.choose)
         run.note_branch("tree_ended", f"{stop_reason} with {len(answers)} answers")
-        return finished(answer, stop_reason)
+        return make_answer(answer, stop_reason)
 
     async def _answer_node(self, question: str, *, node: _Node, run: Run) -> PathAnswer:
         # A partial answer becomes the draft only if no other path has an answer.

@@ -13,10 +13,10 @@ from ragbandit.additions.research_arms.replies import is_content
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Whole, preset_table
-from ragbandit.strategies.arm_parts.steps import finished, gather, gather_once, together
+from ragbandit.strategies.arm_parts.steps import gather, gather_once, make_answer, run_calls
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
-from ragbandit.strategies.prompting.prompts import shown_prompt
+from ragbandit.strategies.prompting.prompts import fill_prompt
 from ragbandit.strategies.run import Answer, Run
 
 #: texts that mean "no answer"; compared in lower case
@@ -99,7 +99,7 @@ class Seakr(PromptedArm[SeakrParams]):
         hop = self._single if self._params.hops == "single" else self._multi
         answer, stop_reason = await hop(question, run=run, pool=pool)
         run.draft = answer or run.draft
-        return finished(answer, stop_reason)
+        return make_answer(answer, stop_reason)
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         fields = {"question": question}
@@ -196,7 +196,7 @@ class Seakr(PromptedArm[SeakrParams]):
 
     def _prompt(self, use: str, fields: Mapping[str, str], *, passages: Sequence[Passage] = (), run: Run) -> Prompt:
         params = self._params
-        return shown_prompt(
+        return fill_prompt(
             run,
             template=self._templates[use],
             fields=fields,
@@ -220,12 +220,12 @@ class Seakr(PromptedArm[SeakrParams]):
             "stop": ("\n",),
             "want": frozenset[Need]({"logprobs"}) if purpose == "think" else frozenset(),
         }
-        return await together([partial(run.complete, prompt, **settings) for prompt in prompts], run=run)
+        return await run_calls([partial(run.complete, prompt, **settings) for prompt in prompts], run=run)
 
     async def _doubts(self, prompts: Sequence[Prompt], *, purpose: str, run: Run) -> list[float]:
         count, sample = self._params.samples, partial(self._sample, purpose=f"{purpose}_sample", run=run)
         calls = [partial(sample, prompt, number=number) for prompt in prompts for number in range(count)]
-        samples = await together(calls, run=run)
+        samples = await run_calls(calls, run=run)
         return [self._doubt(samples[at : at + count], purpose=purpose, run=run) for at in range(0, len(samples), count)]
 
     async def _sample(self, prompt: Prompt, *, purpose: str, number: int, run: Run) -> Completion:

@@ -12,7 +12,7 @@ from ragbandit.strategies.arm_parts.prompted import (
     Whole,
     preset_table,
 )
-from ragbandit.strategies.arm_parts.steps import finished, gather
+from ragbandit.strategies.arm_parts.steps import gather, make_answer
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.run import Answer, Run
@@ -91,7 +91,7 @@ class SelfRag(PromptedArm[SelfRagParams]):
         if not relevant:
             draft = await self._read(question, run=run)
             stop_reason = "no_relevant_passage" if tried else stop_reason
-        return finished(draft, stop_reason)
+        return make_answer(draft, stop_reason)
 
     async def _begin_round(self, question: str, *, tried: list[str], run: Run, graded: PassagePool) -> str | None:
         """Begin a round, and append its query to `tried`. Returns the stop reason, or None if a round has begun."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ragbandit.additions.research_arms.lookahead import detail_of
 from ragbandit.strategies.arm_parts.prompted import Count, PassageParams, PromptedArm, Share, preset_table
-from ragbandit.strategies.arm_parts.steps import finished, gather_once, together
+from ragbandit.strategies.arm_parts.steps import gather_once, make_answer, run_calls
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.parts import Token
@@ -84,19 +84,19 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         direct = _text(first.text)
         run.draft = direct or run.draft
         if not self._wants_passages(first, run=run):
-            return finished(direct, "no_retrieval_wanted")
+            return make_answer(direct, "no_retrieval_wanted")
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
-            return finished(direct, "no_passage")
+            return make_answer(direct, "no_passage")
         calls = [partial(self._read_passage, question, passage=passage, run=run) for passage in pool.passages]
-        readings = await together(calls, run=run)
+        readings = await run_calls(calls, run=run)
         scores = [self._score(reading, run=run) for reading in readings]
         scored = zip(pool.passages, scores, strict=True)
         run.note_branch("scores", ", ".join(f"{passage.id}: {score:.4f}" for passage, score in scored))
         answer = _text(readings[scores.index(max(scores))].text)
         run.draft = answer or run.draft
-        return finished(answer, "best_passage")
+        return make_answer(answer, "best_passage")
 
     def _wants_passages(self, first: Completion, *, run: Run) -> bool:
         trained: Trained = detail_of(first, need="trained_tokens", run=run)

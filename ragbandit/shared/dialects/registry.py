@@ -1,4 +1,4 @@
-"""The dialects by name. Who is outside the folder of a dialect asks here, and knows no word of it."""
+"""The dialects by name. Code outside a dialect's folder calls these functions, and contains nothing of the dialect."""
 
 from collections.abc import Collection, Mapping
 from functools import reduce
@@ -18,7 +18,7 @@ _CHAT: Final = Dialect(
     reply_prefix="chatcmpl-",
 )
 DIALECTS: Final[Mapping[str, Dialect]] = with_additions({"chat": _CHAT}, hook="dialects")
-#: parts of a request, of any dialect, in which the caller names the keys: schemas of tools and their arguments
+#: parts of a request of any dialect whose keys the caller chooses: schemas of tools and their arguments
 KEYS_OF_CALLER: Final = frozenset[str]().union(*(dialect.keys_of_caller for dialect in DIALECTS.values()))
 #: need -> parameters that can cause it
 NATIVE_NEEDS: Final = {
@@ -57,13 +57,13 @@ def with_token_limit(conversation: Conversation, limit: int, *, at: Collection[s
     """The conversation with a limit of its answer's tokens at these places; by default, where an arm's limit goes."""
     fields: Mapping[str, Any] = conversation.fields
     for place in at or _dialect_of(conversation).token_limits[:1]:
-        fields = _with(fields, place, limit)
+        fields = _with_field(fields, place, limit)
     return conversation.having(fields)
 
 
-def _with(fields: Mapping[str, Any], place: str, value: int) -> dict[str, Any]:
+def _with_field(fields: Mapping[str, Any], place: str, value: int) -> dict[str, Any]:
     name, _, inner = place.partition(".")
-    return {**fields, name: _with(object_in(fields, name), inner, value) if inner else value}
+    return {**fields, name: _with_field(object_in(fields, name), inner, value) if inner else value}
 
 
 def _dialect_of(conversation: Conversation) -> Dialect:

@@ -1,4 +1,4 @@
-"""Thoughts of earlier turns in requests of either dialect: which ones a server may get, and requests without them."""
+"""Removes the thoughts of earlier turns from chat completions and Anthropic's Messages, if a server refuses them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,14 +8,14 @@ from ragbandit.shared.dialects.chat.message_parts import reasoning_in
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.reading.fields import object_in
 
-#: types of blocks with thoughts, in requests of either dialect
+#: types of blocks with thoughts
 THINKING: Final = ("thinking", "redacted_thinking")
-#: message of a server that refuses thoughts of another model
+#: words in the message of a server that refuses the thoughts of another model
 _REFUSAL: Final = re.compile("thinking|thought|signature|reasoning|encrypted|effort", re.IGNORECASE)
 
 
 def blocks_of(content: Any) -> list[dict[str, Any]]:
-    """The blocks of a message; a text is one block, and nothing is none."""
+    """The blocks of a message's content. A text is one block; an empty content has none."""
     blocks = content if isinstance(content, list) else [content]
     return [
         block if isinstance(block, dict) else {"type": "text", "text": block}
@@ -32,7 +32,7 @@ def is_thought(block: Any) -> bool:
 def without_thoughts(
     body: Mapping[str, Any], *, keeps: Callable[[Mapping[str, Any]], bool] | None = None
 ) -> dict[str, Any]:
-    """A request in either form without thoughts in its messages. keeps: whether a block of thoughts stays."""
+    """The request without thoughts in its messages. keeps: function that returns whether a block of thoughts stays."""
 
     def bare(part: Any) -> Any:
         if not isinstance(part, dict) or is_thought(part):
@@ -48,8 +48,11 @@ def without_thoughts(
     return {**body, "messages": [message for message in messages if message.get("content") != []]}
 
 
-def refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
-    """The request without thoughts and parameters for them if this error refuses these; None if it does not."""
+def without_refused_thoughts(body: Mapping[str, Any], *, error: Exception) -> dict[str, Any] | None:
+    """The request to send after the server refused thoughts: without thoughts, and if its messages have none or it ends
+    with results of tools, without parameters for thoughts. None if the error does not refuse thoughts, or if nothing
+    can be left out.
+    """
     message = server_message(getattr(error, "body", None))
     if failure_of_error(error).status not in (400, 422) or not _REFUSAL.search(message):
         return None

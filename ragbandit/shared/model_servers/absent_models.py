@@ -1,5 +1,5 @@
-"""Replies with status 404 or 410, or with a code about models: does the server lack the model, or something that the
-caller named?
+"""Reads replies with status 404 or 410, or with a code about models: whether the server lacks the model, or an object
+that the caller named.
 """
 
 import re
@@ -12,7 +12,7 @@ from ragbandit.shared.model_servers.refusals import MODEL_CODES
 ABSENT: Final = (404, 410)
 #: words of servers that do not know a model. Endpoints "that support" something depend on the request
 _WORDS: Final = re.compile("model|deployment|no endpoints(?! found that)", re.IGNORECASE)
-#: fields of a request whose value is an id, an address or a name of something outside the request
+#: names of fields with an id, an address or a name of an object outside the request
 _NAMES: Final = re.compile(
     r"(_i|I)ds?$|(^|_)ur[il]s?$|Ur[il]s?$|(^|_)models?$|^(container|skills|fallbacks|cached_?[cC]ontent|only|order)$"
 )
@@ -24,17 +24,19 @@ _OPAQUE: Final = frozenset({"input", "properties", "metadata"})
 _TYPED: Final = frozenset({"type", "function", "role", "messages"})
 
 
-def has_own_code(failure: Failure, *, body: object) -> bool:
-    """Whether the server's own code says that it lacks the model. body: parsed if it is JSON."""
+def has_absent_model_code(failure: Failure, *, body: object) -> bool:
+    """Whether the code in the server's error means that the server lacks the model. body: parsed if it is JSON."""
     is_anthropic = failure.code == "not_found_error" and server_message(body).startswith("model:")
     return failure.code in MODEL_CODES or is_anthropic
 
 
 def gone_sign(failure: Failure, *, body: object, model: str) -> GoneSign | None:
-    """Sign that the server has the model no longer, by a status of ABSENT or a code of MODEL_CODES; None without."""
+    """The sign, in a reply with a status of ABSENT or a code of MODEL_CODES, that the server no longer has the model;
+    None if there is no sign.
+    """
     if failure.status not in ABSENT and failure.code not in MODEL_CODES:
         return None
-    if failure.status == 410 or has_own_code(failure, body=body):
+    if failure.status == 410 or has_absent_model_code(failure, body=body):
         return "named"
     words = f"{failure.code} {server_message(body)}"
     rest = re.sub(rf"(?<![\w-]){re.escape(model)}(?![\w-]|\.\w)", " ", words, count=1, flags=re.IGNORECASE)
@@ -43,16 +45,16 @@ def gone_sign(failure: Failure, *, body: object, model: str) -> GoneSign | None:
     return "words" if _WORDS.search(words) else None
 
 
-def names_object(request: Mapping[str, Any]) -> bool:
+def names_stored_object(request: Mapping[str, Any]) -> bool:
     """Whether a request names a file, a container, another stored object, an address or a further model.
 
-    The server may lack that object, and repeat in its message what the caller wrote.
+    A server may lack this object instead of its model, and its message may then repeat the caller's words.
     """
     left: list[Any] = [{name: value for name, value in request.items() if name != "model"}]
     while left:
         value = left.pop()
         if isinstance(value, Mapping):
-            if ("id" in value and not value.keys() & _TYPED) or any(map(_is_name, value.items())):
+            if ("id" in value and not value.keys() & _TYPED) or any(map(_is_reference, value.items())):
                 return True
             left += [part for name, part in value.items() if name not in _OPAQUE]
         elif isinstance(value, list):
@@ -60,7 +62,7 @@ def names_object(request: Mapping[str, Any]) -> bool:
     return False
 
 
-def _is_name(field: tuple[Any, Any]) -> bool:
+def _is_reference(field: tuple[Any, Any]) -> bool:
     name, value = field
     if not _NAMES.search(name) or name in _OWN_IDS:
         return False

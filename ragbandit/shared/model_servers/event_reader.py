@@ -8,13 +8,13 @@ from ragbandit.shared.model_servers.repeated_events import EMPTY_LINES, EventPat
 from ragbandit.shared.reading.input_counts import REPLY, InputCounts
 from ragbandit.shared.texts.json_values import decoded_text, json_value
 
-#: bytes for which a line counts in addition to its own, since reading an empty line takes time and memory too
+#: bytes that are counted for a line in addition to its own, since an empty line takes time and memory, too
 _LINE: Final = 256
 #: bytes of JSON that take as long as a line
 _STEP: Final = 64
-#: bytes of an incomplete document that are parsed before further attempts wait until the document has doubled
+#: after this number of parsed bytes of an incomplete document, the next attempt waits until the document has doubled
 _ATTEMPTS: Final = 1_000_000
-#: value after the last event of a stream, and after a document
+#: last value of every reply
 DONE: Final = "[DONE]"
 #: beginnings of an event with an object
 _EVENT: Final = (b"data: {", b"data:{")
@@ -30,8 +30,8 @@ _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another 
 class BrokenReply(Exception):
     """The reply is broken, incomplete, or an error with status 200.
 
-    status_code: HTTP status inside that error. body: the value with that error. is_cut: whether a document broke off,
-    so the model has probably written
+    status_code: HTTP status in the error. body: the value with the error. is_cut: whether a reply broke off or was too
+    large, so that the model has probably written, and the call costs money
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class EventReader:
     """Reads JSON values from a body: server-sent events or one document, whatever the Content-Type is.
 
     Comments, null and events without JSON are skipped. DONE follows the last event of a stream, and a document. joins:
-    whether events that differ only in their texts come as a Repeated.
-    Attribute `name`: name of the event whose value came last; "" without a name.
+    whether events that differ only in their texts are yielded together as RepeatedEvents.
+    Attribute `name`: name of the last event; "" if it has none.
     """
 
     def __init__(self, counts: InputCounts | None = None, *, joins: bool = False) -> None:
@@ -90,7 +90,7 @@ class EventReader:
         self._pattern: EventPattern | None = None
 
     def work(self, data: bytes) -> int:
-        """The bytes that `feed` would parse with this data, and _STEP for each line; 0 if it would only keep them."""
+        """The work of `feed` with this data: bytes to parse, and _STEP for each line; 0 if it only keeps the data."""
         lines = data.count(b"\n") + data.count(b"\r")
         begin = self._begin or data.lstrip()
         is_end = _may_end(self._buffer[-_TAIL:] + data) if begin.startswith(_DOCUMENT) else lines > 0
@@ -98,7 +98,7 @@ class EventReader:
 
     @property
     def unread(self) -> int:
-        """The bytes that `end` would parse at most."""
+        """The most bytes that `end` would parse."""
         return 0 if self._is_read and self._begin.startswith(_DOCUMENT) else self._size
 
     def feed(self, data: bytes) -> Iterator[Any]:
@@ -121,7 +121,7 @@ class EventReader:
                 line = lines[at]
                 # Most events are an object in one line.
                 is_event = line.startswith(_EVENT) and lines[at + 1] in EMPTY_LINES and not (self._lines or self._event)
-                events = self._pattern.repeated(lines, at=at) if is_event and self._pattern is not None else None
+                events = self._pattern.match(lines, at=at) if is_event and self._pattern is not None else None
                 if events is not None:
                     self._counts.count_events(len(events.texts), items=events.pattern.items)
                     values: list[Any] = [events]
@@ -145,7 +145,7 @@ class EventReader:
             raise BrokenReply(message, remedy=_ADDRESS_REMEDY, is_cut=self._begin.startswith(_DOCUMENT[:2]))
 
     def _document(self, *, is_whole: bool) -> list[Any]:
-        """The document, or each item of a list, and DONE. It need not wait for the end of the connection."""
+        """Returns the document, or the items of a list, and DONE; [] while the document is incomplete."""
         may_be_whole = is_whole or self._parsed <= _ATTEMPTS + len(self._buffer)
         if may_be_whole and not self._is_read and _may_end(self._buffer if is_whole else self._buffer[-_TAIL:]):
             self._parsed += len(self._buffer)
@@ -153,7 +153,7 @@ class EventReader:
                 value = self._value_of(bytes(self._buffer))
             except ReplyTooLarge:
                 raise
-            except BrokenReply:  # it has not come whole
+            except BrokenReply:  # incomplete
                 return []
             self._is_read = True
             return [*(value if isinstance(value, list) else [value]), DONE]

@@ -31,7 +31,7 @@ _OVERLOADED: Final = (498, 503, 529)
 _LONGEST: Final = 1000
 #: maximum number of levels of a body, and of items of a list, in which a message is searched
 _DEEPEST: Final = 5
-#: maximum number of places of unknown fields that are read, and of parts of one
+#: maximum number of refused fields that are read, and of parts of a field's place
 _MOST_PLACES: Final = 20
 _DEEPEST_PLACE: Final = 16
 #: types of errors in FastAPI's form for fields that the server does not know
@@ -71,7 +71,7 @@ _READ: Final = 100_000
 _TAG: Final = re.compile(r"<(?:(?P<end>/?)(?P<name>script|style|head)\b)?[^<>]*>?", re.IGNORECASE)
 #: error codes of servers; a text with digits is not accepted, since it might be a key
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
-_PARAM: Final = re.compile(r"[A-Za-z_][\w.\[\]-]{0,127}")
+_PARAM_NAME: Final = re.compile(r"[A-Za-z_][\w.\[\]-]{0,127}")
 #: codes of a status 429 that another attempt does not change, since the quota or the money of the key is used up
 _NO_QUOTA: Final = frozenset(
     {"insufficient_quota", "insufficient_credits", "insufficient_balance", "billing_hard_limit_reached"}
@@ -99,7 +99,7 @@ class Failure:
     most_tokens: int | None = None
 
     def without_keys(self, secrets: Iterable[str]) -> "Failure":
-        """The failure without names in which the server repeats a secret of `secrets`, or a key."""
+        """The failure without a `code` or `param` in which the server repeats a key or one of these secrets."""
         known = [*secrets]
         code, param = (
             None if text is None or without_keys(text, secrets=known) != text else text
@@ -109,7 +109,7 @@ class Failure:
 
     @property
     def is_unable(self) -> bool:
-        """Whether the arm cannot answer this request, and another arm may."""
+        """Whether the arm is unable to answer this request, which another arm may be able to answer."""
         return self.kind == "refused" and self.inability is not None
 
     @property
@@ -173,10 +173,10 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
     message = server_message(body)
     after_s = asked_wait_s(headers=headers or {}, body=body, message=message)
     kind = _KINDS.get(status, "failed" if status >= 500 else "refused" if status >= 400 else "denied")
-    code = _code(body)
+    code = _error_code(body)
     if status == 429 and (code in _NO_QUOTA or is_daily_quota(body, message=message, after_s=after_s)):
         kind, after_s = "denied", 0.0
-    failure = Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_param(body))
+    failure = Failure(kind=kind, status=status, retry_after_s=after_s or None, code=code, param=_error_param(body))
     if kind != "refused":
         return failure
     refusal = read_refusal(status, code=code, message=message)
@@ -184,12 +184,12 @@ def failure_of_status(status: int, *, headers: Mapping[str, str] | None = None, 
 
 
 def status_of_names(*names: object) -> int | None:
-    """The status that the code or the type of an error stands for; None if neither is known."""
+    """The HTTP status for the code or type of an error; None if none of `names` is known."""
     return next((_STATUSES[name] for name in names if isinstance(name, str) and name in _STATUSES), None)
 
 
 def failure_of_error(error: Exception) -> Failure:
-    """Convert an error of httpx or aiohttp, or of reading a reply, to a Failure."""
+    """The failure of an error of httpx or aiohttp, or of reading a reply."""
     status = getattr(error, "status_code", None)
     if status is not None and 300 <= status < 600:
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -241,14 +241,16 @@ def _error_of(body: object) -> Mapping[str, Any]:
     return _error_of(body["error"]) if isinstance(body.get("error"), Mapping) else body
 
 
-def _param(body: object) -> str | None:
+def _error_param(body: object) -> str | None:
     error = _error_of(body)
-    param = error.get("param") or _place(error.get("detail") or error.get("message"))
-    return param if isinstance(param, str) and _PARAM.fullmatch(param) else None
+    param = error.get("param") or _first_place(error.get("detail") or error.get("message"))
+    return param if isinstance(param, str) and _PARAM_NAME.fullmatch(param) else None
 
 
 def refused_places(body: object) -> list[list[object]]:
-    """The places of unknown fields in an error in FastAPI's form, a list of {"loc": ["body", name, ...]}."""
+    """The places of the fields that the server does not know, in an error of FastAPI's form: a list of
+    {"loc": ["body", name, ...]}.
+    """
     error = _error_of(body)
     detail = error.get("detail") or error.get("message")
     detail = detail.get("detail") if isinstance(detail, Mapping) else detail
@@ -257,8 +259,8 @@ def refused_places(body: object) -> list[list[object]]:
     return [place[:_DEEPEST_PLACE] for row in extra if isinstance(place := row.get("loc"), list)]
 
 
-def _place(detail: object) -> str:
-    """The place of the first error in FastAPI's form, a list of {"loc": ["body", name, ...]}; "" without one."""
+def _first_place(detail: object) -> str:
+    """The dotted place of the first error in FastAPI's form, a list of {"loc": ["body", name, ...]}; "" without one."""
     detail = detail.get("detail") if isinstance(detail, Mapping) else detail
     first = detail[0] if isinstance(detail, list) and detail else None
     place = first.get("loc") if isinstance(first, Mapping) else None
@@ -266,7 +268,7 @@ def _place(detail: object) -> str:
     return ".".join(str(part) for part in parts if part != "body")
 
 
-def _code(body: object) -> str | None:
+def _error_code(body: object) -> str | None:
     error = _error_of(body)
     codes = (error.get(name) for name in ("code", "type"))
     return next((code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)), None)

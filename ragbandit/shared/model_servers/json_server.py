@@ -1,4 +1,4 @@
-"""Posts JSON to a server that the user names, and reads its reply: with a cap, and without redirects."""
+"""Posts JSON to a server that the user names, and reads its reply up to a cap. Redirects are not followed."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from ragbandit.shared.model_servers.failures import (
 )
 from ragbandit.shared.model_servers.outbound import credentials_of, decompressed, redirect_message, shown_address
 from ragbandit.shared.proxies import httpx_options
-from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
+from ragbandit.shared.reading.thread import LARGE, READING, ReadingTimeout
 from ragbandit.shared.texts.json_values import json_value
 from ragbandit.shared.texts.redaction import without_keys
 
@@ -73,7 +73,7 @@ class JsonServer:
             return self._read(response)
         try:
             return await READING.read(size, self._read, response)
-        except UnendedReading as error:
+        except ReadingTimeout as error:
             message = f"the reply of {self.shown} was not read: {error}"
             raise ServerFailed(message, failure=Failure(kind="unreadable"), remedy=self._log_remedy) from error
 
@@ -100,11 +100,7 @@ class JsonServer:
         except ValueError as error:
             message, failure = f"{self.shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
             raise ServerFailed(message, failure=failure, remedy=self._log_remedy) from error
-        kept = {
-            name: value
-            for name, value in response.headers.items()
-            if name in ("retry-after", "retry-after-ms", "location")
-        }
+        kept = {name: value for name, value in response.headers.items() if name in _KEPT}
         return httpx.Response(response.status_code, headers=kept, content=decoded)
 
     @property

@@ -6,7 +6,6 @@ import functools
 import io
 import json
 import math
-import os
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,7 +18,7 @@ from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, Event
 from ragbandit.shared.model_servers.failures import failure_of_error, server_message
 from ragbandit.shared.model_servers.outbound import redirect_message
 from ragbandit.shared.proxies import certificates, httpx_options, proxy_of
-from ragbandit.shared.reading.thread import LARGE, READING, UnendedReading
+from ragbandit.shared.reading.thread import LARGE, READING, ReadingTimeout
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.texts.redaction import without_keys
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 _Piece = TypeVar("_Piece")
 
-#: environment variable that the openai package reads if no base_url is set
-BASE_URL_ENV: Final = "OPENAI_BASE_URL"
 #: longest part of a server's message that is passed on, characters
 _MESSAGE: Final = 500
 #: longest part of an error's body that is read, bytes
@@ -53,22 +50,23 @@ _TICK_S: Final = 0.002
 
 
 class Pace(NamedTuple):
-    """How a reply is read while its pieces come faster than `pause_s`.
+    """How a reply is read while its pieces come at intervals shorter than `pause_s`.
 
-    pause_s: pause after a piece, seconds. unread_s: time for which pieces that were received may wait to be parsed
+    pause_s: pause of reading after a piece, seconds. unread_s: longest time that received pieces wait to be parsed,
+    seconds
     """
 
     pause_s: float
     unread_s: float = 0.0
 
 
-#: paces of a reply whose pieces are passed on, and of a reply that is only used as a whole
+#: pace of a reply whose pieces are passed on, and of a reply that is only used as a whole
 READ: Final = Pace(pause_s=0.014)
 UNREAD: Final = Pace(pause_s=0.02, unread_s=0.1)
 
 
 class ReplyReader(Generic[_Piece]):
-    """Reads one reply. counts: of what arrived so far."""
+    """Reads one reply. counts: what has arrived so far, within caps."""
 
     def __init__(self) -> None:
         self.counts = reply_counts()
@@ -81,7 +79,7 @@ class ReplyReader(Generic[_Piece]):
         raise NotImplementedError
 
     def pace(self) -> Pace | None:
-        """How the reply is read from now on; None as it comes."""
+        """How the reply is read from now on; None to read each piece at once."""
         return None
 
 
@@ -149,10 +147,10 @@ def _protocol() -> type["aiohttp.client_proto.ResponseHandler"]:
     import aiohttp.client_proto
 
     class Protocol(aiohttp.client_proto.ResponseHandler):
-        """Limits the number of replies 1xx, which aiohttp reads without an end. Lets the pieces of a reply gather."""
+        """Limits the number of replies 1xx, which aiohttp does not limit. Notifies `pauses` of received bytes."""
 
         interim = 0
-        #: pauses of the reply that gathers; None if no reply does
+        #: pauses of the reply whose pieces are gathered; None if none are
         pauses: _Pauses | None = None
 
         def data_received(self, data: bytes) -> None:
@@ -192,7 +190,7 @@ class RefusedRequest(Exception):
 
 def connect(
     *,
-    base_url: str | None,
+    base_url: str,
     key: str | None,
     headers: Mapping[str, str],
     connect_s: float | None = None,
@@ -201,14 +199,14 @@ def connect(
 ) -> ModelServer:
     """Prepare the connections to a path of a server. For connect_s and read_s see `ModelServer`.
 
-    base_url: None for $OPENAI_BASE_URL, else OpenAI; a query in the URL is sent with every request
+    base_url: "" for OpenAI's own; a query in the URL is sent with every request
     key: None for the key "none"
     """
     import httpx
     import openai
 
     key = key or "none"
-    address, mark, query = (base_url or os.environ.get(BASE_URL_ENV) or "").partition("?")
+    address, mark, query = base_url.partition("?")
     unused = httpx.AsyncClient(**httpx_options(""))  # else openai makes one, which reads the proxies of the environment
     client = openai.AsyncOpenAI(
         base_url=address or None, api_key=key, default_headers=dict(headers), http_client=unused
@@ -235,9 +233,9 @@ async def reply_pieces(
     for the values that arrived together. Many or large values are parsed and read by the reading thread, other values
     here.
 
-    joins: see `EventReader`. convert: makes the values that are read of each value. Close the iterator with
-    contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's errors, and
-    those of `reply.read`, after the pieces before.
+    joins: see `EventReader`. convert: function from a received value to the values that `reply.read` gets. Close the
+    iterator with contextlib.aclosing, so that the connection is released. Raises BrokenReply, RefusedRequest, aiohttp's
+    errors, and those of `reply.read`, after the pieces before the error.
     """
     response = await server.post(write(fields), headers=headers)
     reader, pauses, unturned = EventReader(reply.counts, joins=joins), _Pauses(response), 0
@@ -258,7 +256,10 @@ async def reply_pieces(
             if arrived.is_last:
                 await _drain(chunks)
                 return
-            unturned = unturned + max(work, len(data)) if unturned < LARGE else await _turn()
+            unturned += max(work, len(data))
+            if unturned >= LARGE:  # other tasks run, since data that has arrived is read without waiting
+                await asyncio.sleep(0)
+                unturned = 0
             if len(data) < LARGE and (pace := reply.pace()) is not None:
                 await pauses.gather(pace)
         arrived = await _read_all(reader.end(), read, work=reader.unread)
@@ -272,14 +273,16 @@ async def reply_pieces(
 
 
 class _Pauses:
-    """Pauses the reading of one reply. Pieces that come during a pause wait in the buffers of its connection."""
+    """Pauses the reading of one reply, so that pieces that come fast are read together. Pieces that come during a pause
+    wait in the buffers of the connection.
+    """
 
     def __init__(self, reply: "aiohttp.ClientResponse") -> None:
         self._loop, self._content, self._pace = asyncio.get_running_loop(), reply.content, READ
         connection = reply.connection
         #: see `_protocol`; None if the whole reply has come with its headers
         self._protocol: Any = None if connection is None else connection.protocol
-        #: when the last bytes came, and the seconds since those before them
+        #: time of the last bytes, by the loop's clock; seconds between the bytes before and the last ones
         self._came, self._gap_s = -math.inf, math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: asyncio.Future[None] | None = None
@@ -287,13 +290,15 @@ class _Pauses:
         self._size = 0
 
     def note_arrival(self) -> None:
-        """Call this when bytes have come."""
+        """Record the time of bytes that have come."""
         now = self._loop.time()
         self._gap_s, self._came = now - self._came, now
 
     async def gather(self, pace: Pace) -> None:
-        """Pause, if the last bytes came fast. The pause ends after `unread_s`, or with much data or the reply's end."""
-        # At its end, the connection may have another request already.
+        """Pause if the last bytes came fast. Returns at once if `unread_s` is 0, otherwise after this time, after LARGE
+        bytes, or at the end of the reply.
+        """
+        # After the end of the reply, the connection may have another request already.
         if self._gap_s > pace.pause_s + _TICK_S or self._protocol is None or self._content.is_eof():
             return
         self._pace = pace
@@ -309,7 +314,7 @@ class _Pauses:
             self._waiting = self._protocol.pauses = None
 
     def take(self, data: bytes) -> None:
-        """Take the next bytes of the connection, which the reply has received."""
+        """Note bytes that the connection has received during `gather`. Ends `gather`, or pauses again."""
         self.note_arrival()
         self._size += len(data)
         if self._size >= LARGE or self._content.is_eof() or DONE.encode() in data:
@@ -323,7 +328,7 @@ class _Pauses:
             self._waiting.set_result(None)
 
     def end(self) -> None:
-        """End a pause."""
+        """Resume reading if it is paused."""
         if self._timer is not None:
             self._timer.cancel()
             self._resume()
@@ -332,7 +337,7 @@ class _Pauses:
         transport = self._protocol.transport
         if transport is None or transport.is_closing():
             return
-        # The transport, since aiohttp's parser would stop at the next piece. aiohttp may have ended a pause already.
+        # The transport is paused, since aiohttp's parser would stop at the next piece. aiohttp may have resumed.
         transport.pause_reading()
         if self._timer is None:
             self._timer = self._loop.call_later(self._pace.pause_s, self._resume)
@@ -343,15 +348,15 @@ class _Pauses:
             transport.resume_reading()
 
 
-class _Arrived(Generic[_Piece]):
+class _ArrivedValues(Generic[_Piece]):
     """The values that arrived together, and the results of `read` for them."""
 
-    __slots__ = ("_read", "_unread", "error", "is_last", "pieces", "values")
+    __slots__ = ("_retrieve_exception", "_unread", "error", "is_last", "pieces", "values")
 
     def __init__(self, unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]]) -> None:
-        self._unread, self._read = unread, read
+        self._unread, self._retrieve_exception = unread, read
         self.pieces = list[_Piece]()
-        #: number of values that were read, whether the last of them is the last of the reply, and the error after them
+        #: number of values that were read; whether the last one is the last of the reply; the error after them
         self.values, self.is_last = 0, False
         self.error: Exception | None = None
 
@@ -360,7 +365,7 @@ class _Arrived(Generic[_Piece]):
         try:
             for value in self._unread:
                 self.values += 1
-                self.pieces += self._read(value)
+                self.pieces += self._retrieve_exception(value)
                 if value == DONE:
                     self.is_last = True
                     return
@@ -368,37 +373,33 @@ class _Arrived(Generic[_Piece]):
             self.error = error
 
 
-async def _read_all(unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]], *, work: int) -> _Arrived[_Piece]:
-    """Read values, in the reading thread if they take much work. Raises ReplyTooLarge if that does not end."""
-    arrived = _Arrived(unread, read)
+async def _read_all(
+    unread: Iterator[Any], read: Callable[[Any], Iterable[_Piece]], *, work: int
+) -> _ArrivedValues[_Piece]:
+    """Read values, in the reading thread if they take much work. Raises ReplyTooLarge if the thread is stuck."""
+    arrived = _ArrivedValues(unread, read)
     if work < LARGE:
         arrived.take()
         return arrived
     try:
         await READING.read(work, arrived.take)
-    except UnendedReading as error:
+    except ReadingTimeout as error:
         raise ReplyTooLarge(f"the reply was not read: {error}", is_cut=True) from error
     return arrived
 
 
-async def _turn() -> int:
-    """Give other tasks of the event loop a turn, since data that has arrived is read without waiting. Returns 0."""
-    await asyncio.sleep(0)
-    return 0
-
-
 async def _refusal(reply: "aiohttp.ClientResponse", body: bytes) -> RefusedRequest:
-    """The error for a reply with another status; a large body is parsed by the reading thread."""
+    """The error for a reply with a status other than 2xx. The reading thread parses a large body."""
     if len(body) < LARGE:
         return RefusedRequest(reply, body)
     try:
         return await READING.read(len(body), RefusedRequest, reply, body)
-    except UnendedReading:
+    except ReadingTimeout:
         return RefusedRequest(reply, b"its error took too long to read")
 
 
 async def _error_body(chunks: AsyncIterator[bytes]) -> bytes:
-    """The body of an error, as far as it arrives: the status counts, even if the body is cut."""
+    """The body of an error, as far as it arrives: the status is enough if the body is cut."""
     import aiohttp
 
     body = bytearray()
@@ -423,8 +424,8 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
             content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
 
     if closed is not None:
-        closed.remove_done_callback(_read)  # added once only; it stays on an idle connection
-        closed.add_done_callback(_read)
+        closed.remove_done_callback(_retrieve_exception)  # added once only; it stays on an idle connection
+        closed.add_done_callback(_retrieve_exception)
         closed.add_done_callback(fail)
     size = 0
     try:
@@ -444,33 +445,33 @@ async def _chunks(reply: "aiohttp.ClientResponse") -> AsyncIterator[bytes]:
 
 
 def _check_ratio(size: int, *, sent: int | None) -> None:
-    """Raises BrokenReply for too large a ratio. sent: size before the reply was decompressed; None if it was not."""
+    """Raises ReplyTooLarge for too large a ratio. sent: size before the reply was decompressed; None if it was not."""
     if sent is not None and size > _MOST_RATIO * sent:
         raise ReplyTooLarge(f"the reply is compressed, and more than {_MOST_RATIO} times as large as what was sent")
 
 
-def _read(closed: "asyncio.Future[None]") -> None:
+def _retrieve_exception(closed: "asyncio.Future[None]") -> None:
     """Read the exception of a broken connection, since asyncio logs exceptions that nobody reads."""
     if not closed.cancelled():
         closed.exception()
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Wait 0.1 seconds for the end of a body, since its connection can then be used again."""
+    """Wait at most 0.1 seconds for the end of a body, so that its connection can be used again."""
     with suppress(Exception):
         async with asyncio.timeout(0.1):
             async for _ in chunks:
-                await _turn()
+                await asyncio.sleep(0)
 
 
 def costs_nothing(error: Exception) -> bool:
-    """Whether the server replied with an error or without an answer, or cannot be reached."""
+    """Whether a failed call costs nothing: its server was not reached, or sent an error or no answer."""
     if isinstance(error, BrokenReply):
         return not error.is_cut
     return isinstance(error, RefusedRequest) or failure_of_error(error).kind == "unreachable"
 
 
-def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
+def error_line(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
     """Describe an error of a server in one line, without the secrets."""
     failure = failure_of_error(error)
     text = str(error)

@@ -1,8 +1,8 @@
-"""Refusals: errors of model servers are read as inabilities of a model, or as faults of the request.
+"""Reads refusals of model servers: whether a model is unable to answer the request, or the request is wrong.
 
-A request may be refused because its model lacks something that another model has (an inability), or because a value is
-wrong for every model. Only the error's message distinguishes them, and every vendor words it differently; the tables
-below have the messages that people report. Texts are cut before they are searched, and every pattern is linear.
+A model may lack an ability that another model has (an inability), or a value may be wrong for every model. Only the
+error's message distinguishes both cases, and every vendor words it differently; the patterns below match messages that
+people report. Texts are cut before they are searched, and every pattern takes linear time.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Final, Literal
 #: or tool, or a request of this size. model: it does not have the model
 Inability = Literal["context", "limit", "parameter", "form", "model"]
 
-#: a prompt that leaves fewer tokens for its answer is too long; otherwise the answer is limited to what is left
+#: a prompt that leaves fewer tokens for its answer is too long; otherwise the answer is limited to the rest
 _LEAST_ANSWER: Final = 1000
 #: number of characters of a message that are read
 _READ: Final = 1000
@@ -137,7 +137,7 @@ def read_refusal(status: int, *, code: str | None, message: str) -> Refusal:
     text = message[:_READ]
     if code in MODEL_CODES:
         return Refusal(inability="model")
-    fits = _fitting_limit(text)
+    fits = _tokens_left_for_answer(text)
     if fits is not None:
         return Refusal(inability="limit", most_tokens=fits)
     if code in CONTEXT_CODES or _CONTEXT.search(text):
@@ -148,11 +148,11 @@ def read_refusal(status: int, *, code: str | None, message: str) -> Refusal:
     most = _largest_limit(text)
     if most is not None:
         return Refusal(inability="limit", most_tokens=most)
-    return _lacking(text, code=code)
+    return _read_inability(text, code=code)
 
 
-def says_unsupported(message: str, *, code: str | None) -> bool:
-    """Whether a refusal is about a parameter, and not about its value or about its combination with another one."""
+def is_unsupported_parameter(message: str, *, code: str | None) -> bool:
+    """Whether the server does not support a parameter at all: its value and the other parameters are not at fault."""
     if code == "unsupported_value":
         return False
     text = message[:_READ]
@@ -160,14 +160,14 @@ def says_unsupported(message: str, *, code: str | None) -> bool:
     return not is_about_value and (code in _PARAMETER_CODES or _UNSUPPORTED.search(text) is not None)
 
 
-def too_long_in_words(*, tokens: int | None, most: int | None) -> str:
-    """Words by which clients recognize that they must shorten the conversation (Claude Code reads both numbers).
+def too_long_message(*, tokens: int | None, most: int | None) -> str:
+    """The message by which clients recognize that they must shorten the conversation (Claude Code reads both numbers).
 
     tokens: tokens of the prompt; may be an estimate. most: limit of the model; None if unknown
     """
     if most is None:
         return "prompt is too long"
-    least = most + 1  # it is too long, so an estimate below this is too small
+    least = most + 1  # the prompt is too long, so a smaller estimate is wrong
     return f"prompt is too long: {max(tokens or 0, least)} tokens > {most} maximum"
 
 
@@ -180,7 +180,7 @@ def named_field(names: Collection[str], *, param: str | None, message: str) -> s
     return next((word for word in words if word in names), None)
 
 
-def _fitting_limit(text: str) -> int | None:
+def _tokens_left_for_answer(text: str) -> int | None:
     """The tokens that the prompt leaves for the answer.
 
     None if the message does not name the prompt's tokens and the context window, or if less than _LEAST_ANSWER is left.
@@ -220,7 +220,7 @@ def _context_numbers(text: str) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _lacking(text: str, *, code: str | None) -> Refusal:
+def _read_inability(text: str, *, code: str | None) -> Refusal:
     if code not in _PARAMETER_CODES:
         if _NO_MODEL.search(text):
             return Refusal(inability="model")

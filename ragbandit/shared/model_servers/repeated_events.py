@@ -36,21 +36,21 @@ class EventPattern:
             return None
         return cls(value, head=line[: found[0].start(1)], tail=line[found[0].end(1) :])
 
-    def repeated(self, lines: Sequence[bytes], *, at: int) -> "Repeated | None":
-        """The events like this one from `lines[at]` on, each with an empty line after it; None without such events."""
+    def match(self, lines: Sequence[bytes], *, at: int) -> "RepeatedEvents | None":
+        """The events of this pattern from `lines[at]` on, each with an empty line after it; None if there are none."""
         head, tail, parse, texts, first = self._head, self._tail, json_values.parser(), list[str](), at
         begin, end = len(head), len(tail)
-        with suppress(ValueError):  # half a character, or another text that only a patient parser reads
+        with suppress(ValueError):  # half a surrogate pair, or another text that only Python's parser reads
             while at + 1 < len(lines) and lines[at + 1] in EMPTY_LINES:
                 line = lines[at]
                 if not (line.startswith(head) and line.endswith(tail) and len(line) > begin + end):
                     break
                 texts.append(parse(b'"%b"' % line[begin:-end]))
                 at += 2
-        return Repeated(self, texts, lines[first:at:2]) if texts else None
+        return RepeatedEvents(self, texts, lines[first:at:2]) if texts else None
 
 
-class Repeated(NamedTuple):
+class RepeatedEvents(NamedTuple):
     """Events that came together, and differ from the event of the pattern only in their texts."""
 
     pattern: EventPattern

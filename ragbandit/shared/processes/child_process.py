@@ -1,4 +1,4 @@
-"""Child processes: the one way in which this package starts a program, waits for it with a limit, and ends it.
+"""Child processes: starts programs, waits for them with a limit, and ends them. The package starts none otherwise.
 
 Computations that are spread over processes use the executors of `concurrent.futures` instead.
 """
@@ -69,7 +69,7 @@ class ChildProcess:
                 preexec_fn=self.prepare,
             )
 
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
@@ -86,7 +86,7 @@ class ChildProcess:
         return None
 
     def kill(self) -> int | None:
-        """Kill the process with its own children. Returns its status, as `wait` does."""
+        """Kill the process with its own children. Returns its status; None if it still runs after KILL_S seconds."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -103,7 +103,7 @@ class ChildProcess:
         return " | ".join(line[:500] for line in lines[-3:] if line.strip())
 
 
-def end(children: Sequence[ChildProcess], *, drain_s: float = DRAIN_S, cut_off_s: float = 5.0) -> None:
+def end_children(children: Sequence[ChildProcess], *, drain_s: float = DRAIN_S, cut_off_s: float = 5.0) -> None:
     """Send SIGTERM to all children, again after `drain_s` to cancel their work, and SIGKILL `cut_off_s` later."""
     for timeout_s in (drain_s, cut_off_s):
         for child in children:
@@ -112,13 +112,13 @@ def end(children: Sequence[ChildProcess], *, drain_s: float = DRAIN_S, cut_off_s
         for child in children:
             child.wait(max(0.0, deadline - time.monotonic()))
     for child in children:
-        if child.lives():
+        if child.is_running():
             extra = {"action": "kill", "child": child.name}
             log.warning("%s did not end in time and is killed", child.name, extra=extra)
             child.kill()
 
 
-def ending(code: int, *, log: str) -> str:
+def describe_exit(code: int, *, log: str) -> str:
     """Describe the end of a process. code: `returncode` of subprocess. log: the last log lines."""
     if code >= 0:
         return f"exited with status {code}; {f'last lines: {log}' if log else 'it has logged nothing'}"

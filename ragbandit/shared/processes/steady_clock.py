@@ -23,7 +23,7 @@ TRUST_S: Final = 3600.0
 
 
 class SteadyClock:
-    """offset: `wall` minus `monotonic` at a time when the host's clock was right; by default now."""
+    """The clock of this module. offset: `wall` minus `monotonic` when the host's clock was right; by default now."""
 
     def __init__(
         self, *, offset: float | None = None, wall: Clock = time.time, monotonic: Clock = time.monotonic

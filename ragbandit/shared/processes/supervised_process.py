@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ragbandit.shared.errors import NotReady
-from ragbandit.shared.processes.child_process import ChildProcess, ending
-from ragbandit.shared.processes.this_process import LASTING
+from ragbandit.shared.processes.child_process import ChildProcess, describe_exit
+from ragbandit.shared.processes.this_process import LASTING_FAILURE
 
 log = logging.getLogger("ragbandit.up")
 
@@ -17,7 +17,7 @@ STEADY_S = 30.0
 
 
 class SupervisedProcess(ChildProcess):
-    """A child process that `tend` keeps running. Its output is appended to `log_folder`/NAME.log."""
+    """A child process that regular calls of `restart_if_dead` keep running. It logs to `log_folder`/NAME.log."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class SupervisedProcess(ChildProcess):
         super().start()
         self._started = time.monotonic()
 
-    def tend(self) -> None:
+    def restart_if_dead(self) -> None:
         """Restart the process if it is dead and the pause is over. Raises NotReady if a restart would not help."""
         if self.process is None or self.process.poll() is None:
             return
@@ -52,7 +52,7 @@ class SupervisedProcess(ChildProcess):
             pause = 0.0 if self._deaths == 1 else min(5.0, 0.25 * 2**self._deaths)
             self._due = now + pause
             self._log_death(self.process.returncode)
-            if self.process.returncode == LASTING:
+            if self.process.returncode == LASTING_FAILURE:
                 raise NotReady(self.death or "", remedy=f"see {self.log_file}")
         if now >= self._due:
             self._due = 0.0
@@ -60,9 +60,9 @@ class SupervisedProcess(ChildProcess):
             self.start()
 
     def _log_death(self, code: int) -> None:
-        self.death = f"{self.name} {ending(code, log=self.last_lines())}"
+        self.death = f"{self.name} {describe_exit(code, log=self.last_lines())}"
         facts = {"action": "died", "child": self.name, "code": code}
-        if code == LASTING:
+        if code == LASTING_FAILURE:
             log.error("%s; log: %s", self.death, self.log_file, extra=facts)
         elif self._deaths == 3:
             message = "%s; %d times in a row, so it may not come up without help; log: %s"

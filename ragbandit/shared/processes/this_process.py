@@ -13,7 +13,7 @@ from pathlib import Path
 #: environment variable with the process id of the parent, for its children
 PARENT_VARIABLE = "_RAGBANDIT_PARENT"
 #: exit status of a child that its parent must not restart, since it would fail again (EX_CONFIG of sysexits.h)
-LASTING = 78
+LASTING_FAILURE = 78
 
 
 def die_with_parent() -> None:

@@ -1,1 +1,1 @@
-"""Reads texts from outside: how much of them, and where."""
+"""Reads texts from outside: their caps, their fields, and the thread that reads large ones."""

@@ -1,4 +1,6 @@
-"""What one call may bring from outside. Counts decide, not seconds: a text passes or fails alike on every machine."""
+"""Caps of the texts that a call brings from outside. They count bytes and items, not seconds, so that a text passes or
+fails alike on every machine.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -29,14 +31,14 @@ Kind: TypeAlias = Literal[
 
 
 class Cap(NamedTuple):
-    """A cap, and the words for the things that it counts."""
+    """A cap, and the words in messages for what it counts."""
 
     most: int
     of: str
 
 
-#: caps of a reply of a model's server. What exceeds "more" or "logprobs" is left out, and
-#: beyond "again" calls are no longer parsed while they come; beyond another cap the reply fails
+#: caps of a reply of a model's server. Beyond "more" and "logprobs", fields are left out; beyond "again", incomplete
+#: calls are no longer parsed. Beyond any other cap, the reply fails
 REPLY: Final[Mapping[Kind, Cap]] = {
     "bytes": Cap(256_000_000, "bytes"),
     "open": Cap(16_000_000, "bytes, or too many lines, without a whole event"),
@@ -69,7 +71,7 @@ _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class InputCounts:
-    """Counts the bytes and items read of one call. refused: makes the error for a text beyond a cap, from its words."""
+    """Counts what one call reads. refused: function from the words about an exceeded cap to the error."""
 
     __slots__ = ("_caps", "_refused", "totals")
 
@@ -79,12 +81,12 @@ class InputCounts:
         self.totals = dict.fromkeys(caps, 0)
 
     def fits(self, kind: Kind, count: int = 1) -> bool:
-        """Count something. Returns False beyond the cap."""
+        """Add to a count. Returns False beyond its cap."""
         total = self.totals[kind] = self.totals[kind] + count
         return total <= self._caps[kind].most
 
     def add(self, kind: Kind, count: int = 1) -> None:
-        """Count something. Raises the error of `refused` beyond the cap."""
+        """Add to a count. Raises the error of `refused` beyond its cap."""
         self.totals[kind] += count
         self.check(kind, self.totals[kind])
 
@@ -134,7 +136,7 @@ class InputCounts:
             self.check("bytes", totals["bytes"])
 
     def count_members(self, body: object, *, items: int) -> None:
-        """Count the values of a parsed body with `items` by `count_json`. Raises the error of `refused`."""
+        """Count the values of a parsed body. items: result of `count_json`. Raises the error of `refused`."""
         most = self._caps["values"].most
         # A list or object has at most one member more than commas, so an item has at most two values.
         count, waiting = 0, [body] if 2 * items > most and isinstance(body, dict | list) else []

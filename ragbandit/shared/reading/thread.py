@@ -1,4 +1,6 @@
-"""Reads large texts from outside in one thread, one at a time, so that they neither hold the event loop nor add up."""
+"""Reads large texts from outside in one thread, one at a time, so that they do not block the event loop, and only one
+takes memory and processor time.
+"""
 
 import asyncio
 import time
@@ -18,18 +20,17 @@ _Value = TypeVar("_Value")
 
 #: size from which a text is large, bytes. Smaller texts are read on the event loop
 LARGE: Final = 32_768
-#: ten times the longest time of a text that the counts of `InputCounts` allow, seconds. It only guards against a reader
-#: that does not end
+#: time after which a reading thread counts as stuck, seconds: ten times the longest time of a text within the caps
 GUARD_S: float = 20.0
 
 
-class UnendedReading(Exception):
+class ReadingTimeout(Exception):
     """A text took longer than GUARD_S to read."""
 
 
 @dataclass(order=True, slots=True)
 class _Work:
-    #: works run in this order, see `ReadingThread`
+    #: the work with the smallest rank runs next, see `ReadingThread`
     rank: int
     number: int
     size: int = field(compare=False)
@@ -37,7 +38,7 @@ class _Work:
     done: "Future[Any]" = field(compare=False, default_factory=Future)
     #: time.monotonic() at its begin; None before
     began: float | None = field(compare=False, default=None)
-    #: whether the works behind it have got another thread
+    #: whether a new thread has replaced the one that this work blocks
     is_left: bool = field(compare=False, default=False)
 
     @property
@@ -46,7 +47,8 @@ class _Work:
 
 
 class ReadingThread:
-    """Runs one work at a time. A smaller work goes first, until the larger one has waited for as many bytes as its own.
+    """Runs one work at a time. A smaller work goes first, unless more bytes than the difference of both sizes were read
+    since the larger work was added.
 
     Used on event loops. The thread starts with the first work.
     """
@@ -54,14 +56,14 @@ class ReadingThread:
     def __init__(self) -> None:
         self._lock, self._numbers = Lock(), count()
         self._waiting: list[_Work] = []
-        #: bytes that were read so far
+        #: bytes of all works that were begun
         self._served = 0
         self._executor = _executor()
 
     async def read(
         self, size: int, read: Callable[_Given, _Value], *given: _Given.args, **more: _Given.kwargs
     ) -> _Value:
-        """Call a function that reads `size` bytes. Raises its errors, and UnendedReading. If the caller is cancelled,
+        """Call a function that reads `size` bytes. Raises its errors, and ReadingTimeout. If the caller is cancelled,
         this call still waits for the function, which may change the caller's values.
         """
         run = partial(copy_context().run, partial(read, *given, **more))
@@ -70,11 +72,11 @@ class ReadingThread:
             heappush(self._waiting, work)
             self._executor.submit(self._run_next)
         try:
-            await self._ended(work)
+            await self._wait_for(work)
         except asyncio.CancelledError:
             while not (work.done.cancel() or work.done.done() or self._replace_if_stuck(work)):
-                with suppress(asyncio.CancelledError, UnendedReading):
-                    await self._ended(work)
+                with suppress(asyncio.CancelledError, ReadingTimeout):
+                    await self._wait_for(work)
             raise
         value: _Value = work.done.result()
         return value
@@ -93,14 +95,14 @@ class ReadingThread:
         except BaseException as error:  # the caller gets it
             work.done.set_exception(error)
 
-    async def _ended(self, work: _Work) -> None:
-        """Wait for the end of a work. Raises UnendedReading, after the others got another thread."""
+    async def _wait_for(self, work: _Work) -> None:
+        """Wait for the end of a work. Raises ReadingTimeout, after the other works got a new thread."""
         waiting = asyncio.wrap_future(work.done)
         while not waiting.done():
             left_s = GUARD_S if work.began is None else work.began + GUARD_S - time.monotonic()
             await asyncio.wait([waiting], timeout=max(0.0, left_s))
             if not work.done.done() and self._replace_if_stuck(work):
-                raise UnendedReading(f"it took longer than {GUARD_S:g} s to read")
+                raise ReadingTimeout(f"it took longer than {GUARD_S:g} s to read")
         if not waiting.cancelled():
             waiting.exception()  # otherwise asyncio logs it
 

@@ -20,7 +20,7 @@ def number_or_name(text: str) -> float | str:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """A question with the known name that is most similar to `given`; "" if no name is similar."""
+    """A question, "did you mean NAME?", with the known name most similar to `given`; "" if no name is similar."""
     from difflib import get_close_matches  # imported here, since only errors need it
 
     if not isinstance(given, str):
@@ -43,7 +43,7 @@ def printable(text: object) -> str:
     plain = str(text)
     if re.fullmatch(r"[\x20-\x7e\n\t]*", plain):
         return plain
-    return "".join(map(_shown, plain))
+    return "".join(map(_visible, plain))
 
 
 def one_line(text: object) -> str:
@@ -51,7 +51,7 @@ def one_line(text: object) -> str:
     return printable(text).replace("\n", " ").replace("\t", " ")
 
 
-def _shown(sign: str) -> str:
+def _visible(sign: str) -> str:
     # Controls, formats, surrogates, separators of lines and paragraphs, and two code points that XML refuses.
     is_unsafe = unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp") or sign in "\ufffe\uffff"
     if sign in "\n\t" or not is_unsafe:
@@ -92,7 +92,7 @@ def counted(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}{'' if round(count) == 1 else 's'}"
 
 
-def roughly(count: float, noun: str = "") -> str:
+def rough_count(count: float, noun: str = "") -> str:
     """A rough count: one significant digit up to 10,000, then the order of magnitude: `about 300`, `millions`.
 
     noun: the counted thing, in the singular: `about 300 questions`, `millions of questions`

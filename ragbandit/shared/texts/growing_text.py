@@ -1,4 +1,4 @@
-"""Texts that come in pieces, and what a later attempt may make of them."""
+"""Texts that come in pieces. A later attempt may only continue a text that a reader has already got."""
 
 
 class GrowingText:
@@ -31,15 +31,15 @@ class GrowingText:
 
 
 class AnswerText(GrowingText):
-    """The text of an answer as far as a reader has got it. It cannot be taken back, so a later attempt (the second run
-    of an arm, the whole answer) must begin with it.
+    """The text that a reader has got of an answer. It cannot be withdrawn, so a later attempt (the second run of an
+    arm, the whole answer) must begin with it.
     """
 
     __slots__ = ("_at",)
 
     def __init__(self) -> None:
         super().__init__()
-        #: position of the present attempt in this text; it is the end of the text except while a later attempt repeats
+        #: position of the present attempt in this text: its end, except while a later attempt repeats the text
         self._at = 0
 
     def restart(self) -> None:

@@ -135,7 +135,7 @@ def is_secret_name(name: str) -> bool:
     return len(name) > _LONGEST_NAME or _NAME_ALONE.fullmatch(name) is not None
 
 
-def described(value: object) -> str:
+def describe_value(value: object) -> str:
     """Describe a wrong value for a message. Numbers are shown. Texts are not, since they may be misplaced secrets."""
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
@@ -171,7 +171,7 @@ def shown_value(value: object, *, path: Sequence[str]) -> object:
 def without_credentials(value: object) -> object:
     """Copy nested values without credentials in URLs: no user, no password, and "[hidden]" for secrets in the query."""
     if isinstance(value, str):
-        return re.sub(r"\S+", _stored_word, value) if "://" in value else value
+        return re.sub(r"\S+", _redact_word, value) if "://" in value else value
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
@@ -183,15 +183,15 @@ def without_credentials(value: object) -> object:
     return value
 
 
-def _stored_word(word: re.Match[str]) -> str:
+def _redact_word(word: re.Match[str]) -> str:
     # After the last @ there is no user. _USER would search an @ after each "://", which takes quadratic time.
     before, at, after = word[0].rpartition("@")
     address = _USER.sub("", before + at) + after
     begin, slashes, rest = address.partition("://")
-    return f"{begin}{slashes}{_FIELD.sub(_stored_field, rest)}" if slashes else address
+    return f"{begin}{slashes}{_FIELD.sub(_redact_field, rest)}" if slashes else address
 
 
-def _stored_field(field: re.Match[str]) -> str:
+def _redact_field(field: re.Match[str]) -> str:
     return f"{field[1]}={HIDDEN}" if is_secret_in_query(unquote(field[1])) else field[0]
 
 

@@ -1,9 +1,9 @@
 """Estimates of tokens per script: how many tokens a text has for a model whose tokenizer is not known.
 
 Tokenizers learn from mostly English text, so a character of another script is a larger part of a token. The ratios are
-about those of the less efficient of two tokenizers in use (the one of Qwen, which comes from OpenAI's cl100k, and
-Mistral's Tekken), since a prompt that is estimated too short is refused by its server. Random letters, such as base64,
-have up to three times as many tokens as estimated.
+about those of the less efficient of two tokenizers in use (Qwen's, which comes from OpenAI's cl100k, and Mistral's
+Tekken), since a prompt that is estimated too short is refused by its server. Random letters, such as base64, have up to
+three times as many tokens as estimated.
 """
 
 import functools
@@ -31,7 +31,7 @@ _MARKS: Final = bytes(code for code in range(0x21, 0x7F) if not chr(code).isalnu
 
 
 def estimated_tokens(text: str) -> int:
-    """Approximate number of tokens of a text in any script, at least as many as its common tokenizers make of prose."""
+    """Approximate number of tokens of a text in any script: for prose, at least as many as common tokenizers make."""
     plain = text.encode("ascii", "ignore")
     without_digits = plain.translate(None, _DIGITS)
     letters, digits = len(without_digits.translate(None, _MARKS)), len(plain) - len(without_digits)

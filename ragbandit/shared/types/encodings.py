@@ -1,6 +1,4 @@
-"""The JSON of what a client sent for a model, made once where it is read: the check of its characters, hashes, the job
-and the request to a server use it.
-"""
+"""JSON of a client's request to a model, encoded once: for the check of characters, hashes, the job, the server."""
 
 import hashlib
 import os
@@ -12,7 +10,7 @@ from ragbandit.shared.texts.json_values import fast_json_bytes, is_plain, json_b
 
 _Value = TypeVar("_Value")
 
-#: most members of a list that are parts of their own: an entry takes about 300 bytes besides its JSON
+#: longest list whose members are separate parts: a part takes about 300 bytes besides its JSON
 _MOST_PARTS: Final = 4_096
 _UNKNOWN: Final = (object(), b"", b"")
 # With a secret of this process, so that nobody can find out by a digest what another caller has sent.
@@ -21,12 +19,13 @@ _SECRET: Final = hashlib.sha256(os.urandom(32))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoding:
-    """The JSON of parts of a conversation: of each object in a list, as a message or a tool, and of other fields whole.
+    """The JSON of the parts of a conversation. Each object in a list, such as a message, is a part. Any other field is
+    one part.
 
     A part is found by its identity, so a changed copy of it is encoded again. Parts must not be changed in place.
     """
 
-    #: identity of a part -> (the part, its JSON; None before it is needed, its digest)
+    #: identity of a part -> (the part, its JSON or None before it is needed, its digest)
     _parts: dict[int, tuple[Any, bytes | None, bytes]] = field(default_factory=dict)
     #: (identity of a part, form) -> (the part, its conversion to this form)
     _conversions: dict[tuple[int, str], tuple[Any, list[Any]]] = field(default_factory=dict)
@@ -35,7 +34,7 @@ class Encoding:
     def of(cls, value: Any) -> Self:
         """Encode the parts of a field. Raises as `json_bytes`."""
         parts = value if _has_parts(value) else [value]
-        return cls(_parts={id(part): (part, *_encoded(part)) for part in parts})
+        return cls(_parts={id(part): (part, *_encode_part(part)) for part in parts})
 
     @classmethod
     def joined(cls, encodings: Iterable[Self]) -> Self:
@@ -52,7 +51,7 @@ class Encoding:
         return any(encoded and data in encoded for _, encoded, _ in self._parts.values())
 
     def converted(self, part: Any, convert: Callable[[Any], list[Any]], *, form: str) -> list[Any]:
-        """A part as `convert` converts it, once for each form. It is encoded now only if the part is not known."""
+        """The results of `convert` for a part, computed once for each form. Those of unknown parts are encoded now."""
         known, parts = self._conversions.get((id(part), form), (_UNKNOWN, []))
         if known is part:
             return parts
@@ -61,19 +60,19 @@ class Encoding:
         for number, one in enumerate(parts if self._parts else ()):
             if self.digest(one) is None:
                 new = digest and _digest(b"%b%d%b" % (digest, number, form.encode()))
-                self._parts[id(one)] = (one, None, new) if new else (one, *_encoded(one))
+                self._parts[id(one)] = (one, None, new) if new else (one, *_encode_part(one))
         return parts
 
     def json(self, value: object) -> bytes:
-        """The JSON of a field, whose unknown parts are encoded now. Raises as `json_bytes`."""
-        data = self._in_parts(value)
+        """The JSON of a field. Unknown parts are encoded now. Raises as `json_bytes`."""
+        data = self._json_of_parts(value)
         return json_bytes(value) if data is None else data
 
     def body(self, fields: Mapping[str, Any]) -> bytes:
         """The JSON of an object with these fields. Raises as `json_bytes`."""
         members, others = list[bytes](), dict[str, Any]()
         for name, value in fields.items():
-            data = self._in_parts(value)
+            data = self._json_of_parts(value)
             if data is None:
                 others[name] = value  # encoded together with its neighbours
                 continue
@@ -82,7 +81,7 @@ class Encoding:
         return b"{%b}" % b",".join(filter(None, [*members, json_bytes(others)[1:-1]]))
 
     def digest(self, part: object) -> bytes | None:
-        """The digest of a part, by which only this process may look something up; None if the part is not known."""
+        """The digest of a part, valid in this process only; None if the part is not known."""
         known, _, digest = self._parts.get(id(part), _UNKNOWN)
         return digest if known is part else None
 
@@ -94,16 +93,16 @@ class Encoding:
     def _digest(self, part: object) -> bytes:
         return self.digest(part) or _digest(json_bytes(part))
 
-    def _in_parts(self, value: object) -> bytes | None:
+    def _json_of_parts(self, value: object) -> bytes | None:
         """The JSON of a field that is a part, or a list of parts; None for another field."""
         part, data, digest = self._parts.get(id(value), _UNKNOWN)
         if part is value:
-            return data or _encoded(part, digest=digest)[0]
+            return data or _encode_part(part, digest=digest)[0]
         return b"[%b]" % b",".join(map(self.json, value)) if _has_parts(value) else None
 
 
-class KnownParts(Generic[_Value]):
-    """Values by digest: at least the `most` that were put or used last, at most twice as many. Thread-safe.
+class DigestCache(Generic[_Value]):
+    """A thread-safe cache of values by digest: of the `most` that were put or used last, and at most twice as many.
 
     Keys and values are of a fixed size, so a limit of entries limits the bytes.
     """
@@ -128,11 +127,11 @@ class KnownParts(Generic[_Value]):
         self._new[key] = value
 
 
-#: digests of what pydantic's encoder writes as Python's does
-_KNOWN_PLAIN: Final = KnownParts[bool](most=20_000)
+#: digests of parts for which pydantic's encoder writes the same bytes as Python's
+_KNOWN_PLAIN: Final = DigestCache[bool](most=20_000)
 
 
-def _encoded(part: object, *, digest: bytes | None = None) -> tuple[bytes, bytes]:
+def _encode_part(part: object, *, digest: bytes | None = None) -> tuple[bytes, bytes]:
     """Returns (JSON of a part, its digest). Only the first of equal parts is tested by `is_plain`."""
     data = fast_json_bytes(part)
     key = digest or _digest(data or b"")

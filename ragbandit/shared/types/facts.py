@@ -36,7 +36,7 @@ class Fact:
             return None
         values: dict[str, Any] = {}
         for field in known:
-            item = _fitting(value.get(field.name), kind=field.type)
+            item = _value_of_type(value.get(field.name), kind=field.type)
             if item is None and field.default is not MISSING:
                 item = field.default
             if item is None and type(None) not in get_args(field.type):
@@ -54,19 +54,21 @@ class Fact:
         return {field.name: _plain(values[field.name]) for field in known if values[field.name] != field.default}
 
 
-def _fitting(value: Any, *, kind: Any) -> Any:
+def _value_of_type(value: Any, *, kind: Any) -> Any:
     """The value if it has the type of its field, with tuples instead of lists; otherwise None."""
     if type(None) in get_args(kind):
         kind = get_args(kind)[0]
     kind = getattr(kind, "__supertype__", kind)  # ArmName is stored as a str
     if get_origin(kind) is tuple:
         items = (
-            [_fitting(item, kind=get_args(kind)[0]) for item in value] if isinstance(value, list | tuple) else [None]
+            [_value_of_type(item, kind=get_args(kind)[0]) for item in value]
+            if isinstance(value, list | tuple)
+            else [None]
         )
         return None if None in items else tuple(items)
     if get_origin(kind) is Mapping:
         pairs = value.items() if isinstance(value, Mapping) else ()
-        fitting = {key: _fitting(item, kind=get_args(kind)[1]) for key, item in pairs}
+        fitting = {key: _value_of_type(item, kind=get_args(kind)[1]) for key, item in pairs}
         return {key: item for key, item in fitting.items() if item is not None} or None
     if isinstance(value, bool) != (kind is bool):
         return None
@@ -74,7 +76,7 @@ def _fitting(value: Any, *, kind: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The value with lists instead of tuples, as a decision has it that was read from the store."""
+    """The value with lists instead of tuples, as it is read back from the store."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -91,7 +93,7 @@ class AppliedRules(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LackingArms(Fact):
-    """Arms that cannot do what the request needs -> the needs that they lack."""
+    """The arms that cannot do what the request needs. needs: arm -> the needs that it does not meet."""
 
     key: ClassVar[str] = "lacking"
     needs: Mapping[ArmName, tuple[str, ...]]
@@ -99,12 +101,12 @@ class LackingArms(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskTurn(Fact):
-    """The place of a turn in a task: all turns of a task belong to its first decision, which drew their arm."""
+    """The position of a turn in its task. All turns of a task belong to its first decision, which drew their arm."""
 
     key: ClassVar[str] = "task"
     #: key in the table `units`
     unit: str
-    #: number of this turn; the decision is 1
+    #: number of this turn; the first decision is turn 1
     turn: int
     #: when the task ends if no further turn comes, seconds since 1970
     until: float
@@ -112,7 +114,7 @@ class TaskTurn(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MovedTurn(Fact):
-    """A turn with another arm than its decision, or than the turns before: of a task, or of a loop of tools."""
+    """A turn of a task or of a loop of tools whose arm differs from that of its decision, or of the turns before it."""
 
     key: ClassVar[str] = "moved"
     reason: str
@@ -125,14 +127,14 @@ def decided_unit(facts: Mapping[str, Json]) -> DecisionUnit | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StickyTurn(Fact):
-    """A turn that stayed on the arm of an earlier turn, as earlier releases stored it: the policy drew no arm."""
+    """A turn that kept the arm of an earlier turn, without a draw. Only earlier releases stored it."""
 
     key: ClassVar[str] = "sticky"
     #: the decision that drew the arm
     first: DecisionId
     #: number of this turn; the turn with the draw is 1
     turn: int
-    #: number of turns with this arm, the drawn one included; 0 if the turn stays because a cached prompt saves cost
+    #: number of turns with this arm, the drawn one included; 0 if the arm was kept because a cached prompt saves cost
     turns: int
 
 
@@ -146,7 +148,7 @@ class PinnedArm(Fact):
     revision: int | None
 
 
-#: keys of decisions whose arm was not drawn, but kept from an earlier turn or pinned
+#: keys of the facts of decisions whose arm was not drawn, but kept from an earlier turn or pinned
 UNDRAWN: Final = (StickyTurn.key, PinnedArm.key)
 
 
@@ -208,7 +210,7 @@ class ColdStartFloors(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UntriedArms(Fact):
-    """The offered arms that the policy had no learned rows of."""
+    """The offered arms of which the policy had learned no rows."""
 
     key: ClassVar[str] = "untried"
     arms: tuple[ArmName, ...]
@@ -216,17 +218,17 @@ class UntriedArms(Fact):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SafeStart(Fact):
-    """How far the incumbent held the policy back."""
+    """The safe start: how far the draw was limited to the incumbent arm."""
 
     key: ClassVar[str] = "incumbent"
     #: the incumbent
     arm: ArmName | None
     #: share of the policy in the draw, in [0, 1]; the incumbent has the rest
     share: float
-    #: reward that may still be lost against the incumbent's; None if the policy does not count it
+    #: reward that may still be lost compared with the incumbent; None if the policy does not count it
     slack: float | None
     reason: str | None
-    #: floor without the incumbent
+    #: exploration floor before the incumbent's share was added
     floor: float | None
     #: whether a spent budget released the draw from the incumbent; the row then does not count against it
     released: bool = False
@@ -240,14 +242,14 @@ def is_released(facts: Mapping[str, Json]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HoldbackShare(Fact):
-    """The share of the draw that one arm had."""
+    """The share of the draw that the setting `holdback` reserved for one arm."""
 
     key: ClassVar[str] = "holdback"
     arm: ArmName
     share: float
-    #: floor without the holdback
+    #: exploration floor before the holdback was added
     floor: float | None
-    #: where the share falls: its settings, and the arm's learned answers, from which `share` follows (`falling_share`)
+    #: if the share falls: its settings, and the number of the arm's learned answers; see `falling_share`
     first: float | None = None
     until: int | None = None
     then: float | None = None
@@ -303,9 +305,9 @@ _NAMES: Final = frozenset(field.name for kind in _KINDS for field in fields(kind
 
 
 def facts_without_texts(facts: Mapping[str, Json], *, arms: Collection[str]) -> dict[str, Json]:
-    """The facts that the product has named, without texts. Callers and models may have written parts of all others.
+    """The facts whose names RagBandit defines, without texts. All others may contain words of callers and models.
 
-    arms: the arms on offer, which are keys of some facts
+    arms: the offered arms, which are keys in some facts
     """
     return {key: _without_texts(value, names={*_NAMES, *arms}) for key, value in facts.items() if key in _KEYS}
 

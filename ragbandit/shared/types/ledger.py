@@ -82,8 +82,8 @@ class Update:
     made_at: float
     #: whether the decision was imported: its cost was not paid by this service
     imported: bool = False
-    #: number of decisions of this service, without those of NOT_BY_POLICY, when the row was appended; None if the
-    #: decision is one of those, or if unknown
+    #: number of decisions of this service when the row was appended, without those whose `arm_by` is in NOT_BY_POLICY;
+    #: None for such a decision, or if unknown
     decided: int | None = None
     #: whether a spent budget released the draw from the safe start
     released: bool = False
@@ -234,7 +234,7 @@ class ArmTotals:
     forced: int = 0
     #: decisions made while the kill switch was on
     killed: int = 0
-    #: further decisions that the policy did not make: made by NOT_BY_POLICY or under a spent budget
+    #: further decisions that the policy did not make: `arm_by` is in NOT_BY_POLICY, or a budget was spent
     undrawn: int = 0
     #: decisions for which the policy's own pmf could not be used
     faults: int = 0
@@ -317,7 +317,7 @@ class ArmTotals:
         return largest
 
 
-def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:
+def sum_totals(parts: Iterable[ArmTotals]) -> ArmTotals:
     """The sum of totals."""
     return sum(parts, ArmTotals())
 

@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     FeatureRows = npt.NDArray[np.float32]
     Vector = npt.NDArray[np.float64]
     Matrix = npt.NDArray[np.float64]
+    Flags = npt.NDArray[np.bool_]
+    Indices = npt.NDArray[np.intp]
 else:  # only annotations use these names, and the import of numpy takes longer than the rest of `ragbandit --help`
-    Features = FeatureRows = Vector = Matrix = object
+    Features = FeatureRows = Vector = Matrix = Flags = Indices = object
 
-#: makers of feedback in the service, with which the ids of such feedback begin: the label queue, scorers of answers
-#: (judge, check), files of feedback (import), logs (imported, labelled) and ratings that are read from elsewhere
+#: first words of the ids of feedback that the service itself makes, by its origin: the label queue, scorers of answers
+#: (judge, check), files of feedback (import), logs (imported, labelled), and ratings that are read from elsewhere
 OwnFeedback = Literal["label", "judge", "check", "import", "imported", "labelled", "rating"]
 FeedbackKind = Literal["label", "rating", "reward", "event"]
 Role = Literal["reader", "app", "rater", "worker", "operator", "admin"]
 Aggregate = Literal["first", "last", "mean", "sum", "min", "max"]
 RewardSource = Literal["explicit", "default"]
 RunBy = Literal["worker", "caller"]
-#: who chose the arm of a decision that the policy did not draw. calls: results of tools go to the arm of their calls.
-#: failover: it answers in place of a failed arm. task: it is a later turn of a task. The last four left one arm.
+#: who chose the arm of a decision without a draw. calls: results of tools go to the arm that made the calls. failover:
+#: in place of a failed arm. task: a later turn keeps the arm of its task. The last four: a filter left a single arm
 ArmBy = Literal["caller", "calls", "failover", "limit", "kill switch", "task", "rule", "needs", "breaker", "only arm"]
 #: values of ArmBy of decisions that do not count among those that a policy decided (`Update.decided`)
 NOT_BY_POLICY: Final[tuple[ArmBy, ...]] = ("caller", "calls", "failover", "limit", "kill switch")
@@ -62,7 +64,7 @@ CANCELLED: Final = "cancelled"
 NOT_PERMITTED: Final = "not_permitted"
 #: stop reason of a question whose runs ended their processes
 DIED: Final = "worker_died"
-#: stop reason of a run that ignored its cancellation, after its time
+#: stop reason of a run that ignored its cancellation and still ran after its time limit
 ABANDONED: Final = "abandoned"
 #: stop reason of an answer that ends where its model reached the limit of tokens, as in OpenAI's finish_reason
 CUT: Final = "length"
@@ -72,8 +74,8 @@ NO_TEXT: Final = "no_text"
 #: stop reason of an imported outcome; also the key of the log's format in the facts of an imported decision and in
 #: `made_by` of an imported outcome. The draw of an imported decision cannot be repeated
 IMPORTED: Final = "imported"
-#: largest `Terms.budget_factor`: of a budget that is spent. The cheapest arm then gets all questions, except the least
-#: probabilities (floors) of other arms
+#: `Terms.budget_factor` of a spent budget, the largest one. The cheapest arm then gets all questions, except for the
+#: smallest probabilities (floors) of the other arms
 MOST_FACTOR: Final = 1000.0
 #: fact of a decision whose texts were erased: "texts" or "texts and features"
 ERASED: Final = "erased"
@@ -93,12 +95,12 @@ RATE_PATTERN: Final = r"[1-9][0-9]{0,8}/([1-9][0-9]{0,3} ?)?(second|minute|hour|
 #: longest error message of an outcome, characters; a longer one is cut
 MAX_ERROR: Final = 20_000
 
-#: beginnings of ids of feedback that no caller may send
+#: beginnings of feedback ids that no caller may send
 OWN_BEGINNINGS: Final = tuple(f"{origin}-" for origin in get_args(OwnFeedback))
 
 
 def own_feedback_id(origin: OwnFeedback, *, digest: str) -> FeedbackId:
-    """Id of feedback that the service makes."""
+    """Id of feedback that the service itself makes."""
     return FeedbackId(f"{origin}-{digest}")
 
 

@@ -186,7 +186,7 @@ class Outcome:
     reply: Mapping[str, Json] = field(default_factory=dict)
 
 
-def calls_of(outcome: Outcome) -> list[str]:
+def call_ids(outcome: Outcome) -> list[str]:
     """Ids of the tool calls in an outcome; "" for a call without an id."""
     message = outcome.reply.get("message")
     calls = message.get("tool_calls") if isinstance(message, Mapping) else None
@@ -196,7 +196,7 @@ def calls_of(outcome: Outcome) -> list[str]:
 
 
 def is_textless(outcome: Outcome) -> bool:
-    """Whether the answer is images, audio or video alone, which nothing can score that reads texts."""
+    """Whether the answer has images, audio or video but no text, so that scorers of texts cannot judge it."""
     return outcome.stop_reason == NO_TEXT and not (outcome.answer or "").strip()
 
 
@@ -295,7 +295,7 @@ class Message:
     text: str
 
 
-#: first characters of a `Query.session` that the service gave a chat without an id of its own
+#: prefix of a `Query.session` that the service chose, because the chat came without an id
 DERIVED: Final = "derived:"
 
 
@@ -319,9 +319,9 @@ class SpendLimit:
     most: float
     #: amount used by earlier turns of the session or task, as the service read it before it decided
     used: float = 0.0
-    #: whether the cheapest arm answers beyond the limit, and nothing is refused
+    #: whether the cheapest arm answers questions beyond the limit; otherwise they are refused
     moves: bool = False
-    #: raised for a question beyond a budget; None for sessions and tasks
+    #: error for a question beyond a budget; None for sessions and tasks
     refusal: RagBanditError | None = None
 
     @property
@@ -398,7 +398,7 @@ class Query:
 
 
 def request_json(query: Query) -> dict[str, Json]:
-    """The records of a query as one object, as the store and replies have it."""
+    """`sent`, `continues` and `terms` of a query as one JSON object, for the store and for replies."""
     by_caller = query.arm_by == "caller"
     return records_json(query.sent, continues=query.continues, terms=query.terms, by_caller=by_caller)
 
@@ -514,8 +514,8 @@ class Receipt:
 class JoinedDecision:
     """A waiting decision with its outcome, and its feedback in the order of receipt.
 
-    open_until: when the task ends whose first turn the decision is, seconds since 1970; None for one turn
-    has_open_turn: whether workers have still to answer a later turn of the decision
+    open_until: end of the task that the decision begins, seconds since 1970; None for a single turn
+    has_open_turn: whether a later turn of the decision still waits for a worker's answer
     """
 
     decision: Decision
@@ -523,11 +523,6 @@ class JoinedDecision:
     feedback: tuple[Feedback, ...]
     open_until: float | None = None
     has_open_turn: bool = False
-
-    @property
-    def begins_at(self) -> float:
-        """When its window for feedback begins: with the decision, or with the end of its task."""
-        return self.decision.made_at if self.open_until is None else self.open_until
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

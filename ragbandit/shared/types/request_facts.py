@@ -1,7 +1,7 @@
-"""What a client said with its question, what the question continues, and on which terms it is decided.
+"""Three records of a question: what the client sent with it, what it continues, and the terms of its decision.
 
-The store and replies have the three records as one JSON object, see `records_json`. There a field with its default is
-left out. A field that another release has written with another type is read as its default.
+The store and replies contain them as one JSON object, see `records_json`. It lacks fields that have their default. A
+field of another type, which another release may have written, is read as its default.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ class Sent:
     surface: str | None = None
     #: id of the user who asks
     user: str | None = None
-    #: id that the client gives the answer, by which a rating finds the decision
+    #: the client's id of the answer, by which a rating finds the decision
     message: str | None = None
     #: pairs of `metadata`, except those that the setting `context` declares
     metadata: Mapping[str, Json] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Sent:
     ignored: tuple[str, ...] = ()
     #: whether another arm may answer if the arm fails
     may_fail_over: bool = True
-    #: whether the caller chose the decision's id; None: not known before the question is checked
+    #: whether the caller chose the decision's id; None before the question is checked
     named_id: bool | None = None
     #: header x-request-id
     request_id: str | None = None
@@ -38,7 +38,7 @@ class Sent:
     agent: str | None = None
     #: the model that the client named, if it is not `auto`; requests of different models are different tasks
     asked_model: str | None = None
-    #: abilities that an arm must have, and that an arm should have, if any arm has them
+    #: abilities that an arm must have; and abilities that count only if some arm has all of both kinds
     needs: tuple[str, ...] = ()
     optional_needs: tuple[str, ...] = ()
     #: estimated tokens of the prompt
@@ -78,7 +78,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailedArm:
-    """The attempt in whose place another arm answers."""
+    """A failed attempt, after which another arm answers."""
 
     arm: str = ""
     #: number of the attempt that takes over, from 2
@@ -97,7 +97,7 @@ class Continues:
 
     #: hash of the caller and of all messages
     conversation: str | None = None
-    #: hash of the whole chat and its parameters: requests with the same hash are one
+    #: hash of the whole chat and its parameters; requests with the same hash count as one request
     chat: str | None = None
     #: None if the request brings no results of tools
     loop: Loop | None = None
@@ -109,7 +109,7 @@ class Continues:
     previous: str | None = None
     #: ids of the responses before this one, nearest first
     chain: tuple[str, ...] = ()
-    #: ids that the responses of the items in the input may have
+    #: ids of the responses from which the items in the input come, as far as the ids of the items reveal them
     quoted: tuple[str, ...] = ()
 
 
@@ -133,34 +133,34 @@ class Terms:
 
     @property
     def has_prices(self) -> bool:
-        """Whether a key or a tenant says something about the weight."""
+        """Whether a key or a tenant sets the cost weight or its range."""
         return self.cost_weight is not None or self.cost_weights is not None
 
 
 _Reader = Callable[[Json], Any]
 
 
-def _is(*kinds: type) -> _Reader:
-    """A function that returns values of these types, and None for others."""
+def _value_reader(*kinds: type) -> _Reader:
+    """Returns a function that returns values of these types unchanged, and None for others."""
     if int in kinds:  # True is an int, too
         return lambda value: value if isinstance(value, kinds) and not isinstance(value, bool) else None
     return lambda value: value if isinstance(value, kinds) else None
 
 
-def _each(*kinds: type) -> _Reader:
-    """As `_is`, for lists: returns the tuple of the values of these types."""
+def _tuple_reader(*kinds: type) -> _Reader:
+    """Returns a function from a list to the tuple of its members of these types, and from other values to None."""
     return lambda value: tuple([x for x in value if isinstance(x, kinds)]) if isinstance(value, list | tuple) else None
 
 
 _READERS: Final[Mapping[Any, _Reader]] = {
-    **dict.fromkeys((str, str | None), _is(str)),
-    **dict.fromkeys((bool, bool | None), _is(bool)),
-    **dict.fromkeys((int, int | None), _is(int)),
-    **dict.fromkeys((tuple[str, ...], tuple[str, ...] | None), _each(str)),
-    float: _is(int, float),
-    float | str | None: _is(int, float, str),
-    tuple[float, ...] | None: _each(int, float),
-    Mapping[str, Json]: _is(dict),
+    **dict.fromkeys((str, str | None), _value_reader(str)),
+    **dict.fromkeys((bool, bool | None), _value_reader(bool)),
+    **dict.fromkeys((int, int | None), _value_reader(int)),
+    **dict.fromkeys((tuple[str, ...], tuple[str, ...] | None), _tuple_reader(str)),
+    float: _value_reader(int, float),
+    float | str | None: _value_reader(int, float, str),
+    tuple[float, ...] | None: _tuple_reader(int, float),
+    Mapping[str, Json]: _value_reader(dict),
     Loop | None: lambda value: _LOOP.record(value) if isinstance(value, dict) and value else None,
     FailedArm | None: lambda value: _FAILED.record(value) if isinstance(value, dict) and value else None,
 }
@@ -175,10 +175,9 @@ def _plain(value: Any) -> Json:
 
 
 class _Form:
-    """A record as JSON: its fields without those that have their defaults, or of a part of a record without None."""
+    """The JSON form of a record, without fields that have their default, or in a part of a record are None."""
 
-    def __init__(self, kind: type[Any], *, is_part: bool = False, **names: str) -> None:
-        """names: names in JSON of fields that have another one."""
+    def __init__(self, kind: type[Any], *, is_part: bool = False, **names: str) -> None:  # names: field -> JSON name
         hints = {name: hint for name, hint in get_type_hints(kind).items() if name != "others"}
         self._kind, self.empty = kind, kind()
         self._columns = attrgetter(*hints)
@@ -194,12 +193,12 @@ class _Form:
         return {name: _plain(value) for name, value, default in values if value is not default and value != default}
 
     def record(self, entries: Mapping[str, Json]) -> Any:
-        values, places = {}, self._fields
+        values = {}
         for name, entry in entries.items():
-            if name in places:
-                place, read = places[name]
+            if name in self._fields:
+                field_name, read = self._fields[name]
                 if (value := read(entry)) is not None:
-                    values[place] = value
+                    values[field_name] = value
         return self._kind(**values) if values else self.empty
 
 
@@ -219,7 +218,7 @@ _TERMS: Final = _Form(Terms)
 NOTHING_SENT: Final[Sent] = _SENT.empty
 NOTHING_CONTINUED: Final[Continues] = _CONTINUES.empty
 NO_TERMS: Final[Terms] = _TERMS.empty
-#: name in JSON of the object with the fields of Terms but `budget_factor`, and this field's name
+#: JSON name of the object with the fields of Terms except `budget_factor`, and the JSON name of that field
 _PRICES: Final = "prices"
 _FACTOR: Final = "budget_factor"
 #: names in the object of `records_json`, besides those of additions
@@ -227,7 +226,7 @@ REQUEST_NAMES: Final = frozenset({*_SENT.names, *_CONTINUES.names, _PRICES, _FAC
 
 
 def records_json(sent: Sent, *, continues: Continues, terms: Terms, by_caller: bool) -> dict[str, Json]:
-    """The records of a query as one object. by_caller: whether the caller has chosen the arm"""
+    """The three records of a query as one JSON object. by_caller: whether the caller has chosen the arm"""
     prices, entries = _TERMS.entries(terms), {**sent.others, **_SENT.entries(sent), **_CONTINUES.entries(continues)}
     if continues.loop is not None and by_caller:  # as processes without the column `arm_by` read it
         entries["tool_turn"] = {**_LOOP.entries(continues.loop), "named": True}

@@ -19,7 +19,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.texts.token_estimates import estimated_tokens
 from ragbandit.shared.types import MAX_TEXT, Message, Sent
-from ragbandit.shared.types.encodings import Encoding, KnownParts
+from ragbandit.shared.types.encodings import DigestCache, Encoding
 
 #: fields that are never passed on to a model: our own fields, and the options of streams
 OWN: Final = frozenset({"model", "stream", "stream_options", "cost_weight", "aim", "failover", "ragbandit", *BOUNDS})
@@ -206,7 +206,7 @@ def _needed_abilities(passed: Mapping[str, Any]) -> set[str]:
 _BROKEN: Final = re.compile("[\x00\ud800-\udfff]")
 _NUL: Final = b"\\u0000"
 #: digest of a message, or of the other fields of a chat -> its estimated tokens
-_KNOWN_TOKENS: Final = KnownParts[int](most=20_000)
+_KNOWN_TOKENS: Final = DigestCache[int](most=20_000)
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 

@@ -15,7 +15,7 @@ from ragbandit.router.serving.abilities import ContextExceeded
 from ragbandit.router.serving.health.circuit_breaker import OUT_OF_SECONDS
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError
 from ragbandit.shared.model_servers.failures import Failure, FailureKind, failure_of
-from ragbandit.shared.model_servers.refusals import too_long_in_words
+from ragbandit.shared.model_servers.refusals import too_long_message
 from ragbandit.shared.types import CANCELLED, Decision, Outcome
 
 #: paths of OpenAI's interface, also those that follow a wrong base URL. Errors on these paths have OpenAI's shape
@@ -96,11 +96,11 @@ def fault_of(decision: Decision, outcome: Outcome) -> RagBanditError | None:
         message = f"the model of {arm} refuses the request: {outcome.error}"
         if failure.inability == "context":
             tokens = failure.tokens or decision.query.sent.tokens
-            message = f"{too_long_in_words(tokens=tokens, most=failure.most_tokens)}: {message}"
+            message = f"{too_long_message(tokens=tokens, most=failure.most_tokens)}: {message}"
         return ServerFault(message, failure=failure, remedy=None)
     message = f"{arm} failed: {outcome.error or outcome.stop_reason}"
     if outcome.stop_reason == "question_too_long":
-        return ContextExceeded(f"{too_long_in_words(tokens=None, most=None)}: {message}", field="messages")
+        return ContextExceeded(f"{too_long_message(tokens=None, most=None)}: {message}", field="messages")
     if outcome.stop_reason == "request_refused":
         return InvalidInput(message)
     if failure is None:

@@ -19,7 +19,7 @@ from ragbandit.shared.types import (
     Source,
     StatusNote,
     TextPiece,
-    calls_of,
+    call_ids,
     written_answer,
 )
 
@@ -198,7 +198,7 @@ def reply_facts(decision: Decision, outcome: Outcome, *, base: str) -> Facts:
         **decision_json(decision),
         policy_version=decision.version,
         forced=decision.query.arm_by is not None,
-        abstained=not ((outcome.answer or "").strip() or calls_of(outcome) or message_of(outcome).keys() & MEDIA),
+        abstained=not ((outcome.answer or "").strip() or call_ids(outcome) or message_of(outcome).keys() & MEDIA),
         ignored=list(decision.query.sent.ignored) + _names(outcome.reply, "ignored"),
         omitted=_names(outcome.reply, "omitted"),
         passages=passages,

@@ -30,7 +30,7 @@ from ragbandit.router.serving.conversations import question_and_history
 from ragbandit.router.serving.prices import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.rows.conversion import body_hash
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
     NOTHING_CONTINUED,
@@ -195,7 +195,7 @@ def as_completion(body: object) -> tuple[object, list[str]]:
     names of what it lacks); any other value unchanged. Raises as `Door.in_chat_form`.
     """
     ignored = list[str]()
-    for door in loaded("doors").values() if isinstance(body, dict) else ():
+    for door in load_offered("doors").values() if isinstance(body, dict) else ():
         body, lacking = door.in_chat_form(body)
         ignored += lacking
     return body, ignored

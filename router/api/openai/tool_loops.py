@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from ragbandit.router.storage.decisions.continuing import calls_key
 from ragbandit.router.storage.rows.conversion import body_hash
-from ragbandit.shared.types.encodings import Encoding, KnownParts
+from ragbandit.shared.types.encodings import DigestCache, Encoding
 
 _SYSTEM: Final = ("system", "developer")
 #: maximum number of messages of the assistant that may be parts of one answer
 _MOST_PARTS: Final = 16
 #: (hash of a conversation, digests of the messages that follow) -> hash of the conversation with these messages
-_KNOWN_HASHES: Final = KnownParts[str](most=10_000)
+_KNOWN_HASHES: Final = DigestCache[str](most=10_000)
 #: maximum number of results in one step; the hash of a step with more results is not cached
 _MOST_RESULTS: Final = 16
 

@@ -34,8 +34,8 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, pace
-from ragbandit.shared.texts.formats import counted, number, percent, roughly
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
+from ragbandit.shared.texts.formats import counted, number, percent, rough_count
 from ragbandit.shared.types import ArmName, Decision
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
@@ -169,7 +169,7 @@ class Diagnosis:
     def _need(self, arm: ArmName) -> str:
         """No number of questions: the arm's share of them changes as it is learned, by up to fifty times."""
         judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
-        return f"{judged}needs {roughly(self.arms[arm].labels)} more"
+        return f"{judged}needs {rough_count(self.arms[arm].labels)} more"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,7 +185,7 @@ class NewestDecisions:
     def patience(self) -> float:
         """Number of questions that learning may take: PATIENCE, or the questions of a week if these are more."""
         times = [decision.made_at for decision in self.decisions]
-        return max(PATIENCE, pace(len(times) - 1, first=times[0], until=times[-1]) * _WEEK_S)
+        return max(PATIENCE, (len(times) - 1) / max(times[-1] - times[0], 1.0) * _WEEK_S)
 
 
 def diagnosed(

@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.shared.confidence_sequences import doubly_robust
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Indices, Matrix, Vector
 
-Choices = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
 Strings = npt.NDArray[np.object_]
 #: hashes of ids or questions
 Keys = npt.NDArray[np.uint64]
@@ -46,7 +44,7 @@ def _sum(first: Any, second: Any) -> Any:
     return first.merged(second) if hasattr(first, "merged") else first + second
 
 
-def scores(*, reward: Vector, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
+def scores(*, reward: Vector, action: Indices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Matrix:
     """Terms of the doubly robust estimate for each row (Dudik, Langford and Li 2011), from arrays of a checked `Log`.
 
     r is a row's reward, a its drawn arm, P the logged and Q the candidate's probabilities, and M the predictions of a

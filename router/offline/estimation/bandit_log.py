@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings, Tally
-from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows, surely_effective_rows
+from ragbandit.router.offline.estimation import Keys, Strings, Tally
+from ragbandit.shared.types import ArmName, Flags, Indices, Matrix, Vector, effective_rows, surely_effective_rows
 
 #: absolute tolerance of the sum of a pmf, and relative tolerance of other numbers, which may have been float32
 SUM_TOLERANCE = 1e-6
@@ -45,8 +45,8 @@ class Log:
     arms: tuple[ArmName, ...]
     keys: Keys  #: hashes of the decision ids
     questions: Keys  #: hashes of the questions without context; they choose the folds
-    recognised_by: Choices  #: how the question is recognised: BY_TEXT, BY_FEATURES or BY_ID
-    action: Choices  #: index of the drawn arm
+    recognised_by: Indices  #: how the question is recognised: BY_TEXT, BY_FEATURES or BY_ID
+    action: Indices  #: index of the drawn arm
     pmf: Matrix  #: logged probabilities; 0 for an arm that was not offered or could not be drawn
     offered: Flags  #: True if the arm was offered, shape (n, K)
     reward: Vector
@@ -59,7 +59,7 @@ class Log:
     defaulted: Flags  #: True if the reward is the default, as there was no feedback
     made_at: Vector  #: seconds since the epoch; 0 if not known
     #: line of each row in its file, from 1; None if the rows are not from a file
-    lines: Choices | None = None
+    lines: Indices | None = None
     #: True if a judge gave the reward; None if the log does not record who gave it
     judged: Flags | None = None
     #: True if the decision was made elsewhere and imported; None if no row is so
@@ -99,7 +99,7 @@ class Log:
         arrays = [*vars(self).values(), *self.fields.values(), *self.pmfs.values()]
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
-    def part(self, rows: Flags | Choices | slice) -> "Log":
+    def part(self, rows: Flags | Indices | slice) -> "Log":
         arrays: dict[str, Any] = {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
         return replace(
             self,
@@ -109,7 +109,7 @@ class Log:
         )
 
 
-def possible(pmf: Matrix, *, action: Choices) -> Matrix:
+def possible(pmf: Matrix, *, action: Indices) -> Matrix:
     """The pmf (n, K) with 0 for probabilities below REMAINDER; drawn arms keep their probability."""
     tiny = (pmf > 0.0) & (pmf < REMAINDER)
     if not tiny.any():
@@ -122,7 +122,7 @@ def unsupported(pmf: Matrix, *, candidate: Matrix) -> Flags:
     return (pmf <= 0.0) & (candidate >= REMAINDER)
 
 
-def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
+def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Indices:
     """Indices of rows whose pmf (n, K) is not a distribution, or is above 0 for an arm that was not offered."""
     with np.errstate(invalid="ignore"):
         sums = np.einsum("nk->n", pmf)
@@ -136,7 +136,7 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
     return np.flatnonzero(~good)
 
 
-def folds_of(keys: Keys, *, folds: int) -> Choices:
+def folds_of(keys: Keys, *, folds: int) -> Indices:
     return (keys % np.uint64(folds)).astype(np.intp)
 
 

@@ -6,10 +6,9 @@ from functools import reduce
 
 import numpy as np
 
-from ragbandit.router.offline.estimation import Choices
 from ragbandit.router.offline.estimation.bandit_log import Log, folds_of
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import FeatureRows, Matrix
+from ragbandit.shared.types import FeatureRows, Indices, Matrix
 
 #: default penalty of `Ridge`, large because features of a question predict little of its reward
 _PENALTY = 10.0
@@ -36,7 +35,7 @@ class Ridge:
         self.sums: tuple[Matrix, ...] = ()
         self._solved: dict[int, Matrix] = {}
 
-    def add(self, features: FeatureRows | None, *, action: Choices, targets: Matrix, folds: Choices) -> None:
+    def add(self, features: FeatureRows | None, *, action: Indices, targets: Matrix, folds: Indices) -> None:
         """Add rows of a checked log: features (n, d) or None, action (n,), targets (n, t), folds (n,)."""
         if not len(targets):
             return
@@ -76,7 +75,7 @@ class Ridge:
                 self._coefficients(fold)
         self.sums = ()
 
-    def predict(self, features: FeatureRows | None, *, folds: Choices) -> Matrix:
+    def predict(self, features: FeatureRows | None, *, folds: Indices) -> Matrix:
         """Predict each row by the model of the other folds, shape (n, K, t). Raises InvalidInput if those are empty."""
         predicted = np.empty((0, self._arms, self.sums[1].shape[1] if self.sums else 0))
         for fold, rows in _row_groups(folds):
@@ -120,7 +119,7 @@ class Ridge:
         return coefficients
 
 
-def _row_groups(groups: Choices) -> Iterator[tuple[int, Choices]]:
+def _row_groups(groups: Indices) -> Iterator[tuple[int, Indices]]:
     """Yield (group, indices of at most ROWS of its rows). groups: shape (n,), whole numbers from 0."""
     order = np.argsort(groups, kind="stable")
     ends = np.cumsum(np.bincount(groups)).tolist()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as compute
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.estimation import Choices, Flags, Keys, Strings
+from ragbandit.router.offline.estimation import Keys, Strings
 from ragbandit.router.offline.estimation.bandit_log import (
     BY_FEATURES,
     BY_ID,
@@ -44,7 +44,18 @@ from ragbandit.router.offline.logs.jsonl import logged_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.json_columns import object_or_empty
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import IMPORTED, UNDRAWN, ArmName, Json, JudgeRequest, LabelRequest, Matrix, Vector
+from ragbandit.shared.types import (
+    IMPORTED,
+    UNDRAWN,
+    ArmName,
+    Flags,
+    Indices,
+    Json,
+    JudgeRequest,
+    LabelRequest,
+    Matrix,
+    Vector,
+)
 
 UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
 #: class of a judgement -> key of the fact whether a decision was drawn for it
@@ -238,7 +249,7 @@ class _DecodedBatch:
         self.offered[self._rows(), self.places] = True
         self._refuse(self.offered.sum(axis=1) != self.lengths)
 
-    def _question_keys(self, ids: Keys) -> tuple[Keys, Choices]:
+    def _question_keys(self, ids: Keys) -> tuple[Keys, Indices]:
         """Returns (hashes of the questions, BY_ID, BY_TEXT or BY_FEATURES for each), both of shape (n,)."""
         names = self.batch.schema.names
         keys, recognised_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
@@ -285,14 +296,14 @@ class _DecodedBatch:
             raise self._wrong(row, name, message, "give probabilities that sum to 1")
         return pmf
 
-    def _rows(self) -> Choices:
+    def _rows(self) -> Indices:
         return np.repeat(np.arange(self.batch.num_rows), self.lengths)  # (T,) row of each entry
 
-    def _codes(self, column: Any) -> Choices:
+    def _codes(self, column: Any) -> Indices:
         index_of = {name: index for index, name in enumerate(self.spec.arms)}
         return _looked_up(column, lambda names: [index_of.get(name, -1) for name in names.to_pylist()], null=-1)
 
-    def _wrong_draws(self, pmf: Matrix, *, action: Choices) -> Flags:
+    def _wrong_draws(self, pmf: Matrix, *, action: Indices) -> Flags:
         """Flags of rows whose pmf, arm and propensity contradict each other, shape (n,)."""
         drawn = np.take_along_axis(pmf, action[:, None], axis=1)[:, 0]
         wrong = (action < 0) | ~((drawn >= LEAST_PROBABILITY) & (drawn <= 1.0 + SUM_TOLERANCE))
@@ -398,7 +409,7 @@ def _equals(column: Any, text: str) -> Flags:
     return _looked_up(column, lambda values: [value == text for value in values.to_pylist()], null=False)
 
 
-def _offsets(column: Any) -> Choices:
+def _offsets(column: Any) -> Indices:
     """Offset of each row's list in the flattened column, and the end of the last list; shape (n + 1,)."""
     ends = column.offsets.to_numpy().astype(np.intp)
     return np.asarray(ends - ends[0], dtype=np.intp)

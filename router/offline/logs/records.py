@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.json_lines import DECODER, MAX_LINE, decode_line, lines, naming, open_binary, parse_line
+from ragbandit.shared.json_lines import DECODER, MAX_LINE, decode_line, lines, locate_errors, open_binary, parse_line
 from ragbandit.shared.texts.formats import counted
 
 Parse = Callable[[], dict[str, Any]]
@@ -152,7 +152,7 @@ def _cells(path: Path, *, heading: str, keys: Sequence[str], others: Sequence[st
 
 def _text_lines(path: Path) -> Iterator[str]:
     for number, raw in lines(path, blank=True):
-        with naming(path, line=number):
+        with locate_errors(path, line=number):
             yield from io.StringIO(decode_line(raw), newline="")
 
 

@@ -49,7 +49,7 @@ from ragbandit.router.serving.checks.questions import checked_text
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.json_lines import naming, rereadable
+from ragbandit.shared.json_lines import locate_errors, rereadable
 from ragbandit.shared.types import (
     IMPORTED,
     MAX_ARMS,
@@ -314,7 +314,7 @@ def _of_equal_shape(
     # Between equally frequent shapes the first counts; in a long table the one with more arms, since rows are missing.
     usual = max(shapes, key=lambda shape: (shapes[shape], len(shape[0]) if is_long else 0))
     number, model = next((number, row) for number, row in numbered if _shape(row) == usual)
-    with naming(file, line=number):
+    with locate_errors(file, line=number):
         arms = _arms(model.correct, is_long=is_long)
     of_arms = partial(_of_arms, arms=arms, is_long=is_long)
     rows = []

@@ -30,7 +30,7 @@ from ragbandit.router.offline.replay.plan import (
     side,
 )
 from ragbandit.router.offline.replay.sums import LogMoments, LogSummary
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, SampleSize
 from ragbandit.shared.texts.formats import one_line, percent
 from ragbandit.shared.types import ArmName, Vector
 
@@ -270,15 +270,15 @@ class ResultAssembler:
         low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return Difference(estimate=value, low=low, high=high)
 
-    def _tried(self, evidence: LogMoments, *sides: int | None) -> Tried:
+    def _tried(self, evidence: LogMoments, *sides: int | None) -> SampleSize:
         """Counts of the side with the fewest effective rows. None stands for the logged policy."""
         rows, questions = evidence.rows, evidence.whole.rows
-        tried = [Tried(draws=rows, judged=rows, effective=questions, questions=questions)]
+        tried = [SampleSize(draws=rows, judged=rows, effective=questions, questions=questions)]
         for index in sides if evidence.design == "logged draws" else ():
             if index is not None:
                 draws = rows if evidence.is_segment else evidence.summary.weights[index].draws
                 effective = evidence.effective_rows(index)
-                tried.append(Tried(draws=draws, judged=draws, effective=effective, questions=questions))
+                tried.append(SampleSize(draws=draws, judged=draws, effective=effective, questions=questions))
         return min(tried, key=lambda rows_of_side: rows_of_side.effective)
 
     def _arms(self) -> tuple[Arm, ...]:

@@ -6,13 +6,14 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from ragbandit.router.offline.estimation import Flags, Tally
+from ragbandit.router.offline.estimation import Tally
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs.batches import BatchSpec, LogSource, decoded_batch, drawn, selected, times_of
 from ragbandit.router.offline.logs.parquet import BATCH
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import moment
+from ragbandit.shared.types import Flags
 
 #: the first exploration is searched for in this number of first rows
 EARLIEST: Final = 100_000

@@ -12,7 +12,7 @@ from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embed_texts
 from ragbandit.router.learning.examples import made_update
-from ragbandit.router.offline.estimation import Choices, Progress
+from ragbandit.router.offline.estimation import Progress
 from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
@@ -21,7 +21,7 @@ from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.router.storage.sql.json_columns import object_at
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import Decision, Json, Matrix, ModelPick, PolicyLabel, Query, Sent, Update
+from ragbandit.shared.types import Decision, Indices, Json, Matrix, ModelPick, PolicyLabel, Query, Sent, Update
 
 MakeEncoder = Callable[[], Encoder]
 
@@ -86,7 +86,7 @@ class CandidatePolicy:
         self.reason: str | None = None
         self.refused: set[int] = set()
 
-    def ask(self, rows: Choices) -> Matrix:
+    def ask(self, rows: Indices) -> Matrix:
         """Probabilities as served now, with floors, shape (len(rows), K)."""
         pmf = np.zeros((len(rows), len(self._columns)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
@@ -95,7 +95,7 @@ class CandidatePolicy:
                 pmf[number, [self._columns[arm] for arm in self.updates[rows[number]].arms]] = draw.pmf
         return pmf
 
-    def _drawn(self, batch: Choices) -> list[Drawn]:
+    def _drawn(self, batch: Indices) -> list[Drawn]:
         queries = [self.updates[index].query for index in batch]
         arms = [self.updates[index].arms for index in batch]
         features = None if self._features is None else self._features[batch]
@@ -133,7 +133,7 @@ def crossfitted(
     name: str,
     make: Callable[[], Policy],
     updates: Sequence[Update],
-    folds: Choices,
+    folds: Indices,
     settings: PolicySettings,
     progress: Progress,
 ) -> tuple[Matrix, tuple[str, ...]]:
@@ -182,7 +182,7 @@ def served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Polic
     return untrained_policy(replace(definition, settings=definition.settings.model_copy(update=changes)))
 
 
-def held_out_folds(log: MemoryLog, *, question: Choices, folds: int) -> Choices:
+def held_out_folds(log: MemoryLog, *, question: Indices, folds: int) -> Indices:
     """The fold of each row, by its question's text without context.
 
     question: number of each row's question; the same text with another context or tenant is another question. If there

@@ -14,7 +14,7 @@ import numpy as np
 
 from ragbandit.router.comparison import Design
 from ragbandit.router.comparison.intervals import Moments
-from ragbandit.router.offline.estimation import Choices, Flags, Keys, Progress, Tally, no_progress, scores
+from ragbandit.router.offline.estimation import Keys, Progress, Tally, no_progress, scores
 from ragbandit.router.offline.estimation.bandit_log import (
     BY_ID,
     SUM_TOLERANCE,
@@ -26,7 +26,7 @@ from ragbandit.router.offline.estimation.bandit_log import (
 from ragbandit.router.offline.estimation.reward_model import RewardModel
 from ragbandit.router.offline.replay.parts import LeftOut, Part, by_origin
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, candidate_pmf
-from ragbandit.shared.types import ArmName, Matrix, Vector, effective_rows
+from ragbandit.shared.types import ArmName, Flags, Indices, Matrix, Vector, effective_rows
 
 #: flags of `Log` whose True values are counted
 _FLAGS: Final = ("defaulted", "raw", "judged", "partial")
@@ -49,7 +49,7 @@ class LogSummary(Tally):
     )
     arms: ArmTally = field(default_factory=ArmTally)
     #: number of rows that offered each arm, shape (K,)
-    offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
+    offered: Indices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
     marked: Counter[str] = field(default_factory=Counter)  #: name in _FLAGS -> number of rows
     keys: list[Keys] = field(default_factory=list)
     #: hashes of the questions that may occur again, an array per batch
@@ -57,7 +57,7 @@ class LogSummary(Tally):
     #: whether every arm that was offered had the same logged probability, in all rows
     uniform: bool = field(default=True, metadata={"merge": lambda first, second: first and second})
     #: number of rows for each way of recognising the question (BY_TEXT, BY_FEATURES, BY_ID), shape (3,)
-    recognised_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
+    recognised_by: Indices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, log: Log, *, pmfs: Sequence[Matrix]) -> None:
@@ -86,7 +86,7 @@ class LogSummary(Tally):
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
     @cached_property
-    def occurrences(self) -> tuple[Keys, Choices]:
+    def occurrences(self) -> tuple[Keys, Indices]:
         """Returns (hashes of the different questions that may occur again, number of rows of each)."""
         keys, counts = np.unique(np.concatenate(self.questions), return_counts=True)
         return keys, counts

@@ -18,14 +18,14 @@ from ragbandit.router.reporting.estimates.bounds import (
     within_the_range,
     worst_interval,
 )
-from ragbandit.router.reporting.estimates.draws import LEAST_CHANCE, Choices, Draws
+from ragbandit.router.reporting.estimates.draws import LEAST_CHANCE, Draws
 from ragbandit.router.reporting.estimates.forecasts import outlook
 from ragbandit.router.reporting.estimates.mean_intervals import Interval, mean_interval
 from ragbandit.router.reporting.estimates.served import Served
 from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Indices, Matrix, Vector
 
-__all__ = ["ALPHA", "LEAST_CHANCE", "Choices", "Compared", "Possible", "compared"]
+__all__ = ["ALPHA", "LEAST_CHANCE", "Compared", "Possible", "compared"]
 
 
 class Compared(NamedTuple):
@@ -39,7 +39,7 @@ class Compared(NamedTuple):
 def compared(
     value: Vector,
     *,
-    arm: Choices,
+    arm: Indices,
     pmf: Matrix,
     predicted: Matrix,
     second: Matrix,
@@ -47,7 +47,7 @@ def compared(
     least: float,
     most: float,
     counts: Vector | None = None,
-    cluster: Choices | None = None,
+    cluster: Indices | None = None,
     possible: Possible | None = None,
 ) -> Compared:
     """One way of choosing arms minus another, in the unit of `value`. A row is a question.

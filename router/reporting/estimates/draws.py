@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from ragbandit.router.reporting.estimates.control_variates import fitted_values
 from ragbandit.shared.confidence_sequences import doubly_robust
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Flags, Indices, Matrix, Vector
 from ragbandit.shared.types.ledger import effective_rows
-
-Choices = npt.NDArray[np.intp]
-Flags = npt.NDArray[np.bool_]
 
 #: an arm's mean is computed as if the arm had this number of additional rows, each with the mean of all arms
 PRIOR_ROWS: Final = 2.0
@@ -28,12 +24,12 @@ class Draws:
     """n draws over K arms, some of whose values were seen."""
 
     value: Vector
-    arm: Choices
+    arm: Indices
     pmf: Matrix
     predicted: Matrix
     counts: Vector | None
     #: number of the row's cluster, shape (n,): ratings by one rater of one question; None if each row has its own
-    cluster: Choices | None
+    cluster: Indices | None
     seen_weight: Vector  #: `counts` of the seen rows, 0 for other rows, shape (n,)
     seen_share: Vector  #: share of an arm's draws whose value was seen, shape (K,); 1 for an arm without a seen row
     is_tried: Flags  #: whether a row of the arm was seen, shape (K,)
@@ -44,11 +40,11 @@ class Draws:
         cls,
         value: Vector,
         *,
-        arm: Choices,
+        arm: Indices,
         pmf: Matrix,
         predicted: Matrix,
         counts: Vector | None = None,
-        cluster: Choices | None = None,
+        cluster: Indices | None = None,
     ) -> "Draws":
         seen_weight = np.where(np.isnan(value), 0.0, 1.0 if counts is None else counts)
         arms, inverse = pmf.shape[1], seen_weight / pmf[np.arange(len(arm)), arm]
@@ -163,7 +159,7 @@ class Draws:
         return self._scored(self.seen_weight / self.seen_share[self.arm], share=share, models=share * model[:, None])
 
 
-def _numbered(cluster: Choices, *, is_seen: Flags) -> Choices | None:
+def _numbered(cluster: Indices, *, is_seen: Flags) -> Indices | None:
     """The clusters by numbers from 0; each unseen row is a cluster. None if no cluster has two rows."""
     own = np.where(is_seen, cluster, cluster.max(initial=0) + 1 + np.arange(len(cluster)))
     numbers, places = np.unique(own, return_inverse=True)

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.shared.confidence_sequences import Choices, asymptotic_width
-from ragbandit.shared.types import Vector
+from ragbandit.shared.confidence_sequences import asymptotic_width
+from ragbandit.shared.types import Indices, Vector
 
 #: (below or low, above or high)
 Interval = tuple[float, float]
@@ -65,7 +65,7 @@ def mean_interval(
     farthest: Interval,
     margin: float,
     alpha: float,
-    cluster: Choices | None = None,
+    cluster: Indices | None = None,
 ) -> MeanInterval:
     """The interval of the mean of the differences d.
 
@@ -90,7 +90,7 @@ def mean_interval(
     )
 
 
-def by_cluster(difference: Vector, cluster: Choices) -> Vector:
+def by_cluster(difference: Vector, cluster: Indices) -> Vector:
     """One difference for each cluster, with the same mean: the deviations of its rows are summed."""
     mean = float(difference.mean())
     sums: Vector = np.bincount(cluster, weights=difference - mean).astype(np.float64)

@@ -5,9 +5,9 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.reporting.estimates.draws import LEAST_CHANCE, Draws, Flags
+from ragbandit.router.reporting.estimates.draws import LEAST_CHANCE, Draws
 from ragbandit.router.reporting.estimates.mean_intervals import Interval, MeanInterval, mean_interval
-from ragbandit.shared.types import Matrix, Vector
+from ragbandit.shared.types import Flags, Matrix, Vector
 
 #: share of the range of values by which an unseen value may differ from the mean, even if the mean is at its end
 LEAST_ROOM: Final = 0.1

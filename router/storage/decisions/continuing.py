@@ -39,7 +39,7 @@ from ragbandit.shared.types import (
     Loop,
     Outcome,
     Query,
-    calls_of,
+    call_ids,
 )
 
 _CALLS: Final = (
@@ -115,7 +115,7 @@ def continuation_key(outcome: Outcome, *, request: str | None, session: str | No
 
     request, session: columns of the decision
     """
-    calls = calls_of(outcome)
+    calls = call_ids(outcome)
     if not calls and (session is None or not session.startswith(DERIVED)):
         return None
     conversation = continued_by(request).conversation

@@ -41,7 +41,7 @@ from ragbandit.shared.types import (
     Outcome,
     OutcomeStatus,
     TraceEvent,
-    calls_of,
+    call_ids,
     continues_of,
 )
 
@@ -167,6 +167,6 @@ def add_turns(
         stored = {**json_object(row["cost"]), **json_object(changed["cost"])}  # LATER and LATE stay
         changed["cost"] = with_added(canonical(stored), key=LATER, added=outcome.cost + Cost(turns=1))
         connection.execute(update(outcomes).where(outcomes.c.decision_id == first).values(**changed))
-        if before.stop_reason == "tool_calls" and not calls_of(outcome) and is_result:
+        if before.stop_reason == "tool_calls" and not call_ids(outcome) and is_result:
             finished.append(whole)
     return finished

@@ -18,7 +18,16 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.connections import Connection
 from ragbandit.router.storage.sql.counters import ALL, Moves, stored_counts
 from ragbandit.router.storage.sql.tables import decisions, jobs
-from ragbandit.shared.types import CANCELLED, IMPORTED, NOT_PERMITTED, DecisionId, Json, Outcome, calls_of, is_textless
+from ragbandit.shared.types import (
+    CANCELLED,
+    IMPORTED,
+    NOT_PERMITTED,
+    DecisionId,
+    Json,
+    Outcome,
+    call_ids,
+    is_textless,
+)
 
 #: maximum number of answers that wait for a check; further answers are not checked
 MAX_CHECKS: Final = 10_000
@@ -35,7 +44,7 @@ NOT_ITS_FAULT: Final = frozenset({CANCELLED, "unknown_arm", "unreadable", "reque
 
 def is_judgeable(outcome: Outcome) -> bool:
     """Whether the outcome has an answer or is a failure of the arm. False if a caller answered without reporting it."""
-    if IMPORTED in outcome.made_by or calls_of(outcome):  # the answer comes after the tool calls
+    if IMPORTED in outcome.made_by or call_ids(outcome):  # the answer comes after the tool calls
         return False
     if is_textless(outcome):
         return False

@@ -59,7 +59,8 @@ class ClosingRule:
             usable = tuple(item for item in usable if is_by_caller and item.kind == "reward")
         if self.wait_s == 0:
             return usable[:1] if joined.open_until is None else usable
-        return tuple(item for item in usable if item.received_at <= joined.begins_at + self.wait_s)
+        begin = joined.decision.made_at if joined.open_until is None else joined.open_until
+        return tuple(item for item in usable if item.received_at <= begin + self.wait_s)
 
     def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
         """Whether the decision is closed even if its outcome or feedback is missing."""

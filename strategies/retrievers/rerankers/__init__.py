@@ -1,1 +1,1 @@
-"""Rerankers: they score the hits of any retriever with the question, and reorder them."""
+"""Rerankers, which score the hits of any retriever for the question, and reorder them."""

@@ -16,30 +16,30 @@ from ragbandit.strategies.retrievers.corpus import model_text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scored:
-    """Amounts that a reranker has scored, for its price."""
+class ScoredAmounts:
+    """The amounts that a reranker has scored, from which its price is computed."""
 
     documents: int
     tokens: int
-    searches: int = 1  #: as the server counts them: Cohere counts one for each 100 documents
+    searches: int = 1  #: number of searches as the server counts them; Cohere counts one for each 100 documents
 
     @classmethod
-    def estimate(cls, query: str, texts: Sequence[str]) -> "Scored":
-        """A search with these texts. The question counts as part of each text, since the model reads both together."""
+    def estimate(cls, query: str, texts: Sequence[str]) -> "ScoredAmounts":
+        """The amounts of a search with these texts. The question counts for each text, since the model reads both."""
         tokens = len(texts) * estimated_tokens(query) + sum(map(estimated_tokens, texts))
         return cls(documents=len(texts), tokens=tokens)
 
 
-#: function that returns the price of what was scored, in dollars
-Price = Callable[[Scored], float]
+#: function that returns the price of the scored amounts, dollars
+Price = Callable[[ScoredAmounts], float]
 
 
-def free(scored: Scored) -> float:
+def no_price(scored: ScoredAmounts) -> float:
     del scored
     return 0.0
 
 
-def book_price(scored: Scored, *, price: Price) -> None:
+def book_price(scored: ScoredAmounts, *, price: Price) -> None:
     if dollars := price(scored):
         book_cost(Cost(dollars=dollars), rule="rerank_dollars", value=f"{dollars:.6g}")
 
@@ -50,7 +50,7 @@ class Reranker(Protocol):
     name: str  #: identifies the reranker in every outcome
 
     async def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """A finite number for each text, higher is better. Books its price by `book_cost`, also if it fails.
+        """A finite number for each text; higher is better. Adds its price by `book_cost`, also if it fails.
 
         Raises ArmFailed. Any other error fails the search too, and is logged with its traceback.
         """

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 from ragbandit.additions.anthropic.fitting.messages import fit_before_messages, fit_messages
 from ragbandit.additions.anthropic.messages.requests import chat_of, messages_of
 from ragbandit.additions.anthropic.strict_server import messages_refusal
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import takes_of
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
+from ragbandit.shared.model_servers.fitting.kinds import server_features
 from ragbandit.testing.strict_servers import refusal
 from tests.unit.shared.fitting.requests import TOOL, VENDORS, answer, called, chat, fitted_for, result, system, user
 from tests.unit.shared.fitting.test_answers import GRAMMAR
@@ -49,14 +49,14 @@ REFUSED = (
 
 def fitted(body, *, model="claude", changes=None):
     """A request for Messages as it is sent to Anthropic's server."""
-    changes = Fitted() if changes is None else changes
-    return fit_messages(body, model=model, takes=takes_of("anthropic", model=model), fitted=changes)
+    changes = RequestChanges() if changes is None else changes
+    return fit_messages(body, model=model, takes=server_features("anthropic", model=model), fitted=changes)
 
 
 def fitted_chat(body, *, model="claude-sonnet"):
     """Returns (the request for Messages that Anthropic's server gets for a chat, what was changed)."""
     before = copy.deepcopy(body)
-    whole, changes = fit_before_messages(body, takes=takes_of("anthropic", model=model))
+    whole, changes = fit_before_messages(body, takes=server_features("anthropic", model=model))
     sent = fitted(messages_of(whole, max_tokens=9), model=model, changes=changes)
     assert body == before, "the given body was changed"
     return sent, changes
@@ -127,7 +127,7 @@ def test_a_request_of_messages_is_made_right_too():
         ],
     }
     assert messages_refusal(body)
-    changes = Fitted()
+    changes = RequestChanges()
     sent = fitted(body, changes=changes)
     assert messages_refusal(sent) is None
     assert {"tool_calls.id", "messages.order", "messages.content", "system", "tools.input_schema"} <= changes.changed

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from ragbandit.additions.anthropic.message_stream import MessageStream, message_reply
 from ragbandit.additions.anthropic.messages.replies import ChatChunks
-from ragbandit.shared.dialects.chat.message_parts import thoughts_first
+from ragbandit.shared.dialects.chat.message_parts import split_thoughts
 from ragbandit.shared.dialects.chat.replies import ModelReply
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply
 from ragbandit.shared.types import Cost, DeltaPiece, Outcome, TextPiece
@@ -42,7 +42,7 @@ def read(values):
         for chunk in chunks.of(value):
             size = len(reply.text)
             reply.take(chunk)
-            thoughts, delta = thoughts_first(reply.delta)
+            thoughts, delta = split_thoughts(reply.delta)
             pieces += [DeltaPiece(delta=thoughts)] if thoughts else []
             pieces += [TextPiece(text=reply.text[size:])] if len(reply.text) > size else []
             pieces += [DeltaPiece(delta=delta)] if delta else []
@@ -106,7 +106,7 @@ def test_a_reply_of_anthropic_comes_back_whole(content, cut, stop):
         reply, pieces = read(values)
         outcome = outcome_of(reply)
         whole = message_reply(OfAnArm(), outcome, base="", saved=None)
-        thoughts, rest = thoughts_first(reply.message.whole)  # as if it came faster than it was read
+        thoughts, rest = split_thoughts(reply.message.whole)  # as if it came faster than it was read
         at_once = [DeltaPiece(delta=thoughts), TextPiece(text=reply.text), DeltaPiece(delta=rest)]
         for seen in (whole, streamed(pieces, outcome), streamed(json_pieces(at_once), outcome)):
             assert seen["content"] == content

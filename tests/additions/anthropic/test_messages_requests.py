@@ -12,7 +12,7 @@ from ragbandit.additions.anthropic.messages.requests import (
     unread,
 )
 from ragbandit.additions.anthropic.messages.thoughts import is_signed
-from ragbandit.shared.dialects.thoughts import refused_thoughts, without_thoughts
+from ragbandit.shared.dialects.thoughts import without_refused_thoughts, without_thoughts
 from ragbandit.shared.model_servers.openai_client import RefusedRequest
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.types.encodings import Encoding
@@ -210,15 +210,15 @@ def test_what_a_server_refuses_is_left_out():
     """A request is repeated without thoughts only if the server's refusal names them."""
     fault, user = refusal("Invalid `signature` in `thinking` block"), {"role": "user", "content": "b"}
     thought = {"messages": [{"role": "assistant", "content": "a", "reasoning_details": [1]}, user], "seed": 1}
-    bare = refused_thoughts(thought | {"reasoning_effort": "low"}, error=fault)
+    bare = without_refused_thoughts(thought | {"reasoning_effort": "low"}, error=fault)
     assert bare == {"messages": [{"role": "assistant", "content": "a"}, user], "seed": 1, "reasoning_effort": "low"}
     for more in ({"reasoning_effort": "low"}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}):
-        bare = refused_thoughts({"messages": [user], **more}, error=fault)
+        bare = without_refused_thoughts({"messages": [user], **more}, error=fault)
         assert bare["messages"] == [user]
         assert not any(bare.get(name) for name in more)
-    assert refused_thoughts(thought, error=refusal("the schema is wrong")) is None
-    assert refused_thoughts(thought, error=refusal("thinking", status=500)) is None
-    assert refused_thoughts({"messages": [user]}, error=fault) is None
+    assert without_refused_thoughts(thought, error=refusal("the schema is wrong")) is None
+    assert without_refused_thoughts(thought, error=refusal("thinking", status=500)) is None
+    assert without_refused_thoughts({"messages": [user]}, error=fault) is None
 
 
 def test_parameters_of_both_forms():

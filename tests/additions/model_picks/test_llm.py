@@ -13,7 +13,7 @@ from ragbandit.router.serving import asked_model
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.erasure import Selection, erase
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import DecisionId, Query, Sent, candidate_note
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -93,9 +93,9 @@ def test_the_step_follows_the_contract(is_up):
     with ScriptedServer(REPLIES) as server:
         settings = asking(server, seconds=5.0)
         if is_up:
-            check_step(loaded("steps")["picks"], questions=[Query(text="Who wrote Dracula?")], settings=settings)
+            check_step(load_offered("steps")["picks"], questions=[Query(text="Who wrote Dracula?")], settings=settings)
     if not is_up:
-        check_step(loaded("steps")["picks"], settings=settings)
+        check_step(load_offered("steps")["picks"], settings=settings)
 
 
 def test_replay_reads_the_stored_picks(make_world, tmp_path):

@@ -6,13 +6,13 @@ from openpyxl.chart import BarChart
 from openpyxl.comments import Comment
 
 from ragbandit.additions.office import sheets
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from tests.additions.office.files import chart, said, shape, slides, word, xml
 from tests.additions.office.test_readers import rewritten
 
-READERS = loaded("documents")
+READERS = load_offered("documents")
 
 
 def lines_of(path):

@@ -96,7 +96,7 @@ def test_a_text_is_counted_before_it_is_made(tmp_path, case):
     """A process that reads a file whose text would be large has at most 400 MB of memory."""
     ending, write, reason = BOMBS[case]
     path = write(tmp_path / f"bomb{ending}")
-    read = "loaded('documents')[path.suffix](path)[0]"
-    refusal, peak = read_bomb(path, imports="from ragbandit.shared.additions import loaded", read=read)
+    read = "load_offered('documents')[path.suffix](path)[0]"
+    refusal, peak = read_bomb(path, imports="from ragbandit.shared.additions import load_offered", read=read)
     assert reason in refusal
     assert peak < MOST

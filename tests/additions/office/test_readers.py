@@ -8,12 +8,12 @@ import openpyxl
 import pytest
 
 from ragbandit.additions.office import package as package_module, sheets
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from tests.additions.office.files import TYPES, links, package, run, said, shape, slides, word, xml
 
-READERS = loaded("documents")
+READERS = load_offered("documents")
 BOX = f"<w:txbxContent>{said('In a box.')}</w:txbxContent>"
 SHAPE = f"<wps:wsp><wps:txbx>{BOX}</wps:txbx></wps:wsp>"
 #: what is in the body of a .docx -> its text

@@ -12,7 +12,7 @@ import pytest
 import ragbandit.additions as package
 from ragbandit.additions.other_tools import questions
 from ragbandit.additions.other_tools.questions import QuestionLog
-from ragbandit.shared.additions import _folders, additions, loaded, offered
+from ragbandit.shared.additions import _folders, additions, load_offered, offered_places
 from ragbandit.testing.damages import damaged_records
 from ragbandit.testing.logs import check_log_form
 from tests.support import command
@@ -48,10 +48,10 @@ def help_desk(tmp_path, monkeypatch):
         (folder / "form.py").write_text(form)
         (folder / "__init__.py").write_text(addition)
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder.parent)])
-    for read in (_folders, additions, offered, loaded):
+    for read in (_folders, additions, offered_places, load_offered):
         read.cache_clear()
     yield
-    for read in (_folders, additions, offered, loaded):
+    for read in (_folders, additions, offered_places, load_offered):
         read.cache_clear()
     for name in ("help_desk", "survey"):
         sys.modules.pop(f"{package.__name__}.{name}.form", None)
@@ -73,7 +73,7 @@ def test_a_form_of_logs_in_an_addition_is_read(help_desk, tmp_path, ending):
 
 def test_the_form_of_the_page_follows_the_contract(help_desk):
     """The class that docs/logs.md has as an example passes the check that the page names."""
-    check_log_form(loaded("logs")["tickets of a help desk"], records=TICKETS)
+    check_log_form(load_offered("logs")["tickets of a help desk"], records=TICKETS)
 
 
 def test_no_damaged_record_ends_the_reading(help_desk, tmp_path):
@@ -99,7 +99,7 @@ def test_values_of_a_form_are_written_or_their_record_is_left_out(monkeypatch, t
         def read(record):
             return [{"question": "Who?", field: value if record["n"] == 1 else None}] if "n" in record else None
 
-    monkeypatch.setattr(questions, "loaded", lambda hook: {"mine": Form})
+    monkeypatch.setattr(questions, "load_offered", lambda hook: {"mine": Form})
     log = QuestionLog(path=tmp_path / "log.jsonl", personal=True)
     log.path.write_text('{"n": 1}\n{"n": 2}\n')
     rows = json.loads(json.dumps([*log.rows()]))

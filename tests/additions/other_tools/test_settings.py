@@ -1,7 +1,7 @@
 """The setting `ratings`: the warning of `validate`, and the contracts of its check and of its chore."""
 
 from ragbandit.additions.other_tools.ratings.settings import RatingsSection
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.testing.chores import check_chore
 from ragbandit.testing.settings_checks import check_settings_check
 from tests.support import command
@@ -34,5 +34,5 @@ def test_the_chore_follows_the_contract(monkeypatch):
     monkeypatch.setenv("WEBUI_KEY", "secret")
     with ScriptedHttp(json_reply([])) as server:
         sources = {name: {"url": server.url, "key_env": "WEBUI_KEY"} for name in ("webui", "other")}
-        check_chore(loaded("chores")["ratings"], settings={"ratings": sources})
+        check_chore(load_offered("chores")["ratings"], settings={"ratings": sources})
     assert len(server.seen) == 2

@@ -10,7 +10,7 @@ import pytest
 from ragbandit.additions.reranking import rerank_server
 from ragbandit.additions.reranking.rerank_server import RerankServer
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.strategies.base import booked_by
+from ragbandit.strategies.base import book_costs_with
 from ragbandit.strategies.retrievers.rerankers.reranked import RerankedRetriever
 from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.retrievers import passage_ids, search_all
@@ -43,7 +43,7 @@ def scored(server, texts=TEXTS, *, timeout=5.0, query="river"):
             await server.close()
             await server.close()
 
-    with booked_by(lambda cost, rule, value: dollars.append(cost.dollars)):
+    with book_costs_with(lambda cost, rule, value: dollars.append(cost.dollars)):
         try:
             return asyncio.run(ask()), sum(dollars)
         except (ArmFailed, TimeoutError) as error:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as some
 from ragbandit.additions.research_arms.seakr import Seakr, uncertainty
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.types import CallFailed
-from ragbandit.strategies.arm_parts.steps import together
+from ragbandit.strategies.arm_parts.steps import run_calls
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.parts import Token
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
@@ -134,7 +134,7 @@ def call_together(budget, *, fail_at=(), calls=4):
         return number
 
     async def go():
-        return await together([lambda n=n: one(n) for n in range(calls)], run=run)
+        return await run_calls([lambda n=n: one(n) for n in range(calls)], run=run)
 
     try:
         return asyncio.run(go()), busy["most"], run

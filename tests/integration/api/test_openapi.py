@@ -1,6 +1,6 @@
 """HTTP: /docs and /openapi.json describe every call, and real replies are as described."""
 
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 
 
 def test_every_reply_is_described(unmoved):
@@ -23,7 +23,7 @@ def test_every_endpoint_is_explained(unmoved):
     """Every endpoint has a tag, a summary of several words and a description; so has every parameter and field."""
     described = unmoved.get("/openapi.json").json()
     tags = {"Decisions", "OpenAI", "Feedback", "Policies", "Operations"}
-    tags |= {door.endpoints[0].tag for door in loaded("doors").values() if door.description}
+    tags |= {door.endpoints[0].tag for door in load_offered("doors").values() if door.description}
     assert {tag["name"] for tag in described["tags"]} == tags
     for path, calls in described["paths"].items():
         for call in calls.values():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ragbandit.router.config.section import RETRIEVERS
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 from tests.support import command
 
 ROWS = [
@@ -14,7 +14,7 @@ ROWS = [
     {"id": "film", "text": "Who is the director of the film?"},
 ]
 
-KNOWN = sorted([*RETRIEVERS, *offered("retrievers")])
+KNOWN = sorted([*RETRIEVERS, *offered_places("retrievers")])
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 from ragbandit.strategies.registry import built_in_arms
 from tests.support.additions import needs
 from tests.support.arms.evaluated_arms import check_answer, evaluated
@@ -14,7 +14,7 @@ pytestmark = needs("evaluation", "local_models")
 ELSEWHERE = ("callable", "http", "model")
 #: arm -> its params in config.yaml
 ARMS = {
-    **{name: {} for name in built_in_arms() if name not in (*offered("arms"), *ELSEWHERE)},
+    **{name: {} for name in built_in_arms() if name not in (*offered_places("arms"), *ELSEWHERE)},
     "paper_thoughts": {"class": "multi_step", "prompts": "paper", "rounds": 1},
 }
 

@@ -30,7 +30,7 @@ def guard():
 @pytest.fixture
 def offer(monkeypatch):
     """A function that makes these classes the steps of additions, by their names."""
-    return lambda **added: monkeypatch.setattr(steps, "loaded", lambda hook: added)
+    return lambda **added: monkeypatch.setattr(steps, "load_offered", lambda hook: added)
 
 
 @pytest.mark.parametrize("place", ["", *(step.__name__ for step in STEPS)])

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 from ragbandit.router.storage import totals as traffic
 from ragbandit.router.storage.sql.tables import leases, outcomes
 from ragbandit.router.storage.totals import Extender, hour_of, hours_of, totals_ever
-from ragbandit.shared.types import sum_of
+from ragbandit.shared.types import sum_totals
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_totals_are_what_the_tables_hold(world):
     extend(world, holder="another")
     found, learned = totals(world), world.updates()
     assert {arm: one.decided for arm, one in found.items() if one.decided} == Counter(d.arm for d in decisions)
-    everything = sum_of(found.values())
+    everything = sum_totals(found.values())
     assert (everything.decided, everything.answered, everything.failed) == (10, 10, 0)
     assert (everything.prompt_tokens, everything.completion_tokens, everything.dollars) == (100, 20, 5.0)
     assert everything.explored == sum(d.explored for d in decisions)
@@ -94,7 +94,7 @@ def test_hours_add_up_to_all(world):
         (hour_of(d.made_at), d.arm) for d in decisions
     )
     for arm, ever in totals(world).items():
-        added = sum_of(row.totals for row in hours if row.arm == arm)
+        added = sum_totals(row.totals for row in hours if row.arm == arm)
         assert (added.latency, added.latency_range) == (ever.latency, ever.latency_range)
         assert added.reward == pytest.approx(ever.reward)
 
@@ -103,9 +103,9 @@ def test_what_is_new_is_not_counted_yet(world):
     """A row is counted when all writers of rows of its time must have committed."""
     lived(world, 3)
     extend(world, later=1.0)
-    assert sum_of(totals(world).values()).decided == 2
+    assert sum_totals(totals(world).values()).decided == 2
     extend(world, later=25.0)
-    assert sum_of(totals(world).values()).decided == 3
+    assert sum_totals(totals(world).values()).decided == 3
 
 
 @both
@@ -119,14 +119,14 @@ def test_what_came_late_is_found_after_its_hour(world):
         kept += connection.execute(select(outcomes).where(late)).mappings().all()
         connection.execute(delete(outcomes).where(late))
     extend(world)
-    assert sum_of(totals(world).values()).answered == 3
+    assert sum_totals(totals(world).values()).answered == 3
     world.write(outcomes.insert().values(**kept[0]))
     extend(world)
-    assert sum_of(totals(world).values()).answered == 3
+    assert sum_totals(totals(world).values()).answered == 3
     for _ in range(2):
         world.now += 7200.0
         extend(world)
-        everything = sum_of(totals(world).values())
+        everything = sum_totals(totals(world).values())
         assert (everything.decided, everything.answered, everything.dollars) == (4, 4, 2.0)
         assert sum(everything.latency) == 3
         assert everything.latency_range == pytest.approx((0.3, 0.9))

@@ -12,9 +12,9 @@ from ragbandit.router.queue import redis_server
 from ragbandit.router.serving.setup.requirements import hold_store, lock_file
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.processes import supervised_process
-from ragbandit.shared.processes.child_process import ChildProcess, end
+from ragbandit.shared.processes.child_process import ChildProcess, end_children
 from ragbandit.shared.processes.supervised_process import SupervisedProcess
-from ragbandit.shared.processes.this_process import LASTING
+from ragbandit.shared.processes.this_process import LASTING_FAILURE
 from ragbandit.workers.processes.supervisor import Supervisor
 from tests.support.waiting import until
 
@@ -58,7 +58,7 @@ def test_children_are_told_at_once_and_twice(make_child, caplog):
     """All children get SIGTERM together; the remaining ones get it again, and are killed in the end."""
     children = [make_child(often) for often in (0, 2, 1)]
     began = time.monotonic()
-    end(children, drain_s=0.4, cut_off_s=0.6)
+    end_children(children, drain_s=0.4, cut_off_s=0.6)
     assert 1.0 <= time.monotonic() - began < 5.0
     assert [child.process.returncode for child in children] == [-9, 0, 0]
     assert [len(term_times(child)) for child in children] == [2, 2, 1]
@@ -82,7 +82,7 @@ def die(child, caplog, *, until):
     while len(caplog.records) < until:
         child.process.wait(10)
         child._due = min(child._due, time.monotonic())
-        child.tend()
+        child.restart_if_dead()
     child.process.wait(10)
 
 
@@ -101,10 +101,10 @@ def test_a_death_says_where_and_why(tmp_path, caplog):
 
 def test_a_child_that_would_end_again_is_not_started_again(tmp_path, caplog):
     """The status of an end that no other start would mend ends the supervisor with the child's last lines."""
-    child = supervised(tmp_path, f"echo the database is malformed; exit {LASTING}")
+    child = supervised(tmp_path, f"echo the database is malformed; exit {LASTING_FAILURE}")
     child.process.wait(10)
     with pytest.raises(NotReady, match="the database is malformed"):
-        child.tend()
+        child.restart_if_dead()
     assert (child.restarts, [record.levelname for record in caplog.records]) == (0, ["ERROR"])
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import made_update
-from ragbandit.router.offline.estimation import Flags
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import (
     OpenLog,
@@ -17,7 +16,7 @@ from ragbandit.router.offline.replay import (
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
-from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, PolicyLabel, Query, Reward
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Flags, PolicyLabel, Query, Reward
 
 ARMS = (ArmName("no_retrieval"), ArmName("single_step"), ArmName("multi_step"))
 #: features of a question; what one more step costs

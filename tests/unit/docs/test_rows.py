@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.policies import built_in_policies
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 from ragbandit.strategies.registry import built_in_arms
 from tests.support.additions import marked
 from tests.support.pages import ROWS, pages_of, parts_of, without
@@ -59,5 +59,5 @@ def test_each_arm_and_policy_is_in_a_row():
     names = {word for row in ROWS for word in re.findall(r"`(\w+)`", row[2])}
     for hook in ("arms", "policies"):
         pages = "".join(page.read_text("utf-8") for page in pages_of(hook))
-        names |= {name for name in offered(hook) if f"`{name}`" in pages}
+        names |= {name for name in offered_places(hook) if f"`{name}`" in pages}
     assert {*built_in_arms(), *built_in_policies()} <= names

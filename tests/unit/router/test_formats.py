@@ -18,7 +18,7 @@ from ragbandit.shared.texts.formats import (
     one_line,
     percent,
     printable,
-    roughly,
+    rough_count,
     seconds_of,
 )
 
@@ -102,7 +102,7 @@ def test_durations(seconds, text):
 )
 def test_rough_counts_with_their_noun(count, text):
     """A rough count with its noun reads as a phrase at every size."""
-    assert roughly(count, "question") == text
+    assert rough_count(count, "question") == text
 
 
 def test_times():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.model_servers.absent_models import gone_sign, names_object
+from ragbandit.shared.model_servers.absent_models import gone_sign, names_stored_object
 from ragbandit.shared.model_servers.failures import failure_of_status
 
 
@@ -75,11 +75,11 @@ SCHEMA = {"type": "object", "properties": {"model": {"type": "string"}, "file_id
 )
 def test_requests_that_name_something(request_):
     """Files, addresses, containers, skills, stores, caches and further models are found at any depth."""
-    assert names_object({"model": "m", **request_})
+    assert names_stored_object({"model": "m", **request_})
     deep = request_
     for _ in range(5000):
         deep = {"more": [deep]}
-    assert names_object(deep)
+    assert names_stored_object(deep)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_requests_that_name_something(request_):
 )
 def test_requests_that_name_nothing(request_):
     """Texts, images in the request, calls of tools, their schemas and notes of the caller name nothing."""
-    assert not names_object({"model": "m", **request_})
+    assert not names_stored_object({"model": "m", **request_})

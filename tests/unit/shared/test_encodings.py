@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from ragbandit.shared.texts.json_values import json_bytes
 from ragbandit.shared.types import encodings
-from ragbandit.shared.types.encodings import Encoding, KnownParts
+from ragbandit.shared.types.encodings import DigestCache, Encoding
 
 FIELDS = {
     "messages": [{"role": "user", "content": "Hé"}, {"role": "user", "content": "b"}],
@@ -115,7 +115,7 @@ def test_digests_tell_parts_apart():
 
 def test_what_is_known_is_bounded():
     """The latest entries stay, and never more than twice as many."""
-    known = KnownParts[int](most=10)
+    known = DigestCache[int](most=10)
     for number in range(1_000):
         known.put(number, number)
         assert known.get(0) == 0 or number > 0

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, Tried, asymptotic_width
+from ragbandit.shared.confidence_sequences import FEWEST_EFFECTIVE, SampleSize, asymptotic_width
 
 NEEDED = "10 effective rows needed"
 NO_END = f"{NEEDED}, at this rate it will not be known"
@@ -20,9 +20,9 @@ def test_what_lacks_is_said_until_it_is_enough():
         (9.9999, f"{NEEDED}, about 1 more question at this rate"),
         (math.nan, NO_END),
     ):
-        tried = Tried(draws=2, judged=0, effective=effective, questions=600)
+        tried = SampleSize(draws=2, judged=0, effective=effective, questions=600)
         assert (tried.enough, tried.missing) == (False, f"not tried enough: 2 draws, 0 judged; {forecast}"), effective
-    enough = Tried(draws=20, judged=10, effective=float(FEWEST_EFFECTIVE), questions=600)
+    enough = SampleSize(draws=20, judged=10, effective=float(FEWEST_EFFECTIVE), questions=600)
     assert (enough.enough, enough.missing) == (True, None)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.plugins import installed
+from ragbandit.shared.plugins import installed_entry_points
 from ragbandit.strategies.arms.basic import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import GROUP, built_in_arms, known_arms, make_arms
@@ -107,6 +107,7 @@ def test_what_cannot_be_imported_names_package_and_reason(install, code, path, r
 
 def test_packages_are_looked_up_once(shout):
     """The list is made once per process. The import of strategies looks up only additions, whose dialects it needs."""
-    assert installed(GROUP) is installed(GROUP)
-    code = "import ragbandit.strategies, ragbandit.shared.plugins as p; print(p.installed.cache_info().misses)"
+    assert installed_entry_points(GROUP) is installed_entry_points(GROUP)
+    code = "import ragbandit.strategies, ragbandit.shared.plugins as p\n"
+    code += "print(p.installed_entry_points.cache_info().misses)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"

@@ -9,11 +9,11 @@ import pytest
 
 from ragbandit.router.config.section import RETRIEVERS, Section
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 from ragbandit.workers.setup import retrievers as module
 from ragbandit.workers.setup.retrievers import open_retriever, retriever_kind
 
-NAMES = (*RETRIEVERS, *offered("retrievers"))
+NAMES = (*RETRIEVERS, *offered_places("retrievers"))
 
 
 def test_making_kinds_loads_no_package_of_a_retriever():

@@ -3,14 +3,20 @@
 from functools import partial
 from typing import Any
 
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import Takes
-from ragbandit.shared.model_servers.fitting.naming import CallIds, Rename, drop_repeated, renamed_text, tool_name
-from ragbandit.shared.model_servers.fitting.schemas import closed, fitted_schema
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
+from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
+from ragbandit.shared.model_servers.fitting.naming import (
+    CallIdForms,
+    Rename,
+    drop_repeated_tools,
+    rename_text,
+    tool_name,
+)
+from ragbandit.shared.model_servers.fitting.schemas import close_schema, fit_schema
 from ragbandit.shared.reading.fields import object_in, objects_in
 
 
-def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+def fit_block_names(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
     """Fit the ids and names of a request for Messages."""
 
     def renamed(name: str) -> str:
@@ -19,13 +25,12 @@ def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> No
     if isinstance(body.get("tools"), list):
         is_own = [isinstance(tool, dict) and tool.get("type") in (None, "custom") for tool in body["tools"]]
         body["tools"] = [
-            renamed_text(tool, "name", renamed) if own else tool
-            for tool, own in zip(body["tools"], is_own, strict=True)
+            rename_text(tool, "name", renamed) if own else tool for tool, own in zip(body["tools"], is_own, strict=True)
         ]
-        drop_repeated(body, fitted=fitted)
+        drop_repeated_tools(body, fitted=fitted)
     if object_in(body, "tool_choice").get("name"):
-        body["tool_choice"] = renamed_text(body["tool_choice"], "name", renamed)
-    ids, messages = CallIds(takes=takes, fitted=fitted), list[Any]()
+        body["tool_choice"] = rename_text(body["tool_choice"], "name", renamed)
+    ids, messages = CallIdForms(takes=takes, fitted=fitted), list[Any]()
     for message in body["messages"]:
         content = message.get("content")
         if any(block.get("type") in ("tool_use", "tool_result") for block in objects_in(content)):
@@ -34,32 +39,32 @@ def fit_block_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> No
     body["messages"] = messages
 
 
-def _block(block: Any, *, ids: CallIds, renamed: Rename) -> Any:
+def _block(block: Any, *, ids: CallIdForms, renamed: Rename) -> Any:
     if block.get("type") == "tool_use":
-        return renamed_text(renamed_text(block, "id", ids.called), "name", renamed)
-    return renamed_text(block, "tool_use_id", ids.answered) if block.get("type") == "tool_result" else block
+        return rename_text(rename_text(block, "id", ids.id_for_call), "name", renamed)
+    return rename_text(block, "tool_use_id", ids.id_for_result) if block.get("type") == "tool_result" else block
 
 
-def _tool(tool: Any, *, takes: Takes) -> Any:
+def _tool(tool: Any, *, takes: ServerFeatures) -> Any:
     """The tool with a schema that this server takes."""
     is_own = isinstance(tool, dict) and tool.get("type") in (None, "custom") and "input_schema" in tool
     if not is_own:
         return tool
-    schema = fitted_schema(tool["input_schema"], takes=takes, is_strict=tool.get("strict") is True)
+    schema = fit_schema(tool["input_schema"], takes=takes, is_strict=tool.get("strict") is True)
     return tool if schema == tool["input_schema"] else {**tool, "input_schema": schema}
 
 
-def fit_block_schemas(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+def fit_block_schemas(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
     """Fit the schemas of tools and answer of a request for Messages."""
     if isinstance(body.get("tools"), list):
-        tools = [fitted.same.fitted(tool, partial(_tool, takes=takes)) for tool in body["tools"]]
+        tools = [fitted.same.fit(tool, partial(_tool, takes=takes)) for tool in body["tools"]]
         if tools != body["tools"]:
             body["tools"] = tools
             fitted.changed.add("tools.input_schema")
     config = object_in(body, "output_config")
     form = object_in(config, "format")
     if object_in(form, "schema"):
-        schema = closed(form["schema"], words=takes.closed_words)
+        schema = close_schema(form["schema"], words=takes.closed_words)
         if schema != form["schema"]:
             body["output_config"] = {**config, "format": {**form, "schema": schema}}
             fitted.changed.add("output_config.format")

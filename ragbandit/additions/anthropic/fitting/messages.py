@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from ragbandit.additions.anthropic.fitting.blocks import fit_block_names, fit_block_schemas
-from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT, CallPlaces, fit_order
+from ragbandit.shared.model_servers.fitting.call_order import NO_RESULT, CallPositions, fit_order
 from ragbandit.shared.model_servers.fitting.contents import BLANK, is_blank_part, media_type, without_blank_end
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.model_servers.fitting.free_text import fit_free_text
-from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 from ragbandit.shared.model_servers.fitting.roles import BEGINNING
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
@@ -20,15 +20,17 @@ _ONE_SAMPLING: Final = re.compile(r"(opus|sonnet|haiku)-(4[-.][1-9]\b|[5-9]\b)")
 _Moved: TypeAlias = set[tuple[int, str]]
 
 
-def fit_before_messages(body: Mapping[str, Any], *, takes: Takes) -> tuple[dict[str, Any], Fitted]:
+def fit_before_messages(body: Mapping[str, Any], *, takes: ServerFeatures) -> tuple[dict[str, Any], RequestChanges]:
     """Returns (a chat completion that can become a request for Messages, the changes). Does not change `body`."""
-    whole, fitted = dict(body), Fitted()
+    whole, fitted = dict(body), RequestChanges()
     fit_free_text(whole, takes=takes, fitted=fitted)
     fit_order(whole, fitted=fitted)
     return whole, fitted
 
 
-def fit_messages(body: Mapping[str, Any], *, model: str, takes: Takes, fitted: Fitted) -> dict[str, Any]:
+def fit_messages(
+    body: Mapping[str, Any], *, model: str, takes: ServerFeatures, fitted: RequestChanges
+) -> dict[str, Any]:
     """The body of a request for Messages as this server takes it. The given body stays as it is, and messages that
     nothing changes are the same objects.
     """
@@ -49,7 +51,7 @@ def fit_messages(body: Mapping[str, Any], *, model: str, takes: Takes, fitted: F
     return whole
 
 
-def _fit_sampling(body: dict[str, Any], *, model: str, fitted: Fitted) -> None:
+def _fit_sampling(body: dict[str, Any], *, model: str, fitted: RequestChanges) -> None:
     """Leave out parameters that are refused together with thinking, or with each other."""
     refused = set[str]()
     if object_in(body, "thinking").get("type") in ("enabled", "adaptive"):
@@ -61,7 +63,7 @@ def _fit_sampling(body: dict[str, Any], *, model: str, fitted: Fitted) -> None:
         fitted.changed.add(name)
 
 
-def _take_system(body: dict[str, Any], *, fitted: Fitted) -> None:
+def _take_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     """Move the system messages before all others into the field `system`; later ones keep their place."""
     messages = [one | {"role": "system"} if one.get("role") == "developer" else one for one in body["messages"]]
     first = next((at for at, message in enumerate(messages) if message.get("role") != "system"), len(messages))
@@ -77,7 +79,7 @@ def _take_system(body: dict[str, Any], *, fitted: Fitted) -> None:
     body["messages"] = messages
 
 
-def _fit_system(body: dict[str, Any], *, fitted: Fitted) -> None:
+def _fit_system(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     system = body["system"]
     kept = [part for part in system if not is_blank_part(part)] if isinstance(system, list) else system
     if is_blank_part(kept) or kept in (None, []):
@@ -88,7 +90,7 @@ def _fit_system(body: dict[str, Any], *, fitted: Fitted) -> None:
         fitted.changed.add("system")
 
 
-def _begin(body: dict[str, Any], *, fitted: Fitted) -> None:
+def _begin(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     """Begin with a user's message: with the system's text if there are no messages at all."""
     content: Any = BEGINNING
     if not body["messages"]:
@@ -136,7 +138,7 @@ def _ordered(messages: Sequence[Any]) -> list[Any]:
     calls, results = list(map(_calls, contents)), list(map(_results, contents))
     if not (any(calls) or any(results)):
         return list(messages)
-    places, placed, at = CallPlaces(calls=calls, results=results), list[Any](), 0
+    places, placed, at = CallPositions(calls=calls, results=results), list[Any](), 0
     moved: _Moved = set()
     while at < len(messages):
         begin, at = at, _end_of_answer(messages, at=at)
@@ -147,7 +149,7 @@ def _ordered(messages: Sequence[Any]) -> list[Any]:
             placed += turn
             at += 1
             continue
-        taken = [(places.result(key, behind=at - 1), key) for key in asked]
+        taken = [(places.take_result(key, after=at - 1), key) for key in asked]
         moved |= {(place, key) for place, key in taken if place is not None}
         missing = {"type": _RESULT, "content": NO_RESULT}
         answers = [{**missing, "tool_use_id": key} if place is None else results[place][key] for place, key in taken]

@@ -1,4 +1,4 @@
-"""Joins the deltas of a message, and computes the delta that is missing to a whole message."""
+"""Joins the deltas of a message, and computes the delta that completes it to a whole message."""
 
 import math
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ CALL_TEXTS: Final = {"function": "arguments", "custom": "input"}
 LOGPROBS: Final = "logprobs"
 #: fields of a message with images, audio or video
 MEDIA: Final = ("images", "image", "audio", "video", "videos")
-#: field of an answer with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at` of
-#: a block: the number of characters of text before it. The block "citations" belongs to the text that ends there
+#: field of an answer with signed thoughts, and with all blocks of Anthropic's Messages that a chat cannot have. `at` in
+#: a block is the number of characters of text before it. A block "citations" belongs to the text that ends there
 BLOCKS: Final = "thinking_blocks"
 #: fields that may be larger than texts, with a limit of their own
 LARGE: Final = (*MEDIA, BLOCKS)
@@ -77,31 +77,31 @@ class MessageParts:
     @property
     def whole(self) -> dict[str, Any]:
         """The message so far, in OpenAI's schema."""
-        parts: dict[str, Any] = _joined(self._parts)
+        parts: dict[str, Any] = _join_texts(self._parts)
         calls = [call for _, call in sorted(parts.get("tool_calls", {}).items())]
         return {**parts, **({"tool_calls": calls} if calls else {})}
 
     def rest(self, whole: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The delta from the message so far to `whole`: {} if both are equal, None if `whole` begins otherwise."""
-        missing = _missing_part(_joined(self._parts), _by_index(whole))
+        """The delta from the message so far to `whole`; {} if both are equal, None if `whole` begins differently."""
+        missing = _missing_part(_join_texts(self._parts), _by_index(whole))
         if missing is not None and "tool_calls" in missing:
             missing["tool_calls"] = [{"index": index, **call} for index, call in missing["tool_calls"].items()]
         return missing
 
 
-def thoughts_first(delta: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_thoughts(delta: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a delta. Returns (fields that come before the text, fields after it)."""
     thoughts = {name: value for name, value in delta.items() if name.startswith(("reasoning", "thinking"))}
     return thoughts, {name: value for name, value in delta.items() if name not in thoughts}
 
 
 def thoughts_of(fields: Mapping[str, Any]) -> str:
-    """The model's thoughts in a message or a delta as text, in the first field of _THOUGHTS that has words."""
+    """The model's thoughts in a message or a delta, as text: the first field of _THOUGHTS that has words."""
     return next(filter(None, (words_of(fields.get(name)) for name in _THOUGHTS)), "")
 
 
 def reasoning_in(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message, call or item in which servers send reasoning and its signatures, and want them back."""
+    """The fields of a message, call or item with reasoning or its signatures. Servers want them back in later turns."""
     names = ("reasoning", "thinking", "extra_content")
     return {name: value for name, value in fields.items() if value and name.startswith(names)}
 
@@ -117,7 +117,9 @@ def _by_index(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a delta in place: texts and lists are joined, except names and ids. Values of another type are ignored."""
+    """Add a delta in place: texts and lists are joined; names, types and ids are replaced. Values of another type than
+    before are ignored.
+    """
     for name, value in delta.items():
         before = message.get(name)
         if isinstance(before, dict) and isinstance(value, Mapping):
@@ -131,20 +133,20 @@ def _merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
         elif isinstance(before, list) and isinstance(value, list):
             before += value
         elif value is not None and (before is None or type(before) is type(value)):
-            message[name] = _own(value)
+            message[name] = _copy_containers(value)
 
 
-def _own(value: Any) -> Any:
+def _copy_containers(value: Any) -> Any:
     """A copy whose objects and lists may grow; the objects in lists are not copied, since they do not."""
     if isinstance(value, Mapping):
-        return {name: _own(item) for name, item in value.items()}
+        return {name: _copy_containers(item) for name, item in value.items()}
     return list(value) if isinstance(value, list) else value
 
 
-def _joined(value: Any) -> Any:
+def _join_texts(value: Any) -> Any:
     """The value with texts in place of GrowingTexts."""
     if isinstance(value, dict):
-        return {name: _joined(item) for name, item in value.items()}
+        return {name: _join_texts(item) for name, item in value.items()}
     return str(value) if isinstance(value, GrowingText) else value
 
 

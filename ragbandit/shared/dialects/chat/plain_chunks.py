@@ -8,7 +8,7 @@ _PLAIN: Final = ("content", "role")
 
 
 def chunk_parts(value: Any) -> PlainParts | None:
-    """A chunk, its choice and its delta, each without the text; None unless its only content is a text."""
+    """Returns (chunk, its choice, its delta), each without the text; None unless the only content is a text."""
     try:
         (choice,) = value["choices"]
         delta = choice["delta"]

@@ -17,7 +17,7 @@ from ragbandit.shared.dialects.chat.plain_chunks import PlainParts, chunk_parts
 from ragbandit.shared.dialects.chat.tagged_thoughts import TaggedThoughts
 from ragbandit.shared.model_servers.event_reader import DONE, BrokenReply, reply_counts
 from ragbandit.shared.model_servers.failures import NO_ERROR, server_message, status_of_names
-from ragbandit.shared.model_servers.repeated_events import Repeated
+from ragbandit.shared.model_servers.repeated_events import RepeatedEvents
 from ragbandit.shared.model_servers.token_usage import add_usage, count_of
 from ragbandit.shared.model_servers.told_prices import told_dollars
 from ragbandit.shared.reading.fields import (
@@ -43,7 +43,8 @@ MAX_ALTERNATIVES: Final = 20
 
 #: finish reason of a reply that the server ended with an error
 ERROR: Final = "error"
-#: (pattern in a server's finish reason, in lower case; OpenAI's finish reason, None: no end). Others become "stop"
+#: (pattern of a server's finish reason in lower case, OpenAI's finish reason; None if the reply has not ended). Reasons
+#: that match no pattern become "stop"
 _FINISH: Final = (
     (re.compile(r"\bstop\b"), "stop"),
     (re.compile("error|fail|abort|cancel|insufficient|malformed|unexpected|timeout|time_limit"), ERROR),
@@ -67,20 +68,21 @@ _KNOWN: Final = {
 }
 #: finish reasons of a reply that ends with calls
 _CALLS_ENDED: Final = ("tool_calls", "function_call")
-#: if the server counts no tokens, the most tokens of a call are its characters divided by this
+#: smallest number of characters of a token, by which the tokens of a call are estimated if the server counts none
 _FEWEST_CHARACTERS: Final = 2
 #: last characters of a JSON text
 _JSON_ENDS: Final = frozenset('}]" \t\r\nel0123456789')
-#: values of a field that say nothing
+#: empty values of a field
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 
 
 @dataclass(kw_only=True, slots=True)
 class _Call:
-    """A tool call. place: position in the message. id: for clients. server_id: "" if the server sent no id.
+    """A tool call. place: position in the message. id: the id for clients. server_id: "" if the server sent no id.
 
-    born: number of the value with its first piece. head: its fields except name and arguments, until arguments come or
-    the call ends, because a name may come in several pieces, and clients need it whole.
+    born: number of the value with the call's first piece. head: fields of the first piece for clients, except name and
+    arguments; None after it was sent. It waits for arguments or for the end of the call, because a name may come in
+    several pieces, and clients need it whole.
     """
 
     place: int
@@ -128,7 +130,7 @@ def _older_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 
 class ModelReply:
-    """The part of a reply that was read.
+    """A model's reply, as far as it was read.
 
     uses_functions: whether the caller sent `functions` instead of `tools`. max_media: maximum number of characters of
     images, audio and video.
@@ -162,7 +164,7 @@ class ModelReply:
         #: number of characters of the message so far, without its media
         self.size = 0
         self._read_by_name = _READ_BY_NAME - {"function_call"} if uses_functions else _READ_BY_NAME
-        #: number of values in the reply
+        #: number of values that were read
         self.values = 0
         self._has_choice = False
         #: index of the choice that is read; None until a choice has one
@@ -190,7 +192,7 @@ class ModelReply:
         return self._text.size
 
     def take_headers(self, headers: Mapping[str, str]) -> None:
-        """Read the headers of the reply. What follows them replaces their price."""
+        """Read the price in the headers of the reply. A price in the body replaces it."""
         self.dollars = told_dollars(headers, place="headers") or self.dollars
 
     def take(self, value: Any) -> None:
@@ -199,9 +201,9 @@ class ModelReply:
         self.is_done, self.values = self.is_done or value == DONE, self.values + 1
         for part in objects_in(value)[:1]:
             add_usage(self.usage, part)
-            self._keep("more", part)
+            self._add_further_fields("more", part)
             if isinstance(usage := part.get("usage"), dict):
-                self._keep("usage", usage)
+                self._add_further_fields("usage", usage)
                 self.dollars = told_dollars(usage, place="usage") or self.dollars
             self.dollars = told_dollars(part, place="reply") or self.dollars
             self._raise_failure(part)
@@ -228,9 +230,9 @@ class ModelReply:
             # Another index after text is a second answer. Some servers send text and calls in two choices.
             if index in (self._choice, None):
                 self._has_choice = True
-                self._take(choice)
+                self._take_choice(choice)
 
-    def take_texts(self, chunks: Repeated) -> bool:
+    def take_texts(self, chunks: RepeatedEvents) -> bool:
         """Read chunks that differ from the last one only in their texts. Returns False if they must be read singly."""
         if self._plain is None or chunk_parts(chunks.pattern.value) != self._plain:
             return False
@@ -257,12 +259,12 @@ class ModelReply:
         if self.finish in (None, "stop"):
             self.finish = "function_call" if "function_call" in self.message.whole else "stop"
             self.finish = "tool_calls" if self._calls else self.finish
-        self.message.add({"tool_calls": self._held_calls()})
+        self.message.add({"tool_calls": self._unsent_calls()})
         self.message.end()
 
     def is_cut_off(self, *, max_tokens: int) -> bool:
-        """Whether the limit of tokens ended the reply within the last call, though the server gave another reason. Then
-        all tokens are used, and the call's arguments are no JSON. Call this after `end`.
+        """Whether the limit of tokens ended the reply within its last call, although the server gave another reason.
+        Then all tokens are used, and the call's arguments are no JSON. Call this after `end`.
         """
         if self.finish not in _CALLS_ENDED:
             return False
@@ -279,10 +281,10 @@ class ModelReply:
         if may_fail and self.finish in (None, ERROR):
             raise_error(part)
 
-    def _take(self, choice: Mapping[str, Any]) -> None:
+    def _take_choice(self, choice: Mapping[str, Any]) -> None:
         add_usage(self.usage, choice)
         self._raise_failure(choice)
-        self._keep("choice", choice)
+        self._add_further_fields("choice", choice)
         body: Any = next(filter(None, map(choice.get, ("delta", "message", "text"))), {})
         is_whole = not choice.get("delta")
         part = body if isinstance(body, dict) else {"content": body}
@@ -310,7 +312,7 @@ class ModelReply:
             self.finish = next((end for pattern, end in _FINISH if pattern.search(word)), "stop") or self.finish
         if self.finish is not None:
             self._add_text(*self.tagged.rest())
-        if self.finish is not None and (held := self._held_calls()):
+        if self.finish is not None and (held := self._unsent_calls()):
             self.delta["tool_calls"] = [*self.delta.get("tool_calls", ()), *held]
         if self.delta:
             self.message.add(self.delta)
@@ -349,8 +351,8 @@ class ModelReply:
         return text
 
     def _complete_characters(self, field: str | int, text: str) -> str:
-        """The complete characters in the next piece of a field. Half a character waits for the piece after that, and is
-        left out if none follows.
+        """The complete characters in the next piece of a field. Half a surrogate pair at its end waits for the piece
+        after it, and is left out if none follows.
         """
         self.size += len(text)
         if field in self._halves:
@@ -398,16 +400,16 @@ class ModelReply:
         if len(self.omitted) < _MAX_OMITTED:
             self.omitted.add(whole_characters(name)[:64])
 
-    def _keep(self, kind: str, part: Mapping[str, Any]) -> None:
+    def _add_further_fields(self, kind: str, part: Mapping[str, Any]) -> None:
         """Copy further fields to `more`. Later values replace earlier ones, but lists of a streamed choice are joined,
-        and objects are merged. Fields beyond the cap "more" are left out: an answer is not lost to them.
+        and objects are merged. Fields beyond the cap "more" are left out, so that they do not fail the answer.
         """
         kept, known = self.more[kind], _KNOWN[kind]
         for name, value in part.items():
             if name in known:
                 continue
             is_joined = kind == "choice" and isinstance(value, list) and part.get("delta") is not None
-            # Many servers repeat them in every chunk.
+            # Many servers repeat such fields in every chunk.
             if (kept.get(name) == value and not is_joined) or value in _EMPTY:
                 continue
             field, (cleaned, size) = whole_characters(name), clean_value(value)
@@ -452,12 +454,12 @@ class ModelReply:
         if calls:
             self.delta["tool_calls"] = calls
 
-    def _held_calls(self) -> list[dict[str, Any]]:
+    def _unsent_calls(self) -> list[dict[str, Any]]:
         """The first pieces of calls whose arguments have not begun."""
         return [call.begin() for call in self._calls if call.head is not None]
 
     def _take_call(self, entry: Mapping[str, Any], *, at: int, of: int) -> list[dict[str, Any]]:
-        """The pieces for clients after a piece of a tool call. at, of: see `_known_call`."""
+        """Read a piece of a tool call. Returns the pieces for clients. at, of: see `_known_call`."""
         kind = "custom" if isinstance(entry.get("custom"), dict) else "function"
         texts = (CALL_TEXTS[kind], "parameters", "input")
         body = entry[kind] if isinstance(entry.get(kind), dict) else entry
@@ -475,7 +477,9 @@ class ModelReply:
         if call is not None and self._begins_another(call, server_id=server_id, name=name, text=text, index=index):
             call = None
         known = 0 if call is None else self.message.call_size(call.place)
-        if (known and not isinstance(sent, str)) or (kind == "function" and self._repeats(call, text=text.strip())):
+        if (known and not isinstance(sent, str)) or (
+            kind == "function" and self._repeats_arguments(call, text=text.strip())
+        ):
             text = ""  # repeated at the end, or no arguments: `MessageParts.end` adds "{}"
         if call is not None:
             text = self._complete_characters(call.place, text)
@@ -492,7 +496,7 @@ class ModelReply:
             return []
         is_usable = server_id and all(earlier.id != server_id for earlier in self._calls)
         client_id = server_id if is_usable else f"call_{uuid.uuid4().hex[:24]}"
-        earlier, place = self._held_calls(), len(self._calls)
+        earlier, place = self._unsent_calls(), len(self._calls)
         head = {"index": place, "id": client_id, "type": kind, **further}
         call = _Call(place=place, id=client_id, server_id=server_id, kind=kind, name=name, born=self.values, head=head)
         self._calls.append(call)
@@ -520,21 +524,21 @@ class ModelReply:
             return None
         if index is not None:  # arguments with another index than the beginning of the call
             call = self._calls[min(index, len(self._calls) - 1)]
-            return None if is_named or server_id or self._is_json(call) else call
+            return None if is_named or server_id or self._has_whole_arguments(call) else call
         at = -1 if of == 1 else at
         return self._calls[at] if at < len(self._calls) else None
 
-    def _repeats(self, call: _Call | None, *, text: str) -> bool:
+    def _repeats_arguments(self, call: _Call | None, *, text: str) -> bool:
         """Whether the arguments of a piece are empty, or all of the call's arguments again."""
         size = 0 if call is None else self.message.call_size(call.place)
         if text not in ("", "{}", "null") and len(text) != size:
             return False
         if call is None or not size:
             return text in ("{}", "null", "")
-        return text in ("{}", "null", self.message.call_text(call.place)) and self._is_json(call)
+        return text in ("{}", "null", self.message.call_text(call.place)) and self._has_whole_arguments(call)
 
-    def _is_json(self, call: _Call) -> bool:
-        """Whether the arguments of a call are whole. Reading them again counts: False if the cap "again" is reached."""
+    def _has_whole_arguments(self, call: _Call) -> bool:
+        """Whether the arguments of a call are complete JSON. Each parse counts: False beyond the cap "again"."""
         text = self.message.call_text(call.place)
         return text[-1:] in _JSON_ENDS and self.counts.fits("again", len(text)) and is_json(text)
 
@@ -548,4 +552,4 @@ class ModelReply:
         is_new = call.born == self.values
         if call.head is not None and index is not None and not is_new:
             return False  # the rest of its name
-        return name != call.name or is_new or self._is_json(call)
+        return name != call.name or is_new or self._has_whole_arguments(call)

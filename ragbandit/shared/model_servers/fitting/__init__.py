@@ -1,5 +1,5 @@
-"""Fits a request to the server that gets it: what a kind of server takes (`kinds`), and a file for each rule.
+"""Fits a request to its server. `kinds` has the features that each kind of server accepts; each rule has a file.
 
-A rule changes only what the server would refuse, in copies, and leaves all other fields as they came. The names of
-what was changed stand in the reply (`ragbandit.ignored`); names and ids of tools are changed back in the answer.
+A rule changes only what the server would refuse, and only in copies. The reply lists the names of the changed fields
+(`ragbandit.ignored`). Names of tools and ids of calls are changed back in the answer.
 """

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.contents import join_messages, message_text
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.reading.fields import words_of
 
 #: result of a call without one
 NO_RESULT: Final = "(no result)"
 
 
-def fit_order(body: dict[str, Any], *, fitted: Fitted) -> None:
-    """Bring the results of calls behind their calls, at every kind of server."""
+def fit_order(body: dict[str, Any], *, fitted: RequestChanges) -> None:
+    """Move the results of calls behind their calls, for every kind of server."""
     messages = body["messages"]
     if not any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
         return
-    named = _named(messages)
-    placed = named if _is_right(named) else _placed(named)
+    named = _with_ids(messages)
+    placed = named if _is_ordered(named) else _in_order(named)
     if placed != messages:
         body["messages"] = placed
         fitted.changed.add("messages.order")
@@ -34,7 +34,7 @@ def message_calls(message: Mapping[str, Any]) -> list[Any]:
     return objects if len(objects) == len(calls) else []
 
 
-def _named(messages: Sequence[Any]) -> list[Any]:
+def _with_ids(messages: Sequence[Any]) -> list[Any]:
     """The messages with an id for each call and result; a result without one belongs to the next call."""
     named, waiting, number = list[Any](), dict[str, None](), 0
     for message in messages:
@@ -55,7 +55,7 @@ def _named(messages: Sequence[Any]) -> list[Any]:
     return named
 
 
-def _is_right(messages: Sequence[Any]) -> bool:
+def _is_ordered(messages: Sequence[Any]) -> bool:
     waiting = set[Any]()
     for message in messages:
         if message.get("role") == "tool":
@@ -72,27 +72,28 @@ def _is_right(messages: Sequence[Any]) -> bool:
     return not waiting
 
 
-class CallPlaces:
-    """Where the calls and results of a conversation stand. calls, results: ids in each message."""
+class CallPositions:
+    """Positions of the messages with calls and with their results. calls, results: the ids in each message."""
 
     def __init__(self, *, calls: Sequence[Iterable[str]], results: Sequence[Iterable[str]]) -> None:
-        #: id of a call -> positions of messages
+        #: id of a call -> positions of messages; of results, only those that were not taken
         self._calls, self._results = defaultdict[str, list[int]](list), defaultdict[str, deque[int]](deque)
         for at, (asked, answered) in enumerate(zip(calls, results, strict=True)):
             for key in asked:
                 self._calls[key].append(at)
             for key in answered:
                 self._results[key].append(at)
+        #: positions that `take_result` has returned
         self.taken = set[int]()
 
-    def result(self, key: str, *, behind: int) -> int | None:
-        """Take the position of the first result of a call behind this position; None if there is none before the id
-        is used again.
+    def take_result(self, key: str, *, after: int) -> int | None:
+        """The position of the first result of a call after a position; None if the id is used again before, or if there
+        is no result.
         """
         places, calls = self._results[key], self._calls[key]
-        while places and places[0] <= behind:
+        while places and places[0] <= after:
             places.popleft()
-        again = bisect_right(calls, behind)
+        again = bisect_right(calls, after)
         if not places or (again < len(calls) and calls[again] < places[0]):
             return None
         place = places.popleft()
@@ -100,10 +101,10 @@ class CallPlaces:
         return place
 
 
-def _placed(messages: Sequence[Any]) -> list[Any]:
+def _in_order(messages: Sequence[Any]) -> list[Any]:
     ids = [[call["id"] for call in message_calls(message)] for message in messages]
     answered = [[message["tool_call_id"]] if message.get("role") == "tool" else [] for message in messages]
-    places, placed, at = CallPlaces(calls=ids, results=answered), list[Any](), 0
+    places, placed, at = CallPositions(calls=ids, results=answered), list[Any](), 0
     while at < len(messages):
         message, at = messages[at], at + 1
         if at - 1 in places.taken:
@@ -118,14 +119,14 @@ def _placed(messages: Sequence[Any]) -> list[Any]:
         parts = [messages[place] for place in range(begin, at) if place not in places.taken]
         placed.append(join_messages(parts))
         for key in dict.fromkeys(key for place in range(begin, at) for key in ids[place]):
-            place = places.result(key, behind=at - 1)
+            place = places.take_result(key, after=at - 1)
             missing = {"role": "tool", "tool_call_id": key, "content": NO_RESULT}
             placed.append(missing if place is None else messages[place])
     return placed
 
 
 def _end_of_answer(messages: Sequence[Any], *, ids: Sequence[Sequence[str]], at: int, taken: set[int]) -> int:
-    """Index of the first message behind an answer: messages of the assistant with other calls belong to it."""
+    """Index of the first message after an answer: adjacent messages of the assistant with other calls belong to it."""
     known = set(ids[at - 1])
     while at < len(messages):
         if at not in taken:

@@ -1,13 +1,13 @@
-"""Chat completions as a kind of server takes them."""
+"""Fits chat completions to a kind of server."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.call_order import fit_order
 from ragbandit.shared.model_servers.fitting.contents import fit_contents
-from ragbandit.shared.model_servers.fitting.fitted import Fitted, SameTools
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges, UnchangedTools
 from ragbandit.shared.model_servers.fitting.free_text import fit_free_text
-from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 from ragbandit.shared.model_servers.fitting.naming import fit_names
 from ragbandit.shared.model_servers.fitting.parameters import fit_parameters
 from ragbandit.shared.model_servers.fitting.roles import fit_roles
@@ -17,7 +17,7 @@ from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 #: roles of messages, and parameters, that come with tools
 _OF_TOOLS: Final = ("tool", "function")
 _TOOLS: Final = ("tools", "tool_choice", "functions", "function_call")
-#: bytes of work of a value, and characters of text for a byte of work: most texts are passed on as they are, but the
+#: estimated work: bytes for a value, and characters of text for a byte. Most texts are passed on unchanged, but the
 #: arguments of calls may be parsed
 _VALUE: Final = 8
 _TEXT: Final = 8
@@ -25,11 +25,13 @@ _TEXT: Final = 8
 _MOST_VALUES: Final = 8_000
 
 
-def fit_chat(body: Mapping[str, Any], *, takes: Takes, same: SameTools | None = None) -> tuple[dict[str, Any], Fitted]:
-    """Returns (the body of a chat completion as this server takes it, what was changed). The given body is not
-    changed, and unchanged messages are the same objects. same: tools that need no fitting for this server.
+def fit_chat(
+    body: Mapping[str, Any], *, takes: ServerFeatures, same: UnchangedTools | None = None
+) -> tuple[dict[str, Any], RequestChanges]:
+    """Returns (the body of a chat completion in a form that this server takes, the changes). The given body is not
+    changed, and unchanged messages are the same objects. same: tools that need no change for this server.
     """
-    whole, fitted = dict(body), Fitted(same=same or SameTools())
+    whole, fitted = dict(body), RequestChanges(same=same or UnchangedTools())
     marks = [
         message.get("tool_calls") or message.get("function_call") or message.get("role") in _OF_TOOLS
         for message in body["messages"]
@@ -51,8 +53,8 @@ def fit_chat(body: Mapping[str, Any], *, takes: Takes, same: SameTools | None = 
 
 
 def fitting_size(body: Mapping[str, Any]) -> int:
-    """The work of fitting a body, in bytes that take as long to parse: its values and their texts, up to the first list
-    or object with which more than _MOST_VALUES are counted.
+    """The work of fitting a body, as the number of bytes that take as long to parse. Values are counted up to the first
+    list or object with which they exceed _MOST_VALUES.
     """
     count = characters = 0
     waiting: list[Any] = [dict(body)]
@@ -67,7 +69,7 @@ def fitting_size(body: Mapping[str, Any]) -> int:
     return _VALUE * (count + len(waiting)) + characters // _TEXT
 
 
-def _declare_tools(body: dict[str, Any], *, fitted: Fitted) -> None:
+def _declare_tools(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     """Declare the tools of earlier calls if the request declares none."""
     calls = [call for message in body["messages"] for call in objects_in(message.get("tool_calls") or [])]
     names = dict.fromkeys(filter(None, (words_of(object_in(call, "function").get("name")) for call in calls)))

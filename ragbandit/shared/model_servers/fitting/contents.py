@@ -1,14 +1,14 @@
-"""Contents of messages: blank texts, images, results of tools, marks of caches, arguments of calls."""
+"""Fits the contents of messages: blank texts, images, results of tools, cache marks, arguments of calls."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import MARK, Takes
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
+from ragbandit.shared.model_servers.fitting.kinds import MARK, ServerFeatures
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
-#: a text where a server refuses a blank one
+#: text in place of a blank one that a server would refuse
 BLANK: Final = "(empty)"
 #: beginning of the base64 of a file -> its type
 _MAGIC: Final = {
@@ -59,17 +59,17 @@ def join_messages(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def media_type(declared: str, *, data: str) -> str:
-    """The type of an image. data: its base64, whose beginning counts more than what was declared."""
+    """The media type of an image, by the beginning of its base64 (`data`) if it is known, else as declared."""
     known = next((kind for begin, kind in _MAGIC.items() if data.startswith(begin)), None)
     plain = declared.lower().partition(";")[0].strip()
     return known or _ALIASES.get(plain, plain)
 
 
-def fit_contents(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+def fit_contents(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
     """Fit the contents of a chat completion."""
     messages = list[Any]()
     for message in body["messages"]:
-        changed = _message(message, takes=takes, fitted=fitted)
+        changed = _fit_message(message, takes=takes, fitted=fitted)
         messages += [] if changed is None else [changed]
     if not takes.blank_end:
         kept = without_blank_end(messages)
@@ -85,8 +85,8 @@ def fit_contents(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
             fitted.changed.add(MARK)
 
 
-def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted) -> dict[str, Any] | None:
-    """The message as the server takes it; None if nothing of it is left."""
+def _fit_message(message: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> dict[str, Any] | None:
+    """The message in a form that the server takes; None if nothing of it is left."""
     content = message.get("content")
     parts = content if isinstance(content, list) else None
     if not takes.cache_marks and (MARK in message or (parts and any(map(_is_marked, parts)))):
@@ -97,10 +97,10 @@ def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted) -> dict[s
         fitted.changed |= {f"messages.{name}" for name in left_out if message[name] not in (None, [], "")}
         message = {name: value for name, value in message.items() if name in takes.message_fields}
     if takes.images is not None and parts:
-        message = _with_images(message, fitted=fitted)
+        message = _fit_images(message, fitted=fitted)
     calls = message.get("tool_calls")
     if takes.json_arguments and isinstance(calls, list) and calls:
-        message = _with_json(message, calls=calls, fitted=fitted)
+        message = _with_json_calls(message, calls=calls, fitted=fitted)
     if content in (None, []) and (content == [] or not calls):
         empty: Any = None if calls and message.get("role") == "assistant" else ""
         message = message if content is None and message.get("function_call") else {**message, "content": empty}
@@ -113,7 +113,7 @@ def _message(message: dict[str, Any], *, takes: Takes, fitted: Fitted) -> dict[s
     return message
 
 
-def _without_blanks(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any]:
+def _without_blanks(message: dict[str, Any], *, fitted: RequestChanges) -> dict[str, Any]:
     content = message.get("content")
     kept: Any = [part for part in content if not is_blank_part(part)] if isinstance(content, list) else content
     kept = None if is_blank_part(content) else kept
@@ -153,15 +153,15 @@ def _without_blank_end(content: Any) -> Any:
     return [*content[: size - 1], last if text == last["text"] else {**last, "text": text}]
 
 
-def _with_images(message: dict[str, Any], *, fitted: Fitted) -> dict[str, Any]:
-    parts = [_image(part) for part in message["content"]]
+def _fit_images(message: dict[str, Any], *, fitted: RequestChanges) -> dict[str, Any]:
+    parts = [_fit_image(part) for part in message["content"]]
     if parts == message["content"]:
         return message
     fitted.changed.add("messages.content")
     return {**message, "content": parts}
 
 
-def _image(part: Any) -> Any:
+def _fit_image(part: Any) -> Any:
     image = part.get("image_url") if isinstance(part, dict) and part.get("type") == "image_url" else None
     url = image.get("url") if isinstance(image, dict) else image
     if not isinstance(url, str) or not url.startswith("data:") or ";base64," not in url:
@@ -174,16 +174,16 @@ def _image(part: Any) -> Any:
     return {**part, "image_url": {**image, "url": right} if isinstance(image, dict) else right}
 
 
-def _with_json(message: dict[str, Any], *, calls: list[Any], fitted: Fitted) -> dict[str, Any]:
+def _with_json_calls(message: dict[str, Any], *, calls: list[Any], fitted: RequestChanges) -> dict[str, Any]:
     """The message with a JSON object as arguments of each call."""
-    right = [_call(call) for call in calls]
+    right = [_with_json_arguments(call) for call in calls]
     if right == calls:
         return message
     fitted.changed.add("tool_calls.arguments")
     return {**message, "tool_calls": right}
 
 
-def _call(call: Any) -> Any:
+def _with_json_arguments(call: Any) -> Any:
     function = object_in(call, "function") if isinstance(call, dict) else {}
     arguments = function.get("arguments")
     if not function or (isinstance(arguments, str) and _is_object(arguments)):
@@ -202,8 +202,8 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _results_as_text(messages: Sequence[Any], *, fitted: Fitted) -> list[Any]:
-    """The messages with results of tools as texts, and a user's message with their images and files behind them."""
+def _results_as_text(messages: Sequence[Any], *, fitted: RequestChanges) -> list[Any]:
+    """The messages with results of tools as texts. A user's message after them has their images and files."""
     placed, media = list[Any](), list[Any]()
     for message in messages:
         content = message.get("content")

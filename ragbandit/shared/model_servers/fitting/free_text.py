@@ -1,23 +1,25 @@
-"""Tools of free text (`custom`, as Codex's apply_patch) as functions with one text, for models without such tools."""
+"""Converts tools of free text (`custom`, such as Codex's apply_patch) to functions with one text parameter, for models
+without such tools.
+"""
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
+from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 from ragbandit.shared.reading.fields import object_in, objects_in, words_of
 
 #: name of the function's parameter
 INPUT: Final = "input"
 
 
-def fit_free_text(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
-    """Make tools of free text, and their calls, functions for a model that has only functions."""
+def fit_free_text(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+    """Convert tools of free text, and their calls, to functions if the model has only functions."""
     if takes.free_text is not None:
         return
     if any(tool.get("type") == "custom" for tool in objects_in(body.get("tools"))):
-        body["tools"] = [_function(tool, fitted=fitted) for tool in body["tools"]]
+        body["tools"] = [_as_function(tool, fitted=fitted) for tool in body["tools"]]
         fitted.changed.add("tools.custom")
     choice = object_in(body, "tool_choice")
     if choice.get("type") == "custom":
@@ -25,7 +27,7 @@ def fit_free_text(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None
     messages = list(body["messages"])
     places = [at for at, message in enumerate(messages) if message.get("tool_calls") and _has_custom(message)]
     for at in places:
-        messages[at] = {**messages[at], "tool_calls": list(map(_called, messages[at]["tool_calls"]))}
+        messages[at] = {**messages[at], "tool_calls": list(map(_as_function_call, messages[at]["tool_calls"]))}
     body["messages"] = messages if places else body["messages"]
 
 
@@ -34,7 +36,7 @@ def _has_custom(message: Mapping[str, Any]) -> bool:
     return isinstance(calls, list) and "custom" in [call.get("type") for call in calls if isinstance(call, dict)]
 
 
-def _function(tool: Any, *, fitted: Fitted) -> Any:
+def _as_function(tool: Any, *, fitted: RequestChanges) -> Any:
     custom = object_in(tool, "custom") if isinstance(tool, dict) else {}
     if not custom or tool.get("type") != "custom":
         return tool
@@ -55,7 +57,7 @@ def _function(tool: Any, *, fitted: Fitted) -> Any:
     return {"type": "function", "function": function, **more}
 
 
-def _called(call: Any) -> Any:
+def _as_function_call(call: Any) -> Any:
     custom = object_in(call, "custom") if isinstance(call, dict) else {}
     if not custom:
         return call

@@ -1,4 +1,4 @@
-"""The table of what each kind of model server takes, and how the kind of a server is recognised."""
+"""The features of requests that each kind of model server accepts. The kind is recognised by the server's address."""
 
 import functools
 import hashlib
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 #: anthropic: a server of Anthropic's models. template: a server that fills a model's chat template (vLLM, llama.cpp,
 #: SGLang, Ollama). unknown: any other, for example a proxy in front of several vendors
 Kind = Literal["openai", "anthropic", "mistral", "deepseek", "gemini", "bedrock", "template", "unknown"]
-#: field that marks the end of what a provider's cache should keep
+#: field that marks the end of a part of the prompt that the provider should cache
 MARK: Final = "cache_control"
 
 
@@ -24,15 +24,17 @@ class IdForm:
     _: KW_ONLY
     least: int = 1
     most: int = 64
-    #: characters that the first one may be, if these are fewer
+    #: class of the first character; "" if it is as the others
     first: str = ""
 
     def fits(self, text: str) -> bool:
         """Whether a text has this form."""
-        return self.least <= len(text) <= self.most and bool(_pattern(self.first, self.characters).match(text))
+        return self.least <= len(text) <= self.most and bool(
+            _whole_text_pattern(self.first, self.characters).match(text)
+        )
 
     def text_in_form(self, text: str, *, number: int = 0) -> str:
-        """A text of this form, always the same for this text and number, and practically never for others."""
+        """A text of this form in place of `text`: the same for equal text and number, practically never for others."""
         digest = hashlib.sha256(f"{number} {text}".encode("utf-8", "replace")).hexdigest()
         if self.least == self.most:
             return digest[: self.most]
@@ -42,8 +44,8 @@ class IdForm:
 
 
 @functools.cache
-def _pattern(first: str, characters: str) -> re.Pattern[str]:
-    """The pattern of a whole text. first, characters: see `IdForm`."""
+def _whole_text_pattern(first: str, characters: str) -> re.Pattern[str]:
+    """The pattern of a whole id or name. first, characters: see `IdForm`."""
     return re.compile((f"(?=[{first}])" if first else "") + (rf"[{characters}]*+\Z" if characters else ""))
 
 
@@ -57,7 +59,7 @@ _LIMITS: Final = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Takes:
+class ServerFeatures:
     """Features of a request that a server accepts. By default everything that chat completions allow."""
 
     #: whether the role `developer` is known; otherwise it is `system`
@@ -72,9 +74,9 @@ class Takes:
     alternates: bool = False
     #: whether a user's message may follow the results of tools
     user_after_result: bool = True
-    #: field of a last message of the assistant that the model has to continue
+    #: field that must mark a last message of the assistant as the beginning of the answer; None if no field must
     prefix_mark: str | None = None
-    #: fields of a message, if no others are taken
+    #: the only fields that a message may have; None for any
     message_fields: frozenset[str] | None = None
     call_id: IdForm = IdForm(most=1000)
     #: whether all calls of a conversation need ids of their own
@@ -99,7 +101,7 @@ class Takes:
     images: frozenset[str] | None = None
     #: whether the results of tools may only be texts
     text_results: bool = False
-    #: whether marks of caches (`cache_control`) are known or do no harm
+    #: whether cache marks (`cache_control`) are accepted
     cache_marks: bool = True
     #: parameters that are refused
     refused: frozenset[str] = frozenset()
@@ -118,17 +120,17 @@ class Takes:
 
 
 #: parameters that servers with a chat template know, and vendors do not
-_VLLMS: Final = frozenset({"top_k", "min_p", "repetition_penalty"})
-_OPENAI: Final = Takes(
+_VLLM_PARAMETERS: Final = frozenset({"top_k", "min_p", "repetition_penalty"})
+_OPENAI: Final = ServerFeatures(
     call_id=IdForm(most=40),
     json_arguments=False,
     free_text=re.compile(r"(^|/)gpt-([5-9]|[1-9]\d)"),
     text_results=True,
     cache_marks=False,
-    refused=_VLLMS,
+    refused=_VLLM_PARAMETERS,
     most_stops=4,
 )
-_TEMPLATE: Final = Takes(developer=False, system="first", call_id=IdForm(most=40))
+_TEMPLATE: Final = ServerFeatures(developer=False, system="first", call_id=IdForm(most=40))
 _MISTRAL: Final = replace(
     _TEMPLATE,
     without_user=False,
@@ -137,15 +139,15 @@ _MISTRAL: Final = replace(
     call_id=IdForm("A-Za-z0-9", least=9, most=9),
 )
 #: parameters that only OpenAI knows and on which no answer depends
-_OPENAIS: Final = frozenset(
+_OPENAI_PARAMETERS: Final = frozenset(
     {"prompt_cache_key", "prompt_cache_retention", "safety_identifier", "store", "service_tier", "verbosity"}
     | {"logit_bias"}
 )
 
 #: kind of server -> what it accepts
-TABLE: Final[Mapping[Kind, Takes]] = {
+TABLE: Final[Mapping[Kind, ServerFeatures]] = {
     "openai": _OPENAI,
-    "anthropic": Takes(
+    "anthropic": ServerFeatures(
         call_id=IdForm(_PLAIN),
         unique_ids=True,
         unique_tools=True,
@@ -162,15 +164,15 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         prefix_mark="prefix",
         message_fields=frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "prefix"}),
         cache_marks=False,
-        refused=_OPENAIS | _VLLMS | {"user"},
+        refused=_OPENAI_PARAMETERS | _VLLM_PARAMETERS | {"user"},
         renamed={"seed": "random_seed", "max_completion_tokens": "max_tokens"},
     ),
-    "deepseek": Takes(
+    "deepseek": ServerFeatures(
         developer=False,
         call_id=IdForm(most=1000),
         unique_tools=True,
         cache_marks=False,
-        refused=_OPENAIS - {"logit_bias"},
+        refused=_OPENAI_PARAMETERS - {"logit_bias"},
         most_stops=16,
         renamed={"max_completion_tokens": "max_tokens"},
         json_schema=False,
@@ -186,7 +188,7 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         images=_IMAGES - {"image/gif"} | {"image/heic", "image/heif"},
         text_results=True,
         cache_marks=False,
-        refused=_OPENAIS | _VLLMS | {"user", "metadata"},
+        refused=_OPENAI_PARAMETERS | _VLLM_PARAMETERS | {"user", "metadata"},
         most_stops=5,
     ),
     "bedrock": replace(
@@ -201,18 +203,18 @@ TABLE: Final[Mapping[Kind, Takes]] = {
         blank_end=False,
         images=_IMAGES,
         cache_marks=False,
-        refused=_OPENAIS - {"service_tier"} | _VLLMS | {"user", "metadata"},
+        refused=_OPENAI_PARAMETERS - {"service_tier"} | _VLLM_PARAMETERS | {"user", "metadata"},
     ),
     "template": _TEMPLATE,
     "unknown": _TEMPLATE,
 }
 
 _SAMPLING: Final = frozenset({"temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"})
-_ANYWHERE: Final = frozenset[Kind]({"template", "unknown"})
-#: (kinds, pattern of a model's name in lower case, what its servers take otherwise)
+_MIXED_KINDS: Final = frozenset[Kind]({"template", "unknown"})
+#: (kinds of servers, pattern of a model's name in lower case, features in which its servers differ from their kind)
 _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
     (
-        _ANYWHERE,
+        _MIXED_KINDS,
         r"mistral|mixtral|codestral|devstral|magistral|ministral|pixtral",
         {
             "without_user": False,
@@ -223,14 +225,14 @@ _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
         },
     ),
     (
-        _ANYWHERE,
+        _MIXED_KINDS,
         r"gemma-?2\b|gemma[-:][27]b",
         {"system": "nowhere", "without_user": False, "user_first": True, "alternates": True},
     ),
-    (_ANYWHERE, r"gemma-?3|llama-?2\b", {"without_user": False, "user_first": True, "alternates": True}),
-    (_ANYWHERE, r"qwen", {"without_user": False}),
+    (_MIXED_KINDS, r"gemma-?3|llama-?2\b", {"without_user": False, "user_first": True, "alternates": True}),
+    (_MIXED_KINDS, r"qwen", {"without_user": False}),
     (
-        _ANYWHERE,
+        _MIXED_KINDS,
         r"claude",
         {
             "call_id": IdForm(_PLAIN),
@@ -242,20 +244,20 @@ _FAMILIES: Final[tuple[tuple[frozenset[Kind], str, Mapping[str, Any]], ...]] = (
             "user_first": True,
         },
     ),
-    # The first models think always, later ones if an effort is asked for.
+    # The first of these models always think, later ones only if an effort is asked for.
     (
-        frozenset[Kind]({"openai", *_ANYWHERE}),
+        frozenset[Kind]({"openai", *_MIXED_KINDS}),
         r"(^|/)(o[134](-|$)|gpt-5(?!\.\d|-chat))",
         {"refused_thinking": _SAMPLING, "thinks": True, "renamed": {"max_tokens": "max_completion_tokens"}},
     ),
     (
-        frozenset[Kind]({"openai", *_ANYWHERE}),
+        frozenset[Kind]({"openai", *_MIXED_KINDS}),
         r"(^|/)gpt-5\.\d(?!\S*-chat)",
         {"refused_thinking": _SAMPLING, "renamed": {"max_tokens": "max_completion_tokens"}},
     ),
 )
 
-#: (pattern of "host/path", kind), first match. Some gateways name the vendor in the path
+#: (pattern of "host/path", kind); the first match counts. Some gateways name the vendor in the path
 _ADDRESSES: Final[tuple[tuple[str, Kind], ...]] = (
     (r"^(\w+\.)?api\.openai\.com|^[^/]*\.(openai|cognitiveservices)\.azure\.com", "openai"),
     (r"^gateway\.ai\.cloudflare\.com/.*/openai(/|$)", "openai"),
@@ -277,7 +279,7 @@ def kind_of(address: str) -> Kind:
     return next((kind for pattern, kind in _ADDRESSES if re.search(pattern, place)), "unknown")
 
 
-def takes_of(kind: Kind, *, model: str) -> Takes:
+def server_features(kind: Kind, *, model: str) -> ServerFeatures:
     """Features of a request that a server of this kind accepts for a model."""
     takes, name = TABLE[kind], model.lower()
     for kinds, pattern, changes in _FAMILIES:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
+from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 from ragbandit.shared.reading.fields import object_in, words_of
 
 Rename = Callable[[str], str]
@@ -12,17 +12,17 @@ Rename = Callable[[str], str]
 _RESULTS: Final = ("tool", "function")
 
 
-class CallIds:
-    """Ids that a server takes. The same conversation always gets the same ids, so that caches hold."""
+class CallIdForms:
+    """Ids of calls in a form that the server takes. They depend only on the conversation, so that caches stay valid."""
 
-    def __init__(self, *, takes: Takes, fitted: Fitted) -> None:
+    def __init__(self, *, takes: ServerFeatures, fitted: RequestChanges) -> None:
         self._form, self._is_unique, self._fitted = takes.call_id, takes.unique_ids, fitted
         self._count = dict[str, int]()
         #: the client's id -> the newest id for it
         self._newest = dict[str, str]()
 
-    def called(self, key: str) -> str:
-        """The id for a call."""
+    def id_for_call(self, key: str) -> str:
+        """The id for the next call with the client's id `key`."""
         count = self._count.get(key, 0)
         self._count[key] = count + 1
         is_right = self._form.fits(key) and not (self._is_unique and count)
@@ -34,12 +34,12 @@ class CallIds:
         self._fitted.changed.add("tool_calls.id")
         return new
 
-    def answered(self, key: str) -> str:
-        """The id for the result of a call."""
-        return self._newest[key] if key in self._newest else self.called(key)
+    def id_for_result(self, key: str) -> str:
+        """The id for the result of the last call with the client's id `key`."""
+        return self._newest[key] if key in self._newest else self.id_for_call(key)
 
 
-def tool_name(name: str, *, takes: Takes, fitted: Fitted) -> str:
+def tool_name(name: str, *, takes: ServerFeatures, fitted: RequestChanges) -> str:
     """The name of a tool for the server."""
     if takes.tool_name.fits(name):
         return name
@@ -51,7 +51,7 @@ def tool_name(name: str, *, takes: Takes, fitted: Fitted) -> str:
     return new
 
 
-def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+def fit_names(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
     """Fit the ids and names of a chat completion."""
 
     def renamed(name: str) -> str:
@@ -61,13 +61,13 @@ def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     if isinstance(tools, list) and tools:
         body["tools"] = [_with_name(tool, renamed) for tool in tools]
         if takes.unique_tools:
-            drop_repeated(body, fitted=fitted)
+            drop_repeated_tools(body, fitted=fitted)
     if isinstance(body.get("functions"), list):  # the older form of tools
-        body["functions"] = [renamed_text(function, "name", renamed) for function in body["functions"]]
+        body["functions"] = [rename_text(function, "name", renamed) for function in body["functions"]]
     for name, fit in (("tool_choice", _with_name), ("function_call", _with_own_name)):
         if isinstance(body.get(name), dict):
             body[name] = fit(body[name], renamed)
-    ids = CallIds(takes=takes, fitted=fitted)
+    ids = CallIdForms(takes=takes, fitted=fitted)
     body["messages"] = [
         _message(message, ids=ids, renamed=renamed)
         if message.get("tool_calls") or message.get("function_call") or message.get("role") in _RESULTS
@@ -76,16 +76,16 @@ def fit_names(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     ]
 
 
-def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> Any:
+def _message(message: Mapping[str, Any], *, ids: CallIdForms, renamed: Rename) -> Any:
     calls, changed = message.get("tool_calls"), dict[str, Any]()
     if isinstance(calls, list) and calls:
-        changed["tool_calls"] = [_with_name(renamed_text(call, "id", ids.called), renamed) for call in calls]
+        changed["tool_calls"] = [_with_name(rename_text(call, "id", ids.id_for_call), renamed) for call in calls]
     if isinstance(message.get("function_call"), dict):
         changed["function_call"] = _with_own_name(message["function_call"], renamed)
     if message.get("role") == "function":
         changed["name"] = _with_own_name(message, renamed).get("name")
     if message.get("role") == "tool":
-        for name, rename in (("tool_call_id", ids.answered), ("name", renamed)):
+        for name, rename in (("tool_call_id", ids.id_for_result), ("name", renamed)):
             if isinstance(message.get(name), str):
                 changed[name] = rename(message[name])
     for name, value in changed.items():
@@ -94,7 +94,7 @@ def _message(message: Mapping[str, Any], *, ids: CallIds, renamed: Rename) -> An
     return message
 
 
-def drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
+def drop_repeated_tools(body: dict[str, Any], *, fitted: RequestChanges) -> None:
     """Keep the first of several tools with the same name."""
     kept, known = list[Any](), set[str]()
     for tool in body["tools"]:
@@ -109,7 +109,7 @@ def drop_repeated(body: dict[str, Any], *, fitted: Fitted) -> None:
 
 
 def _with_own_name(fields: Any, renamed: Rename) -> Any:
-    return renamed_text(fields, "name", renamed)
+    return rename_text(fields, "name", renamed)
 
 
 def _with_name(tool: Any, renamed: Rename) -> Any:
@@ -117,12 +117,12 @@ def _with_name(tool: Any, renamed: Rename) -> Any:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         return tool
-    fitted = renamed_text(function, "name", renamed)
+    fitted = rename_text(function, "name", renamed)
     return tool if fitted is function else {**tool, "function": fitted}
 
 
-def renamed_text(fields: Any, name: str, rename: Rename) -> Any:
-    """The fields with another text under this name; the same object if it stays as it is."""
+def rename_text(fields: Any, name: str, rename: Rename) -> Any:
+    """The fields with the text under `name` renamed; the same object if the text stays."""
     text = fields.get(name) if isinstance(fields, dict) else None
     new = rename(text) if isinstance(text, str) and text else text
     return fields if new == text else {**fields, name: new}

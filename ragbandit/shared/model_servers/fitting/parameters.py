@@ -1,16 +1,16 @@
-"""Parameters that a server refuses or knows under another name, and formats of answers."""
+"""Fits parameters that a server refuses or knows by another name, and the format of the answer."""
 
 import json
 from typing import Any
 
 from ragbandit.shared.model_servers.efforts import sent_effort
 from ragbandit.shared.model_servers.fitting.contents import with_texts
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
+from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 from ragbandit.shared.reading.fields import object_in
 
 
-def fit_parameters(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
+def fit_parameters(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
     """Leave out parameters that the server refuses, rename others, and ask for a schema in words."""
     refused = takes.refused
     if takes.refused_thinking:

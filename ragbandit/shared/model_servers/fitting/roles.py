@@ -1,12 +1,12 @@
-"""Roles of messages, and where they may stand."""
+"""Fits the roles and the order of messages."""
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
 from ragbandit.shared.model_servers.fitting.contents import join_messages, message_text, with_texts
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
-from ragbandit.shared.model_servers.fitting.kinds import Takes
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
+from ragbandit.shared.model_servers.fitting.kinds import ServerFeatures
 
 #: text of the assistant between the results of tools and a user's message
 BETWEEN: Final = "I have read the results."
@@ -16,8 +16,8 @@ _SYSTEM: Final = ("system", "developer")
 _SPOKEN: Final = ("user", "assistant")
 
 
-def fit_roles(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
-    """Fit the roles of a chat completion, and the places of its messages."""
+def fit_roles(body: dict[str, Any], *, takes: ServerFeatures, fitted: RequestChanges) -> None:
+    """Fit the roles of a chat completion, and the order of its messages."""
     messages: list[Any] = body["messages"]
     roles = [message.get("role") for message in messages]
     if not takes.developer and "developer" in roles:
@@ -25,7 +25,7 @@ def fit_roles(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
         messages = [
             message | {"role": "system"} if message.get("role") == "developer" else message for message in messages
         ]
-    placed = _placed(messages, roles=roles, takes=takes)
+    placed = _reorder(messages, roles=roles, takes=takes)
     if placed != messages:
         fitted.changed.add("messages.order")
     last = placed[-1] if placed else {}
@@ -34,7 +34,7 @@ def fit_roles(body: dict[str, Any], *, takes: Takes, fitted: Fitted) -> None:
     body["messages"] = placed
 
 
-def _placed(messages: list[Any], *, roles: Sequence[Any], takes: Takes) -> list[Any]:
+def _reorder(messages: list[Any], *, roles: Sequence[Any], takes: ServerFeatures) -> list[Any]:
     later_system = [role for role in roles[1:] if role in _SYSTEM]
     if not takes.without_user and len(later_system) >= len(roles) - 1 and all(role in _SYSTEM for role in roles[:1]):
         messages = [*messages[:-1], *({**message, "role": "user"} for message in messages[-1:])]
@@ -48,12 +48,12 @@ def _placed(messages: list[Any], *, roles: Sequence[Any], takes: Takes) -> list[
         messages = [*messages[:first], {"role": "user", "content": BEGINNING}, *messages[first:]]
     if takes.alternates:
         messages = _alternating(messages)
-    return messages if takes.user_after_result else _with_answers(messages)
+    return messages if takes.user_after_result else _answer_results(messages)
 
 
 def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """One system message at the beginning. Later ones become texts of a user at their place, so that the beginning of
-    the conversation stays the same from turn to turn, and caches of servers hold.
+    """The messages with one system message at the beginning. Later system messages become texts of a user at their
+    position, so that the beginning of the conversation stays the same from turn to turn, and caches stay valid.
     """
     lead, groups = list[Any](), list[tuple[list[str], Any, list[str]]]()
     for message in messages:
@@ -62,7 +62,7 @@ def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
         elif not groups:
             lead.append(message)
         else:
-            groups[-1][2].append(_reminder(message))
+            groups[-1][2].append(f"<system-reminder>\n{message_text(message)}\n</system-reminder>")
     placed = list[Any]([join_messages(lead)] if lead else [])
     for (before, message, after), following in zip_longest(groups, groups[1:]):
         if after and message.get("role") not in ("user", "tool"):
@@ -76,12 +76,8 @@ def _system_first(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     return placed
 
 
-def _reminder(message: Mapping[str, Any]) -> str:
-    return f"<system-reminder>\n{message_text(message)}\n</system-reminder>"
-
-
 def _without_system(messages: Sequence[Any]) -> list[Any]:
-    """The system message in the first message of a user."""
+    """The messages with the system message joined to the first message of a user."""
     first, *rest = messages
     at = next((at for at, message in enumerate(rest) if message.get("role") == "user"), None)
     if at != 0:
@@ -90,7 +86,7 @@ def _without_system(messages: Sequence[Any]) -> list[Any]:
 
 
 def _alternating(messages: Sequence[Any]) -> list[Any]:
-    """Join messages of user or assistant with the message before if both have the same role."""
+    """Join adjacent messages of the same role, user or assistant, unless they have tool calls."""
     groups = list[list[Any]]()
     for message in messages:
         before = groups[-1][-1] if groups else {}
@@ -102,7 +98,7 @@ def _alternating(messages: Sequence[Any]) -> list[Any]:
     return [group[0] if len(group) == 1 else join_messages(group) for group in groups]
 
 
-def _with_answers(messages: Sequence[Any]) -> list[Any]:
+def _answer_results(messages: Sequence[Any]) -> list[Any]:
     placed = list[Any]()
     for message in messages:
         if message.get("role") == "user" and placed and placed[-1].get("role") == "tool":

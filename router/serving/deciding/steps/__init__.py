@@ -24,7 +24,7 @@ from ragbandit.router.serving.deciding.steps.rules import Rules
 from ragbandit.router.serving.deciding.steps.step import Step
 from ragbandit.router.serving.deciding.steps.tasks import Tasks
 from ragbandit.router.serving.deciding.steps.turn_limits import TurnLimits
-from ragbandit.shared.additions import loaded
+from ragbandit.shared.additions import load_offered
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.texts.formats import known_choices
 
@@ -50,7 +50,7 @@ def all_steps() -> tuple[type[Step], ...]:
 
     Raises ConfigError for a step that names none of the core.
     """
-    added = loaded("steps")
+    added = load_offered("steps")
     known = [step.__name__ for step in STEPS]
     for name, step in added.items():
         if step.follows not in ("", *known):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files import Folder, cached_arrays, check_root, replace_folder, whole_folder, write_file
+from ragbandit.shared.files import Folder, atomic_folder, cached_arrays, check_root, replace_folder, write_file
 from tests.support.waiting import at_once
 
 
@@ -31,7 +31,7 @@ def test_folder_appears_when_it_is_whole(tmp_path):
     for target in (tmp_path / "one" / "new", tmp_path / "two" / "empty"):
         if target.name == "empty":
             target.mkdir(parents=True)
-        with whole_folder(target) as work:
+        with atomic_folder(target) as work:
             (work / "file").write_text("text")
             assert not (target / "file").exists()
         assert (target / "file").read_text() == "text"
@@ -43,7 +43,7 @@ def test_folder_in_use_stays(tmp_path):
     target = tmp_path / "used"
     target.mkdir()
     (target / "old").write_text("old")
-    with pytest.raises(OSError, match="used"), whole_folder(target) as work:
+    with pytest.raises(OSError, match="used"), atomic_folder(target) as work:
         (work / "new").write_text("new")
     assert [path.name for path in target.iterdir()] == ["old"]
     assert list(tmp_path.iterdir()) == [target]

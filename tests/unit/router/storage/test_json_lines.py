@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files import whole_file
-from ragbandit.shared.json_lines import lines, naming, new_lines, parse_line
+from ragbandit.shared.files import atomic_file
+from ragbandit.shared.json_lines import lines, locate_errors, new_lines, parse_line
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])
@@ -30,7 +30,7 @@ def test_lines_have_their_numbers(tmp_path, name):
 )
 def test_a_bad_line_is_named(tmp_path, raw, said):
     """What is no JSON object is refused with the file and the line, and keeps its remedy."""
-    with pytest.raises(InvalidInput, match=said) as caught, naming(tmp_path / "f", line=7):
+    with pytest.raises(InvalidInput, match=said) as caught, locate_errors(tmp_path / "f", line=7):
         parse_line(raw)
     assert caught.value.field == f"{tmp_path / 'f'}:7"
     assert caught.value.remedy
@@ -58,7 +58,7 @@ def test_who_may_read_a_whole_file(tmp_path, private, mode):
     """A private file is readable only by its owner; other files have the default permissions of the process."""
     before = os.umask(0o022)
     try:
-        with whole_file(tmp_path / "file", durable=False, private=private) as beside:
+        with atomic_file(tmp_path / "file", durable=False, private=private) as beside:
             beside.write_bytes(b"x")
     finally:
         os.umask(before)

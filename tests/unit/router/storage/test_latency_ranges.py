@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.router.storage.totals import Deltas, totals_value
-from ragbandit.shared.types import ArmTotals, sum_of
+from ragbandit.shared.types import ArmTotals, sum_totals
 
 KEY = ("main", 0, "a")
 SHARES = (0.0, 0.01, 0.5, 0.95, 0.99, 1.0)
@@ -31,7 +31,7 @@ def test_no_percentile_lies_outside_what_was_observed(parts):
     for part in parts:
         stored.add(KEY, **row(part))
     everything = [seconds for part in parts for seconds in part]
-    for one in (sum_of(map(totals, parts)), totals_value(json.dumps(stored[KEY]))):
+    for one in (sum_totals(map(totals, parts)), totals_value(json.dumps(stored[KEY]))):
         found = [one.latency_at(share) for share in SHARES]
         assert found == sorted(found)
         assert min(everything) <= found[0]

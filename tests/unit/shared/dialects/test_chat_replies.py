@@ -9,7 +9,7 @@ from hypothesis import example, given, strategies as st
 from ragbandit.shared.dialects.chat.message_parts import MessageParts
 from ragbandit.shared.dialects.chat.replies import MAX_CALLS, MAX_MESSAGE, MAX_PARTS, ModelReply
 from ragbandit.shared.model_servers.event_reader import BrokenReply, EventReader
-from ragbandit.shared.model_servers.repeated_events import Repeated
+from ragbandit.shared.model_servers.repeated_events import RepeatedEvents
 from ragbandit.shared.texts.growing_text import GrowingText
 from ragbandit.shared.types import MAX_TEXT
 from tests.unit.shared.dialects.replies import calls_of, chunk, piece, read, whole
@@ -64,8 +64,8 @@ def _state(chunks, *, size, joins):
     with contextlib.suppress(BrokenReply):
         for at in range(0, len(body), size):
             for value in reader.feed(body[at : at + size]):
-                if not (isinstance(value, Repeated) and reply.take_texts(value)):
-                    for event in value.values() if isinstance(value, Repeated) else [value]:
+                if not (isinstance(value, RepeatedEvents) and reply.take_texts(value)):
+                    for event in value.values() if isinstance(value, RepeatedEvents) else [value]:
                         reply.take(event)
             states.append((reply.text, dict(reply.delta)))
         reply.end()

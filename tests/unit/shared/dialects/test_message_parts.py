@@ -2,6 +2,7 @@
 
 from ragbandit.shared.dialects.chat.message_parts import MessageParts
 from ragbandit.shared.model_servers.openai_client import connect
+from ragbandit.shared.model_servers.openai_options import OpenAiOptions, base_url_of
 
 WHOLE = {
     "tool_calls": [
@@ -59,7 +60,7 @@ def test_a_query_of_the_address(monkeypatch):
     given = {"key": None, "headers": {}}
     azure = connect(base_url="http://host.example/openai/deployments/a?api-version=1&x=%20", **given)
     assert azure.url == "http://host.example/openai/deployments/a/chat/completions?api-version=1&x=%20"
-    assert connect(base_url=None, **given).url == "http://host.example/b/chat/completions?flag="
+    assert connect(base_url=base_url_of(OpenAiOptions()), **given).url == "http://host.example/b/chat/completions?flag="
     for bare in ("https://host.example", "https://host.example/", "https://host.example?v=1", "http://host.example:81"):
         host, _, query = connect(base_url=bare, **given).url.partition("/chat/completions")
         assert (host, query) == (bare.partition("?")[0].rstrip("/"), "?v=1" if "?" in bare else "")

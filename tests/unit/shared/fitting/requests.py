@@ -3,7 +3,7 @@
 import copy
 
 from ragbandit.shared.model_servers.fitting.chats import fit_chat
-from ragbandit.shared.model_servers.fitting.kinds import takes_of
+from ragbandit.shared.model_servers.fitting.kinds import server_features
 
 #: vendor of the strict servers -> (kind of the server, name of a model)
 VENDORS = {
@@ -21,7 +21,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type
 def fitted_for(vendor, body, *, model=None):
     """Returns (the body that this vendor's server gets, what was changed)."""
     kind, name = VENDORS[vendor]
-    takes, before = takes_of(kind, model=model or name), copy.deepcopy(body)
+    takes, before = server_features(kind, model=model or name), copy.deepcopy(body)
     sent, fitted = fit_chat({"model": model or name, **body}, takes=takes)
     assert body == before, "the given body was changed"
     return sent, fitted

@@ -5,7 +5,7 @@ import json
 from hypothesis import given, settings, strategies as st
 
 from ragbandit.shared.model_servers.fitting.chats import fit_chat
-from ragbandit.shared.model_servers.fitting.kinds import TABLE, takes_of
+from ragbandit.shared.model_servers.fitting.kinds import TABLE, server_features
 from ragbandit.testing.strict_servers import refusal
 from tests.unit.shared.fitting.requests import TOOL, VENDORS, answer, called, fitted_for, result, system, user
 
@@ -79,4 +79,4 @@ def test_fields_of_any_type_are_fitted(messages, more):
     """No field of a request raises an error, whatever its type."""
     body = {"messages": messages, **more}
     for kind in TABLE:
-        json.dumps(fit_chat(body, takes=takes_of(kind, model="o3"))[0])
+        json.dumps(fit_chat(body, takes=server_features(kind, model="o3"))[0])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.shared.model_servers.fitting.kinds import TABLE, IdForm, kind_of, takes_of
+from ragbandit.shared.model_servers.fitting.kinds import TABLE, IdForm, kind_of, server_features
 
 ADDRESSES = {
     "": "openai",
@@ -32,14 +32,14 @@ def test_the_address_names_the_kind(address):
 
 def test_the_model_names_its_family():
     """A model's name decides what its template or its vendor takes, wherever it is served."""
-    assert takes_of("unknown", model="mistralai/Mistral-Small-3.2").call_id == TABLE["mistral"].call_id
-    assert takes_of("template", model="google/gemma-2-9b-it").system == "nowhere"
-    assert takes_of("template", model="google/gemma-3-27b-it").system == "first"
-    assert takes_of("unknown", model="anthropic/claude-sonnet-4-5").unique_ids
-    assert takes_of("template", model="Qwen/Qwen3-8B") != TABLE["template"]
-    assert takes_of("unknown", model="llama-3.3") == TABLE["unknown"]
-    assert takes_of("openai", model="gpt-5-mini").free_text
-    assert not takes_of("openai", model="gpt-4.1").free_text
+    assert server_features("unknown", model="mistralai/Mistral-Small-3.2").call_id == TABLE["mistral"].call_id
+    assert server_features("template", model="google/gemma-2-9b-it").system == "nowhere"
+    assert server_features("template", model="google/gemma-3-27b-it").system == "first"
+    assert server_features("unknown", model="anthropic/claude-sonnet-4-5").unique_ids
+    assert server_features("template", model="Qwen/Qwen3-8B") != TABLE["template"]
+    assert server_features("unknown", model="llama-3.3") == TABLE["unknown"]
+    assert server_features("openai", model="gpt-5-mini").free_text
+    assert not server_features("openai", model="gpt-4.1").free_text
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.testing.strict_servers import refusal
 from tests.unit.shared.fitting.requests import (
     TOOL,
@@ -227,7 +227,7 @@ def test_ids_are_stable_and_kept_apart():
 @pytest.mark.parametrize("odd", [None, 5, [1], {"a": 1}, True])
 def test_an_answer_of_any_type_is_changed_back(odd):
     """Names, ids and indexes of calls in an answer may be of any type; nothing is raised."""
-    fitted = Fitted(names={"short": "long"}, ids={"call1": "functions.weather:0"}, free_text={"exec"})
+    fitted = RequestChanges(names={"short": "long"}, ids={"call1": "functions.weather:0"}, free_text={"exec"})
     call = {"id": odd, "index": odd, "function": {"name": odd, "arguments": odd}}
     assert fitted.delta({"tool_calls": [call]})["tool_calls"][0]["function"]["name"] == odd
     assert fitted.message({"tool_calls": [call], "function_call": {"name": odd}})["function_call"]["name"] == odd

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from ragbandit.shared.model_servers.fitting.chats import fit_chat, fitting_size
-from ragbandit.shared.model_servers.fitting.fitted import Fitted
+from ragbandit.shared.model_servers.fitting.fitted import RequestChanges
 from ragbandit.shared.model_servers.fitting.kinds import TABLE
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.reading.thread import LARGE, READING
@@ -81,7 +81,7 @@ def test_large_chats_do_not_hold_the_event_loop(monkeypatch):
 
     def chat_fields(_request, **_more):
         seen.append((threading.current_thread().name, sizes[-1]))
-        return {}, [], Fitted()
+        return {}, [], RequestChanges()
 
     monkeypatch.setattr(generator, "chat_fields", chat_fields)
     long = called("x")

@@ -9,11 +9,11 @@ from hypothesis import given, strategies as st
 from ragbandit.shared.model_servers.openai_options import OpenAiOptions
 from ragbandit.shared.types import Budget, DecisionId, Message, Query, Retrieved
 from ragbandit.strategies.base import Passage, Prompt, Request
-from ragbandit.strategies.generators.openai_generator import counted_tokens, prompt_body
+from ragbandit.strategies.generators.openai_generator import count_prompt_tokens, prompt_body
 from ragbandit.strategies.generators.parts import chat_turns, plain_parts
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.outcome import run_strategy
-from ragbandit.strategies.prompting.prompts import fit, parsed_template
+from ragbandit.strategies.prompting.prompts import fit_template, parsed_template
 from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES, QUESTION, generator
 from tests.support.arms.arm_runs import ARMS_HERE, made
@@ -55,7 +55,7 @@ def fitted(*, context, history=HISTORY):
     passages = [Passage(id=f"p{n}", title=f"T{n}", text="one two three four") for n in range(2)]
     model = ScriptedGenerator([], context_tokens=context)
     fields = {"question": "why so"}
-    return fit(TEMPLATE, fields=fields, generator=model, max_tokens=5, passages=passages, history=history)
+    return fit_template(TEMPLATE, fields=fields, generator=model, max_tokens=5, passages=passages, history=history)
 
 
 def test_the_oldest_turns_make_room_before_any_passage_does():
@@ -104,7 +104,7 @@ def test_turns_always_alternate(history):
 def test_the_openai_count_bounds_what_is_sent(history):
     """Bytes of all that is sent, with what a template puts around every turn, are within the count."""
     prompt = dataclasses.replace(PLAIN, history=tuple(history))
-    counted = counted_tokens(prompt, options=OpenAiOptions(template_tokens=0))
+    counted = count_prompt_tokens(prompt, options=OpenAiOptions(template_tokens=0))
     sent = [text for _, text in chat_turns(prompt)]
     assert counted >= sum(len(text.encode("utf-8", "replace")) for text in sent if text)
-    assert counted == counted_tokens(PLAIN, options=OpenAiOptions(template_tokens=0)) or history
+    assert counted == count_prompt_tokens(PLAIN, options=OpenAiOptions(template_tokens=0)) or history

@@ -54,7 +54,7 @@ def test_presets_of_papers_have_the_prompts_of_papers():
 @pytest.mark.parametrize("name", ["paper_read_reasoned", "paper_think", "paper_read_direct", "paper_recall_reasoned"])
 def test_demonstrations_have_the_form_of_the_papers(name):
     """Needed and other passages, the question, a chain that ends with the answer; our own parser reads the answer."""
-    examples = module._shipped_examples()["adaptive_rag"]
+    examples = module._package_examples()["adaptive_rag"]
     template = load_templates([name], overrides={})[name]
     for example, text in zip(examples, template.demonstrations, strict=True):
         before, question, after = text.partition(f"\n{example['question']}\nA: ")
@@ -74,7 +74,7 @@ def test_demonstrations_have_the_form_of_the_papers(name):
 
 def test_examples_can_be_answered_from_their_passages():
     """An answer is in a needed passage, unless it is yes or no, and not in the others; there are two others."""
-    examples = module._shipped_examples()["adaptive_rag"]
+    examples = module._package_examples()["adaptive_rag"]
     assert len({example["question"] for example in examples}) == len(examples) == 20
     for example in examples:
         needed, others = (" ".join(" ".join(one) for one in example[part]) for part in ("gold", "others"))

@@ -9,7 +9,7 @@ from ragbandit.shared.types import Branch, Budget, Query
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask, fit, load_templates, parsed_template
+from ragbandit.strategies.prompting.prompts import ask, fit_template, load_templates, parsed_template
 from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Run
 
@@ -40,7 +40,7 @@ def own_template(text=OWN):
 
 def fitted(*, context, passages=PASSAGES, question="why so", **settings):
     generator = ScriptedGenerator([], context_tokens=context)
-    return fit(
+    return fit_template(
         own_template(), fields={"question": question}, generator=generator, max_tokens=5, passages=passages, **settings
     )
 
@@ -52,7 +52,9 @@ def test_our_templates_are_filled_completely(name):
     """No field of our own templates is left open, and no header line reaches the model."""
     template = loaded(name)
     fields = dict.fromkeys(template.fields, "VALUE")
-    prompt = fit(template, fields=fields, generator=ScriptedGenerator([]), max_tokens=5, passages=PASSAGES).prompt
+    prompt = fit_template(
+        template, fields=fields, generator=ScriptedGenerator([]), max_tokens=5, passages=PASSAGES
+    ).prompt
     whole = f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
     assert template.fields <= {"question", "thoughts"}
     assert "{" not in whole
@@ -135,7 +137,9 @@ def test_one_line_that_is_no_file_is_said_to_be_none(given, tmp_path, monkeypatc
 def test_an_own_template_may_have_fields_of_its_own():
     """An arm that is not ours asks with whatever fields it fills in; a broken text names the template."""
     template = parsed_template("[body]\n{passages}{question} {Hint}", name="mine")
-    prompt = fit(template, fields={"question": "q", "Hint": "h"}, generator=ScriptedGenerator([]), max_tokens=5).prompt
+    prompt = fit_template(
+        template, fields={"question": "q", "Hint": "h"}, generator=ScriptedGenerator([]), max_tokens=5
+    ).prompt
     assert (template.name, template.fields, prompt.body) == ("mine", {"question", "Hint"}, "q h")
     with pytest.raises(ConfigError, match=r"templates\.mine: the template has no section \[body\]"):
         parsed_template("[instructions]\nx", name="mine")

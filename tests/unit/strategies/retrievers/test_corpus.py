@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from ragbandit.shared.additions import offered
+from ragbandit.shared.additions import offered_places
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.json_lines import MAX_LINE
 from ragbandit.strategies.base import Passage
@@ -463,7 +463,7 @@ def test_what_gives_no_text_is_left_out_with_its_reason(tmp_path, caplog):
         file.truncate(MAX_DOCUMENT + 1)
     left = {}
     found = list(read_corpus(folder, leave_out=left.__setitem__))
-    further = "".join(f", {suffix}" for suffix in offered("documents"))
+    further = "".join(f", {suffix}" for suffix in offered_places("documents"))
     assert [row.id for row in found] == ["z.txt#1", "z2.txt#1"]
     assert left == {
         "a.pdf": left["a.pdf"],

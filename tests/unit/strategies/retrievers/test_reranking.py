@@ -12,7 +12,7 @@ from ragbandit.shared.types import Branch, Budget, CallFailed, Cost, Query
 from ragbandit.strategies.base import Passage, book_cost
 from ragbandit.strategies.failures import OutOfBudget
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.rerankers.reranked import RerankedRetriever, Scored, book_price
+from ragbandit.strategies.retrievers.rerankers.reranked import RerankedRetriever, ScoredAmounts, book_price
 from ragbandit.strategies.retrievers.without_index import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.retrievers import RETRIEVER_CHECKS, passage_ids, search_all
@@ -162,7 +162,7 @@ class Priced(Shortest):
             await asyncio.sleep(0 if self._ends() is None else 9)
             return await super().scores(query, texts)
         finally:
-            book_price(Scored.estimate(query, texts), price=lambda scored: 0.02)
+            book_price(ScoredAmounts.estimate(query, texts), price=lambda scored: 0.02)
 
 
 def searched(rerank, *, searches=1, **budget):

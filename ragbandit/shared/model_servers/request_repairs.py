@@ -1,4 +1,4 @@
-"""Requests again: without what a server refused, or within the limit that it named.
+"""Repairs refused requests: they are sent again without the refused field, or within the limit that the server named.
 
 A server may refuse a parameter, a field inside one, a value of a header, or the beginning of an answer.
 """
@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from ragbandit.shared.model_servers.failures import Failure, failure_of_error, refused_places, server_message
 from ragbandit.shared.model_servers.field_paths import Place, has_plain_keys, paths_in, without_paths
-from ragbandit.shared.model_servers.refusals import named_field, read_refusal, says_unsupported
+from ragbandit.shared.model_servers.refusals import is_unsupported_parameter, named_field, read_refusal
 from ragbandit.shared.model_servers.token_usage import TOKEN_LIMITS
 from ragbandit.shared.reading.fields import object_in
 
-#: maximum number of times that a request is sent again, each time because of something else
+#: maximum number of repairs of a request
 MOST_REPEATS: Final = 8
 #: parameters that are never left out, since the answer depends on them
 _DEMANDED: Final = frozenset(
@@ -23,7 +23,7 @@ _DEMANDED: Final = frozenset(
     | {"response_format", "output_config", "modalities", "audio", "logprobs", "top_logprobs", "n", "stop"}
     | {"stop_sequences", "mcp_servers", "container", "web_search_options", *TOKEN_LIMITS}
 )
-#: parameters that are also usual words of messages, so they count only if the server names them as its `param`
+#: parameters that are also usual words: a message that has them refuses them only if they are the error's `param`
 _WORDS: Final = frozenset({"user", "store", "metadata", "prediction"})
 #: smallest budget of thinking tokens that Anthropic takes
 _LEAST_THINKING: Final = 1024
@@ -31,7 +31,7 @@ _LEAST_THINKING: Final = 1024
 _BEGINNING: Final = re.compile(
     r"prefill|must end with an? user (?:message|turn)|last message must (?:be|have)[^.]{0,40}user", re.IGNORECASE
 )
-#: text of the turn for a model that cannot go on from the beginning of an answer
+#: text of the user's turn that is added for a model that cannot continue the beginning of an answer
 GO_ON: Final = "Go on exactly where your last message ends, without repeating it."
 #: refusal of a header for betas that does not name it
 _BETA: Final = re.compile(r"\bbetas?\b", re.IGNORECASE)
@@ -40,39 +40,39 @@ _NEEDED: Final = re.compile(r"\b(?:requires?|required|needs?|missing|must (?:inc
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FewerFields:
-    """A request to send again. field: the field that was left out, renamed, reduced or changed."""
+class RepairedRequest:
+    """A repaired request. field: the field that was left out, renamed, reduced or changed."""
 
     body: dict[str, Any]
     field: str
-    #: places of what the server refuses whatever its value and the other parameters are, if the request without them
-    #: succeeds
+    #: places of fields that later requests should leave out too, if this request succeeds: the server refuses them
+    #: whatever their values and the other parameters are
     lasting: tuple[Place, ...] = ()
     #: the client's headers to send; None: the same
     headers: Mapping[str, str] | None = None
 
 
-#: (body of a request, message of the refusal) -> the request to send again; None if the repair does not help
-Repair = Callable[[Mapping[str, Any], str], FewerFields | None]
+#: (body of a request, message of the refusal) -> the repaired request; None if the repair does not apply
+Repair = Callable[[Mapping[str, Any], str], RepairedRequest | None]
 
 
-def fewer_fields(
+def repair_request(
     body: Mapping[str, Any],
     *,
     error: Exception,
     headers: Mapping[str, str] | None = None,
     repairs: Sequence[Repair] = (),
-) -> FewerFields | None:
-    """The request without the refused field, or within the limit that the error names; None if that cannot help.
+) -> RepairedRequest | None:
+    """The request without the refused field, or within the limit that the error names; None if no repair applies.
 
-    headers: of the client. repairs: of the server's dialect; they are tried first
+    headers: the client's headers. repairs: repairs of the server's dialect, which are tried first
     """
     failure, message = failure_of_error(error), server_message(getattr(error, "body", None))
     if failure.inability == "limit" and failure.most_tokens is not None:
-        return _within(body, most=failure.most_tokens)
+        return _lower_limits(body, most=failure.most_tokens)
     if failure.kind != "refused" or failure.status is None:
         return None
-    own: tuple[Repair, ...] = (_ended_by_user, partial(_fewer_values, headers=headers or {}))
+    own: tuple[Repair, ...] = (_end_with_user_turn, partial(_drop_header_values, headers=headers or {}))
     for repair in (*repairs, *own):
         repaired = repair(body, message)
         if repaired is not None:
@@ -82,18 +82,18 @@ def fewer_fields(
     paths = paths_in(f"{failure.param or ''} {message}", places=refused_places(getattr(error, "body", None)))
     fewer, places, certain = without_paths(body, paths)
     if places:
-        lasting = tuple(certain) if says_unsupported(message, code=failure.code) else ()
-        return FewerFields(body=fewer, field=", ".join(map(".".join, places)), lasting=lasting)
-    return _fewer_parameters(body, failure=failure, message=message)
+        lasting = tuple(certain) if is_unsupported_parameter(message, code=failure.code) else ()
+        return RepairedRequest(body=fewer, field=", ".join(map(".".join, places)), lasting=lasting)
+    return _drop_parameter(body, failure=failure, message=message)
 
 
-def _fewer_parameters(body: Mapping[str, Any], *, failure: Failure, message: str) -> FewerFields | None:
+def _drop_parameter(body: Mapping[str, Any], *, failure: Failure, message: str) -> RepairedRequest | None:
     refusal = read_refusal(failure.status or 0, code=failure.code, message=message)
     if refusal.replacement is not None and refusal.replacement not in body:
         renamed = named_field([name for name in body if name in TOKEN_LIMITS], param=failure.param, message=message)
         if renamed is not None:
             fields = {refusal.replacement if name == renamed else name: value for name, value in body.items()}
-            return FewerFields(body=fields, field=renamed)
+            return RepairedRequest(body=fields, field=renamed)
     free = [name for name in body if name not in _DEMANDED]
     words = message if failure.param is None else ""
     field = named_field(
@@ -105,8 +105,8 @@ def _fewer_parameters(body: Mapping[str, Any], *, failure: Failure, message: str
     others = [name for name in fields if name not in ("model", *_WORDS)]
     is_alone = named_field(others, param=None, message=message) is None
     is_named = failure.param in (None, field) and _is_certain(field, body=body, message=message)
-    is_lasting = is_alone and is_named and says_unsupported(message, code=failure.code)
-    return FewerFields(body=fields, field=field, lasting=((field,),) if is_lasting else ())
+    is_lasting = is_alone and is_named and is_unsupported_parameter(message, code=failure.code)
+    return RepairedRequest(body=fields, field=field, lasting=((field,),) if is_lasting else ())
 
 
 def _is_certain(field: str, *, body: Mapping[str, Any], message: str) -> bool:
@@ -117,19 +117,19 @@ def _is_certain(field: str, *, body: Mapping[str, Any], message: str) -> bool:
     return len(re.findall(whole, message)) == len(re.findall(rf"\b{re.escape(field)}\b", message))
 
 
-def _ended_by_user(body: Mapping[str, Any], message: str) -> FewerFields | None:
+def _end_with_user_turn(body: Mapping[str, Any], message: str) -> RepairedRequest | None:
     """The chat with a user's turn at its end, for models that always begin an answer themselves."""
     messages = body.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else None
     if not (isinstance(last, Mapping) and last.get("role") == "assistant" and _BEGINNING.search(message)):
         return None
-    return FewerFields(
+    return RepairedRequest(
         body={**body, "messages": [*body["messages"], {"role": "user", "content": GO_ON}]}, field="prefill"
     )
 
 
-def _fewer_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str, str]) -> FewerFields | None:
-    """The client's headers without the values that are refused; without the header if the message names none."""
+def _drop_header_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str, str]) -> RepairedRequest | None:
+    """The request with client headers that lack the refused values, or the whole header if no value is named."""
     if _NEEDED.search(message):
         return None
     text, words = message.lower().replace("_", "-"), {*re.findall(r"[\w.:-]+", message)}
@@ -140,11 +140,11 @@ def _fewer_values(body: Mapping[str, Any], message: str, *, headers: Mapping[str
         kept = [value for value in values if value not in words]
         fewer = {other: value for other, value in headers.items() if other != name}
         fewer |= {name: ",".join(kept)} if 0 < len(kept) < len(values) else {}
-        return FewerFields(body=dict(body), field=name, headers=fewer)
+        return RepairedRequest(body=dict(body), field=name, headers=fewer)
     return None
 
 
-def _within(body: Mapping[str, Any], *, most: int) -> FewerFields | None:
+def _lower_limits(body: Mapping[str, Any], *, most: int) -> RepairedRequest | None:
     """The request with a limit of at most `most` tokens for its answer, Anthropic's thinking included."""
     names = [name for name in TOKEN_LIMITS if isinstance(body.get(name), int) and body[name] > most]
     if not names:
@@ -154,4 +154,4 @@ def _within(body: Mapping[str, Any], *, most: int) -> FewerFields | None:
     budget = thinking.get("budget_tokens")
     if isinstance(budget, int) and budget >= most:
         fields["thinking"] = {**thinking, "budget_tokens": max(_LEAST_THINKING, most // 2)}
-    return FewerFields(body=fields, field=names[0])
+    return RepairedRequest(body=fields, field=names[0])

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.shared.model_servers.event_reader import BrokenReply
-from ragbandit.shared.model_servers.fewer_fields import GO_ON, fewer_fields
+from ragbandit.shared.model_servers.request_repairs import GO_ON, repair_request
 
 BODY = {"model": "m", "messages": [], "stream": True, "max_tokens": 32000, "temperature": 0.2, "user": "u", "seed": 1}
 
@@ -14,7 +14,7 @@ def refused(message, *, status=400, **more):
 
 def again(message, body=BODY, **more):
     """Returns (fields that differ from the body, field, whether it is remembered); None without a second request."""
-    fewer = fewer_fields(body, error=refused(message, **more))
+    fewer = repair_request(body, error=refused(message, **more))
     if fewer is None:
         return None
     changed = {name: fewer.body.get(name) for name in {**body, **fewer.body} if fewer.body.get(name) != body.get(name)}
@@ -62,7 +62,7 @@ def test_places_of_fastapi_name_the_parameter():
     detail = [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]
     for body in ({"detail": detail}, {"message": {"detail": detail}, "type": "invalid_request_error"}):
         error = BrokenReply("no", status_code=422, body=body)
-        assert fewer_fields(BODY, error=error).field == "seed"
+        assert repair_request(BODY, error=error).field == "seed"
 
 
 def test_a_limit_gets_the_name_that_the_server_wants():
@@ -153,7 +153,7 @@ def test_what_an_answer_depends_on_stays_inside_too(message):
 
 
 def headers_after(message, sent):
-    fewer = fewer_fields(BODY, error=refused(message), headers={"anthropic-version": "v", "anthropic-beta": sent})
+    fewer = repair_request(BODY, error=refused(message), headers={"anthropic-version": "v", "anthropic-beta": sent})
     return fewer and fewer.headers.get("anthropic-beta")
 
 
@@ -169,11 +169,11 @@ def test_refused_values_of_a_header_are_left_out():
         headers_after("anthropic_beta: context-1m-2025-08-07 is not available", sent)
         == ",".join(sent.split(", ")).rpartition(",")[0]
     )
-    assert fewer_fields(BODY, error=refused("invalid beta flag")) is None
+    assert repair_request(BODY, error=refused("invalid beta flag")) is None
     needed = refused("This feature requires the beta header anthropic-beta: context-1m-2025-08-07")
-    assert fewer_fields(BODY, error=needed, headers={"anthropic-beta": "a"}) is None
+    assert repair_request(BODY, error=needed, headers={"anthropic-beta": "a"}) is None
     assert (
-        fewer_fields(BODY, error=refused("temperature: must be between 0 and 1"), headers={"anthropic-beta": "a"})
+        repair_request(BODY, error=refused("temperature: must be between 0 and 1"), headers={"anthropic-beta": "a"})
         is None
     )
 
@@ -214,5 +214,5 @@ REASONING = {"effort": "high", "a": 1}
 )
 def test_only_a_path_that_the_request_has_is_remembered(message, more, lasting):
     """A field is remembered if the refusal names it whole, and no key on the way could be read as a path."""
-    fewer = fewer_fields({**BODY, **more}, error=refused(message))
+    fewer = repair_request({**BODY, **more}, error=refused(message))
     assert fewer.lasting == (() if lasting is None else (lasting,))

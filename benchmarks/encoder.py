@@ -52,9 +52,9 @@ def main() -> None:
 
 def _ours(folder: Path, *, precision: str, ids: list[list[int]]) -> Pooling:
     forward = load_transformer(folder, precision=precision, device="cpu", threads=1)
-    if forward.byte_layers:
-        forward.fix(forward.measure([TokenBatch.of([row]) for row in ids]))
-    return lambda batch: forward.pooled(TokenBatch.of(batch))
+    if forward.int8_layers:
+        forward.set_ranges(forward.measure_ranges([TokenBatch.of([row]) for row in ids]))
+    return lambda batch: forward.pool_states(TokenBatch.of(batch))
 
 
 def _library(folder: Path, *, precision: str) -> Pooling:

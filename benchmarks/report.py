@@ -15,7 +15,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.sources import LEAST_LABELLED
 from ragbandit.router.reporting.reading import ReportRows, ReportScope
 from ragbandit.router.reporting.report import report_of
-from ragbandit.router.serving.deciding.steps.labels import scaled
+from ragbandit.router.serving.deciding.steps.labels import scales_of
 from ragbandit.shared.types import Matrix, Vector
 
 ARMS = ("premium", "standard", "cheap")
@@ -90,7 +90,7 @@ def made(world: World, *, count: int, seed: int) -> Run:
     q = world.rated[arm]
     if world.chosen:
         use, share = np.abs(1.0 - (arm == 0) / pmf[:, 0]), float(world.rated.mean())
-        _, scale = scaled(np.stack([np.zeros(count), use], axis=1), share=share)
+        _, scale = scales_of(np.stack([np.zeros(count), use], axis=1), share=share)
         q = np.clip(scale * use, LEAST_LABELLED * share, 1.0)
     is_rated = random.random(count) < q
     guess = np.full((count, 3), 0.5) if world.blind else chance + random.normal(0.0, 0.1, (count, 3))

@@ -31,7 +31,7 @@ from ragbandit.router.comparison import MARGIN, NOT_KNOWN
 from ragbandit.router.policies.algorithms.conservative import learner_of
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.texts.formats import decimal
@@ -182,10 +182,10 @@ class Life:
         for at, reply in zip(rows, replies, strict=True):
             place, key = self.arms.index(reply["arm"]), dict[str, Any](decision_id=f"new-{at}", now=time.time())
             spent = {"dollars": self.world.steps[place] / 100}
-            done = made_outcome(status="answered", answer="x", steps=self.world.steps[place], cost=spent, **key)
+            done = make_outcome(status="answered", answer="x", steps=self.world.steps[place], cost=spent, **key)
             waiting.append(router.submit_outcome(done))
             if self.rated[at]:
-                ratings.append(made_feedback(settings=router.settings, rating=bool(self.right[at, place]), **key))
+                ratings.append(make_feedback(settings=router.settings, rating=bool(self.right[at, place]), **key))
         for one in (*waiting, *router.submit_feedback_batch(ratings)):
             one.result(60)
         router.learn()

@@ -23,14 +23,14 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.snapshots import policy_sha256
+from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.base import Policy, apply_update
 from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.queue.redis_server import RedisServer
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
@@ -354,13 +354,13 @@ class World:
         return self.router.submit(query, run_by="worker" if ours else "caller").result(30)
 
     def outcome(self, decision: Decision, *, answer: str = "Paris", by_worker: bool = False, **more: Any) -> bool:
-        outcome = made_outcome(
+        outcome = make_outcome(
             decision_id=decision.id, now=self.now, status="answered", answer=answer, steps=1.0, **more
         )
         return self.store.add_outcome(replace(outcome, run_by="worker") if by_worker else outcome)
 
     def feedback(self, decision: Decision, **value: Any) -> Receipt:
-        feedback = made_feedback(decision_id=decision.id, settings=self.settings, now=self.now, **value)
+        feedback = make_feedback(decision_id=decision.id, settings=self.settings, now=self.now, **value)
         return self.router.submit_feedback(feedback).result(30)
 
     def judged(self, count: int = 1, *, reward: float | None = None) -> list[Decision]:
@@ -396,14 +396,14 @@ class World:
         """The policy that the ledger alone gives."""
         policy = untrained_policy(self.settings.policy_definition)
         for update in self.ledger.read(after=0):
-            apply(policy, update)
+            apply_update(policy, update)
         return policy
 
     def sha256(self, policy: Policy, *, last_seq: int | None = None) -> str:
         """What identifies a policy at the end of the ledger."""
         end = self.ledger.last_seq() if last_seq is None else last_seq
         encoder_hash = self.ledger.registered()["encoder_hash"]
-        return policy_sha256(policy, label=self.store.label, last_seq=end, encoder_hash=encoder_hash)
+        return pack(policy, label=self.store.label, last_seq=end, encoder_hash=encoder_hash, now=0.0)[0].sha256
 
     def write(self, statement: Any) -> None:
         """Change a row behind everybody's back."""

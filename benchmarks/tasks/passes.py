@@ -15,11 +15,11 @@ import numpy.typing as npt
 from benchmarks.tasks.worlds import ARMS, Questions, Task, World
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.adjustments import AdjustedRow, Basis
-from ragbandit.router.learning.examples import Joining, made_update
+from ragbandit.router.learning.examples import Joining, make_update
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.policies.base import apply
-from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.policies.base import apply_update
+from ragbandit.router.policies.draw import Offer, make_decisions, outputs_of
+from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.shared.types import Decision, DecisionUnit, JoinedDecision, Matrix, PolicyLabel, Query, Vector
 
 #: time of the first task, and seconds between two tasks; longer than any task and its idle time
@@ -146,7 +146,7 @@ class _Pass(_Columns):
         ]
         features = self._known.features[places]
         self._decided += turns
-        made = made_decisions(
+        made = make_decisions(
             [Offer(query=query, run_by="caller", arms=ARMS) for query in queries],
             outputs=outputs_of(self._policy, queries, features=features, arms=[ARMS] * turns),
             features=features,
@@ -164,8 +164,8 @@ class _Pass(_Columns):
 
     def _learn(self, decision: Decision, *, dollars: float, solved: float) -> None:
         key, at = decision.id, decision.made_at
-        outcome = made_outcome(decision_id=key, now=at, status="answered", cost={"dollars": dollars})
-        feedback = made_feedback(decision_id=key, rating=solved, source="code", settings=self._settings, now=at)
+        outcome = make_outcome(decision_id=key, now=at, status="answered", cost={"dollars": dollars})
+        feedback = make_feedback(decision_id=key, rating=solved, source="code", settings=self._settings, now=at)
         joined = JoinedDecision(decision=decision, outcome=outcome, feedback=(feedback,))
         basis = Basis(now=at, needs_features=True, encoder_hash=decision.encoder_hash)
         learned = self._joining.adjust(AdjustedRow(joined=joined), basis=basis)
@@ -173,10 +173,10 @@ class _Pass(_Columns):
             raise RuntimeError(f"not learned: {learned}")
         self._seq += 1
         label = PolicyLabel(self._settings.policy.label)
-        update = made_update(
+        update = make_update(
             decision, learned.example.reward, label=label, seq=self._seq, now=at, decided=self._decided
         )
-        if not apply(self._policy, update):
+        if not apply_update(self._policy, update):
             raise RuntimeError("the policy would not learn an outcome")
 
     def _add_rows(

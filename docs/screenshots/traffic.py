@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from docs.screenshots.rollouts import Learners, Rollout
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.totals import Extender
 from ragbandit.shared.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
@@ -92,14 +92,14 @@ def _one(router: Router, drawn: random.Random, *, at: float, share: float) -> No
         said: dict[str, Any] = {"rating": right and not failed, "rater": f"user-{drawn.randrange(25)}"}
         if drawn.random() < 0.2:
             said = {"rating": 0.9 if right else 0.2, "source": "judge", "rater": "judge-small"}
-        given = made_feedback(decision_id=decision.id, settings=router.settings, now=at + took + 40 * share, **said)
+        given = make_feedback(decision_id=decision.id, settings=router.settings, now=at + took + 40 * share, **said)
         router.submit_feedback(given).result(10)
 
 
 def _answer(
     router: Router, decision: Decision, *, thing: str, steps: int, took: float, failed: bool, now: float
 ) -> None:
-    outcome = made_outcome(
+    outcome = make_outcome(
         decision_id=decision.id,
         now=now,
         status="failed" if failed else "answered",

@@ -12,7 +12,7 @@ from typing import Final
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO, HASHING
-from ragbandit.router.encoders.weights import DEFAULT_ENCODER, at_hand
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, is_at_hand
 from ragbandit.workers.setup.loading import check_generators
 
 _LOG: Final = "fetch.log"
@@ -23,7 +23,7 @@ def missing_weights(settings: Settings) -> list[str]:
     encoder = DEFAULT_ENCODER if settings.encoder.model == AUTO else settings.encoder.model
     wanted = {"the encoder": None if encoder == HASHING else encoder}
     wanted |= {"a small language model": settings.generator.model if settings.generator.name == "local" else None}
-    return [words for words, model in wanted.items() if model is not None and not at_hand(model)]
+    return [words for words, model in wanted.items() if model is not None and not is_at_hand(model)]
 
 
 @contextlib.contextmanager

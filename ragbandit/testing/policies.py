@@ -17,9 +17,9 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
+from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Arrays, Policy, apply, pmf_of_one, restore_policy
+from ragbandit.router.policies.base import Arrays, Policy, apply_update, pmf_of_one, restore_policy
 from ragbandit.router.policies.draw import checked_pmf
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault, SnapshotError
@@ -124,7 +124,7 @@ def taught(make: Make, updates: Sequence[Update]) -> Policy:
 
 def sha_of(policy: Policy) -> str:
     """The sha256 of the policy's state."""
-    return policy_sha256(policy, label=LABEL, last_seq=0, encoder_hash=ENCODER)
+    return pack(policy, label=LABEL, last_seq=0, encoder_hash=ENCODER, now=0.0)[0].sha256
 
 
 def pmf_of(policy: Policy, *, seed: int = 7, arms: Sequence[ArmName] = ARMS) -> dict[ArmName, float]:
@@ -277,10 +277,10 @@ def check_refused_update_changes_nothing(make: Make) -> None:
         for row in rows:
             sha256, pmf = sha_of(policy), pmf_of(policy)
             assert _raises(PolicyFault, partial(policy.learn, row)), "an unusable row was learned"
-            assert not apply(policy, row)
+            assert not apply_update(policy, row)
             assert (sha_of(policy), pmf_of(policy)) == (sha256, pmf)
         for update in good[before:]:
-            assert apply(policy, update)
+            assert apply_update(policy, update)
         assert sha_of(policy) == sha_of(taught(make, good))
 
 

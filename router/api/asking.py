@@ -72,7 +72,7 @@ async def query_of_body(
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
     question = Message(role="user", text=checked_text(query.text, field="question"))
     query = with_chat(query, [*turns, question], settings=router.settings.conversation)
-    return query if headers.is_preview else router.conversations.rewritten(query)
+    return query if headers.is_preview else router.conversations.rewrite(query)
 
 
 def _named_arms(body: RouteBody, *, by_header: ArmName | None) -> tuple[ArmName, ...] | None:

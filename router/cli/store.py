@@ -16,7 +16,7 @@ from ragbandit.router.config.strict_yaml import parsed_yaml
 from ragbandit.router.learning.status import check_registered
 from ragbandit.router.policies import make_policy, untrained_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
+from ragbandit.router.serving.setup.bootstrap import open_database, open_ledger
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.texts.formats import seconds_of
@@ -43,7 +43,7 @@ def open_store(
         with closing(open_database(settings)) as database:
             yield settings, Ledger(database, label=PolicyLabel(label))
         return
-    with ledger_of(settings, label=label) as ledger:
+    with open_ledger(settings, label=label) as ledger:
         if registered:
             check_registered(ledger)
         yield settings, ledger

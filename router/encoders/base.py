@@ -1,4 +1,4 @@
-"""What every encoder is: its protocol, the identity of its weights, and a base of encoders around another encoder."""
+"""The protocol of encoders, the identity of their weights, and a base class of encoders that wrap another encoder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,12 +44,12 @@ def refuse_string(texts: Sequence[str]) -> None:
         raise InvalidInput("a list of texts is needed, not one string", field="texts")
 
 
-class EncoderAround:
+class WrappingEncoder:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.dimension = encoder.dimension
         self.hash = encoder.hash
         self.source = encoder.source
         self.origin = getattr(encoder, "origin", None)
-        #: whether a question takes no noticeable time
+        #: whether encoding a question takes no noticeable time
         self.is_immediate: bool = getattr(encoder, "is_immediate", False)

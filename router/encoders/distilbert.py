@@ -1,4 +1,4 @@
-"""DistilBERT encoder: questions in, feature vectors out.
+"""DistilBERT encoder: computes feature vectors of questions.
 
 From every layer, the state of the question's first token and the mean state of all its tokens are projected to features
 (router/encoders/features.py). Nothing is learned from traffic, so the features of a question never change.
@@ -27,7 +27,7 @@ from ragbandit.router.encoders.features import (
     references,
 )
 from ragbandit.router.encoders.forward import TokenBatch, TruncatingTokenizer, load_transformer, token_batches
-from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.half_precision import half_precision_hash
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import cached_arrays
@@ -43,7 +43,7 @@ _MOST_QUESTIONS: Final = 512
 #: largest number of tokens, with padding, in one forward pass on a GPU: about 300 MB of the GPU's memory
 _MOST_TOKENS: Final = 32_768
 
-#: description of the arithmetic, part of the hash: change it if the arithmetic changes
+#: description of the arithmetic, part of the encoder's hash; change it if the arithmetic changes
 _RECIPE: Final = f"layers 1..L x (first token, mean of tokens); {RECIPE}"
 #: precision -> its name in the recipe that is hashed; the name of int8 contains the version of its arithmetic
 _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8 v1"}
@@ -52,12 +52,12 @@ _PRECISIONS: Final = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int
 class DistilBertEncoder:
     """A Hugging Face encoder: DistilBERT with the forward pass of `forward`, any other model with AutoModel.
 
-    precision: "auto" chooses the precision with the hash `known`, if there is one; else bfloat16 with AMX or on a GPU,
-        int8 with VNNI, float32 on other processors. Set a precision if several machines must agree on the hash
+    precision: "auto" chooses the precision that gives the hash `known`. If none does, it chooses bfloat16 with AMX or
+        on a GPU, int8 with VNNI, float32 on other processors. Set it if several machines must agree on the hash
     model, stand_in: see `weights.resolve`
     threads: torch threads of a forward pass; None for `forward.default_threads`
     max_batch: largest number of questions in one forward pass on a CPU
-    known: hash of an encoder, or of the same encoder in half precision, that "auto" reproduces if it can
+    known: hash of the half-precision encoder whose precision "auto" reproduces if it can; None if there is none
 
     Raises ConfigError if the weights, the packages or the device are missing.
     """
@@ -101,7 +101,7 @@ class DistilBertEncoder:
         reference = references()
         hashes = self._hashes(weights=weights.sha256, reference=reference.text, seed=seed)
         for name, sha256 in hashes.items():
-            if precision == "auto" and known == half_hash(sha256) and name != self._forward.precision:
+            if precision == "auto" and known == half_precision_hash(sha256) and name != self._forward.precision:
                 self._forward = self._thread.submit(partial(load, precision=name)).result()
         self.precision = self._forward.precision
         self.hash = hashes[self.precision]
@@ -110,7 +110,7 @@ class DistilBertEncoder:
 
         build = partial(self._fit, reference, seed=seed)
         self._projection = Projection.of(cached_arrays("projection", self.hash, build=build, cache=cache))
-        self._thread.submit(self._forward.hold, *self._projection.product(dimension)).result()
+        self._thread.submit(self._forward.store_projection, *self._projection.linear_map(dimension)).result()
         if self.device != "cpu":
             self._thread.submit(self._load_kernels).result()
         log.info("encoder %s, %s on %s, from %s", self.hash[:12], self.precision, self.device, self.source)
@@ -132,8 +132,8 @@ class DistilBertEncoder:
 
     def _fit(self, reference: References, *, seed: int) -> dict[str, npt.NDArray[Any]]:
         log.info("reading %d reference questions, once for this encoder", len(reference.questions))
-        states = self._submit(reference.questions, run=self._forward.pooled)  # shape (n, layers * 2 * width)
-        return fit_projection(states.result(), known=reference, dimension=self.dimension, seed=seed).arrays()
+        states = self._submit(reference.questions, run=self._forward.pool_states)  # shape (n, layers * 2 * width)
+        return fit_projection(states.result(), reference=reference, dimension=self.dimension, seed=seed).arrays()
 
     def _fix_ranges(self, questions: Sequence[str], *, cache: Path | None) -> None:
         """Fix the ranges of the layers' inputs, measured on these questions unless the cache has them."""
@@ -141,17 +141,17 @@ class DistilBertEncoder:
         batches = [batch for _, batch in token_batches(rows, most_questions=16, most_tokens=_MOST_TOKENS)]
 
         def measure() -> dict[str, npt.NDArray[Any]]:
-            return {"ranges": self._thread.submit(self._forward.measure, batches).result()}
+            return {"ranges": self._thread.submit(self._forward.measure_ranges, batches).result()}
 
         ranges = cached_arrays("ranges", self.hash, build=measure, cache=cache)["ranges"]
-        self._thread.submit(self._forward.fix, ranges).result()
+        self._thread.submit(self._forward.set_ranges, ranges).result()
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Features of n texts: (n, d), of mean square near 1. Except for rounding, texts do not affect each other."""
         refuse_string(texts)
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        product = self._submit(texts, run=self._forward.product)
+        product = self._submit(texts, run=self._forward.project)
         counts = lexical_counts(texts)  # while the encoder's thread computes
         return self._projection.features(product.result(), counts=counts, dimension=self.dimension)
 
@@ -175,4 +175,4 @@ class DistilBertEncoder:
         shapes = [(1, length) for length in range(8, longest + 1, 8)]
         shapes += [(count, min(length, longest)) for count in (2, 8, 32, 128, 512) for length in (16, 32)]
         for count, length in shapes:
-            self._forward.product(TokenBatch.of([[0] * length] * count))
+            self._forward.project(TokenBatch.of([[0] * length] * count))

@@ -1,4 +1,4 @@
-"""A cache of features in memory, and the features of many texts at once."""
+"""A cache of features in memory, and a function that encodes many texts."""
 
 import hashlib
 import threading
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ragbandit.router.encoders.base import Encoder, EncoderAround, refuse_string
+from ragbandit.router.encoders.base import Encoder, WrappingEncoder, refuse_string
 from ragbandit.shared.types import FeatureRows
 
 #: number of texts encoded between two reports of progress
 BATCH = 32
 
 
-class CachingEncoder(EncoderAround):
+class CachingEncoder(WrappingEncoder):
     """Caches the features of the latest questions. Safe to call from several threads.
 
     entries: maximum number of cached questions; the least recently asked one is dropped first. A question takes about
@@ -27,7 +27,7 @@ class CachingEncoder(EncoderAround):
         self._cached: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()
 
-    def has(self, text: str) -> bool:
+    def has_features(self, text: str) -> bool:
         """Whether `encode` needs no forward pass for this text: its features are cached, or take no noticeable time."""
         return self.is_immediate or _key(text) in self._cached
 

@@ -3,9 +3,9 @@
 Nothing is learned from traffic. The projection is fitted on labelled reference questions of our own
 (reference_questions.jsonl: number of facts to join, kind of answer, how well known the subject is, wording):
 
-1. Directions. Ridge regression from the standardised states to each label gives one direction per label. The product of
-   a question's states with this direction is the reading of the label ("needs two facts", "asks for a choice").
-2. Kinds. Readings and lexical counts are coordinates of a small space in which near questions are of one kind. A
+1. Directions. Ridge regression from the standardised states to each label ("needs two facts", "asks for a choice")
+   gives one direction per label. The product of a question's states with this direction is the label's prediction.
+2. Kinds. Predictions and lexical counts are coordinates of a small space in which near questions are of one kind. A
    Gaussian kernel against the first reference questions (the anchors), whitened (Nystrom: Williams and Seeger 2000),
    spans smooth functions on this space; inner products of these features are the kernel.
 3. Sketch. A signed random projection (count sketch: Charikar et al. 2002) of all standardised states keeps, in fewer
@@ -39,7 +39,7 @@ LEXICAL_COUNTS: Final = tuple(_FIRST_COUNTS.split(", ")) + tuple(f"says {cue}" f
 #: number of lexical counts before the counts of `CUES`
 _FIRST_CUE: Final = len(LEXICAL_COUNTS) - len(CUES)
 
-_PLACES: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
+_CUE_INDEX: Final = {cue: place for place, cue in enumerate(CUES) if " " not in cue}
 _PHRASES: Final = tuple(
     (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
 )
@@ -62,7 +62,7 @@ def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     features[:, :_FIRST_CUE] = counts
     for row, text in zip(features[:, _FIRST_CUE:], texts, strict=True):
         lower = text.lower()
-        places = [_PLACES[cue] for cue in _PLACES.keys() & WORDS.findall(lower)]
+        places = [_CUE_INDEX[cue] for cue in _CUE_INDEX.keys() & WORDS.findall(lower)]
         places += [place for place, cue, pattern in _PHRASES if cue in lower and pattern.search(lower) is not None]
         row[places] = 1.0
     return features
@@ -145,19 +145,19 @@ KINDS: Final = 0.85
 LENGTHS: Final = 2
 #: squared length of the vector of these LENGTHS features; the vector of all other features has squared length 1
 LENGTH: Final = 0.67
-#: number of kinds, as a share of the number of features
+#: number of anchors, one for each kind, as a share of the number of features
 _ANCHORS: Final = 0.625
 #: smallest number of features of an encoder that uses the sketch of the states
 LEAST: Final = 16
 #: ridge parameter of the regressions of labels on states of squared length 1
 _RIDGE: Final = 1.0
-#: weight of a lexical count relative to a reading; both have variance 1
+#: scale of the standardised lexical counts; the predictions of labels have the scale 1
 _WEIGHT: Final = 0.5
 #: lexical counts are clipped at this many standard deviations from their mean
 _FAR: Final = 3.0
 #: the kernel is exp(-_NARROW * squared distance / median squared distance between reference questions)
 _NARROW: Final = 1.5
-#: part of the encoder's hash: describes the arithmetic after the states. Raise the version if the arithmetic changes
+#: part of the encoder's hash; describes the arithmetic after the states. Raise the version if the arithmetic changes
 RECIPE: Final = (
     f"v3: lengths ({LENGTHS}, {LENGTH}), readings (ridge {_RIDGE}) and surface (weight {_WEIGHT}, cut at {_FAR}, "
     f"{', '.join(LEXICAL_COUNTS)}), "
@@ -182,13 +182,13 @@ class Projection:
     #: mean of each state over the reference questions, shape (size,)
     mean: Array
     inverse: Array  #: 1 / standard deviation of each component of the states, shape (size,)
-    #: readings = states @ directions + offset, (size, labels) and (labels,); new questions' readings have variance 1
+    #: predictions = states @ directions + offset, (size, labels) and (labels,); they have variance 1 for new questions
     directions: Array
     offset: Array
     #: mean of each lexical count. Do not rename these fields: cached files contain the names
     surface_mean: Array
     surface_scale: Array  #: `_WEIGHT` / standard deviation of each lexical count
-    #: readings and lexical counts of the m anchors, shape (m, labels + counts)
+    #: predictions and lexical counts of the m anchors, shape (m, labels + counts)
     anchors: Array
     whiten: Array  #: inverse Cholesky factor of the anchors' kernel matrix, shape (m, m)
     #: factor of squared distances in the kernel's exponent, an array of shape ()
@@ -197,36 +197,37 @@ class Projection:
     order: npt.NDArray[np.int64]
     signs: Array  #: random sign of each state, times the scale of the sketch
 
-    def readings(self, states: Array) -> Array:
-        readings: Array = states @ self.directions + self.offset
-        return readings
+    def predictions(self, states: Array) -> Array:
+        predictions: Array = states @ self.directions + self.offset
+        return predictions
 
-    def sketched(self, dimension: int) -> int:
+    def sketch_size(self, dimension: int) -> int:
         return dimension - len(self.anchors) - LENGTHS
 
-    def product(self, dimension: int) -> tuple[Array, Array]:
-        """Returns (matrix (size, k), offset (k,)): states @ matrix + offset has the readings, then the sketch."""
-        labels, count = self.directions.shape[1], self.sketched(dimension)
+    def linear_map(self, dimension: int) -> tuple[Array, Array]:
+        """Returns (matrix (size, k), offset (k,)): states @ matrix + offset gives the predictions, then the sketch."""
+        labels, count = self.directions.shape[1], self.sketch_size(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions
         matrix[self.order, labels + np.arange(len(self.order)) % count] = self.signs * self.inverse[self.order]
         centre = self.mean.astype(np.float64) @ matrix[:, labels:]
         return matrix, np.concatenate([self.offset, -centre.astype(np.float32)])
 
-    def _placed(self, readings: Array, *, counts: Wide) -> Array:
+    def _coordinates(self, predictions: Array, *, counts: Wide) -> Array:
+        """Coordinates of n questions in the space of the kinds, shape (n, labels + counts)."""
         counted = (counts - self.surface_mean) * self.surface_scale
         counted = np.minimum(np.maximum(counted, -_FAR * _WEIGHT), _FAR * _WEIGHT)
-        return np.concatenate([readings, counted], axis=1).astype(self.anchors.dtype)
+        return np.concatenate([predictions, counted], axis=1).astype(self.anchors.dtype)
 
-    def features(self, product: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
-        """Features of n questions, shape (n, d). product: their readings, then their sketches (see `product`)."""
+    def features(self, projected: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
+        """Features of n questions, shape (n, d). projected: their states after `linear_map`, shape (n, k)."""
         labels = self.directions.shape[1]
-        place = self._placed(product[:, :labels], counts=counts)
-        kernel = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
+        coordinates = self._coordinates(projected[:, :labels], counts=counts)
+        kernel = np.exp(-self.narrow * _distances(coordinates, self.anchors))  # (n, m)
         kinds = _products(kernel, self.whiten) * self.whiten.dtype.type(np.sqrt(KINDS * dimension))
-        lengths = place[:, labels : labels + LENGTHS]
+        lengths = coordinates[:, labels : labels + LENGTHS]
         lengths = lengths * self.anchors.dtype.type(np.sqrt(LENGTH * dimension / LENGTHS) / _WEIGHT)
-        return np.concatenate([kinds, product[:, labels:], lengths], axis=1).astype(np.float32)
+        return np.concatenate([kinds, projected[:, labels:], lengths], axis=1).astype(np.float32)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {name: np.array(getattr(self, name), order="C") for name in self.__dataclass_fields__}
@@ -253,9 +254,9 @@ def references() -> References:
 
 
 def fit_projection(
-    states: Array, *, known: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
+    states: Array, *, reference: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
 ) -> Projection:
-    """Fit the projection on the states of the reference questions (`known`), shape (n, size).
+    """Fit the projection on the states of the reference questions, shape (n, size).
 
     dimension: number of features, LEAST to size; an encoder that makes the sketch itself may choose another number
     """
@@ -264,18 +265,18 @@ def fit_projection(
     wide = states.astype(np.float64)
     mean, spread = wide.mean(axis=0), wide.std(axis=0) + 1e-6
     z = (wide - mean) / spread / np.sqrt(size)  # rows of squared length 1 on average
-    directions, offset, held_out = _readings(z, columns=known.columns)
-    counts = lexical_counts(known.questions)
+    directions, offset, held_out = _fit_labels(z, columns=reference.columns)
+    counts = lexical_counts(reference.questions)
     surface_mean, surface_scale = counts.mean(axis=0), _WEIGHT / (counts.std(axis=0) + 1e-9)
     counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
-    # The anchors get held-out readings, because readings of new questions have the same distribution.
+    # The anchors get held-out predictions, because predictions for new questions have the same distribution.
     positions = np.concatenate([held_out, counted], axis=1)
     distances = _distances(positions, positions)
     narrow = _NARROW / np.median(distances[~np.eye(count, dtype=bool)])
     kernel = np.exp(-narrow * distances[:anchors, :anchors]) + 1e-4 * np.eye(anchors)
     random = np.random.default_rng(seed)
     order = random.permutation(size)
-    # z has the squared length 1 on average; with these signs the sketch has (1 - KINDS) * dimension.
+    # z has the squared length 1 on average; with these signs the sketch has the squared length (1 - KINDS) * dimension.
     signs = random.choice(np.array([-1.0, 1.0]), size) * np.sqrt((1.0 - KINDS) * dimension / size)
     scaled = directions / (spread[:, None] * np.sqrt(size))
     arrays = {
@@ -293,10 +294,10 @@ def fit_projection(
     return Projection(order=order, **{name: values.astype(dtype) for name, values in arrays.items()})
 
 
-def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
-    """Ridge regression of every label on z, scaled so that readings of left-out rows have mean 0 and variance 1.
+def _fit_labels(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
+    """Ridge regression of every label on z, scaled so that leave-one-out predictions have mean 0 and variance 1.
 
-    Returns (directions (size, labels), offset (labels,), readings of left-out rows (n, labels)).
+    Returns (directions (size, labels), offset (labels,), leave-one-out predictions (n, labels)).
     """
     centred = columns - columns.mean(axis=0)
     count, size = z.shape

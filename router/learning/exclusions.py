@@ -20,7 +20,7 @@ from ragbandit.router.learning.sources import (
     KeyDirectory,
     add_exclusion,
     exclusions_of,
-    matches,
+    matches_source,
     stored_exclusions,
 )
 from ragbandit.router.storage.access.api_keys import KeyStore
@@ -36,14 +36,14 @@ from ragbandit.shared.types import Json, PolicyLabel
 
 #: label of a ledger that was learned without excluded sources, for example main_q1
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
-#: time, in seconds, that `relearn` waits for another learner of the new ledger
+#: longest wait for another learner of the new ledger, seconds
 _PATIENCE_S: Final = 60.0
 _PAGE: Final = 5000
 #: most sources that an error names
 _MOST_LISTED: Final = 10
 
 
-def checked_source(source: str) -> str:
+def check_source(source: str) -> str:
     kind, _, name = source.partition(":")
     if kind not in KINDS or not name or len(source) > 160:
         remedy = "name it key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
@@ -68,7 +68,7 @@ def count_feedback(ledger: Ledger, *, source: str, since: float | None, until: f
             if in_time:
                 names = keys.names_of(item, tenant=row["tenant"])
                 counts.update(names)
-                count += matches(source, names)
+                count += matches_source(source, names)
         if not rows:
             break
         after = rows[-1]["id"]
@@ -90,7 +90,7 @@ def _no_feedback(source: str, *, counts: Counter[str], in_period: bool) -> Inval
     return InvalidInput(message, field="source", remedy=remedy)
 
 
-def relearn(
+def relearn_without_source(
     ledger: Ledger,
     *,
     make_learner: Callable[[Ledger], Learner],
@@ -106,10 +106,10 @@ def relearn(
 
     since and until are seconds since 1970; a bound of None is open. The ledger's earlier exclusions stay in force. If a
     call was interrupted, repeat it to continue. Returns facts about the exclusion and the new ledger. Raises
-    InvalidInput, as for a source without feedback, and NotReady if another learner holds the new ledger. progress:
-    called with the number of decisions.
+    InvalidInput, for example for a source without feedback, and NotReady if another learner holds the new ledger.
+    progress: called with the number of decisions closed so far.
     """
-    wanted = ledger.label, checked_source(source), since, until
+    wanted = ledger.label, check_source(source), since, until
     count = count_feedback(ledger, source=source, since=since, until=until)
     in_place = exclusions_of(ledger.database)
     exclusion = next((one for one in in_place if (one.label, one.source, one.since, one.until) == wanted), None)
@@ -125,16 +125,16 @@ def relearn(
             made_at=now,
         )
         with ledger.database.write() as connection:
-            exclusion = _begin(connection, exclusion)
+            exclusion = _store_exclusion(connection, exclusion)
     return {
         "number": exclusion.number,
         "source": source,
         "feedback": count,
-        **learn_again(ledger, label=exclusion.new_label, make_learner=make_learner, now=now, progress=progress),
+        **learn_new_ledger(ledger, label=exclusion.new_label, make_learner=make_learner, now=now, progress=progress),
     }
 
 
-def learn_again(
+def learn_new_ledger(
     ledger: Ledger,
     *,
     label: str,
@@ -157,12 +157,12 @@ def learn_again(
 
 
 def carry_exclusions(connection: Connection, *, label: str, new_label: str) -> None:
-    """Let the exclusions of a ledger hold for the ledger that replaces it."""
+    """Copy the exclusions of a ledger for the ledger that replaces it."""
     for earlier in stored_exclusions(connection, new_label=label):
         add_exclusion(connection, replace(earlier, label=label, new_label=new_label))
 
 
-def _begin(connection: Connection, exclusion: Exclusion) -> Exclusion:
+def _store_exclusion(connection: Connection, exclusion: Exclusion) -> Exclusion:
     carry_exclusions(connection, label=exclusion.label, new_label=exclusion.new_label)
     stored = add_exclusion(connection, exclusion)
     names = ("number", "label", "new_label", "since", "until", "reason")

@@ -14,7 +14,7 @@ from typing import Final
 from ragbandit.router.config.settings import PolicyDefinition
 from ragbandit.router.learning.adjustments import AdjustedRow, Adjustments, Basis
 from ragbandit.router.learning.corrected_prices import Repricing
-from ragbandit.router.learning.examples import Joining, closing_rule, made_update, updates_to_learn
+from ragbandit.router.learning.examples import Joining, closing_rule, make_update, updates_to_learn
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.monitoring.diagnosis import diagnose
 from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
@@ -22,7 +22,7 @@ from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources import Screening
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.policies.base import Policy, apply_update
 from ragbandit.router.storage.ledgers.appending import LedgerBatch
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
@@ -43,7 +43,7 @@ MOST_NAMED: Final = 5
 
 
 class Learner:
-    """The learner of one ledger. joining: makes examples of decisions. announce: called with each new snapshot."""
+    """The learner of one ledger. joining: makes training examples. announce: called with each new snapshot."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Learner:
         self.last_seq = 0
         #: number of updates that the policy refused to learn; they stay in the ledger
         self.refused = 0
-        #: decisions that were set apart, and updates that the policy refused, since the last log line about them
-        self._set_apart, self._refusals = list[str](), list[int]()
+        #: quarantined decisions, and updates that the policy refused, since the last log line about them
+        self._quarantined, self._refusals = list[str](), list[int]()
         self._policy: Policy | None = None
         self._arms = ArmChanges(ledger)
         screening = Screening(ledger, settings=self.settings)
@@ -87,14 +87,14 @@ class Learner:
         return self._policy
 
     def prepare(self, *, encoder_hash: str) -> None:
-        """Make the snapshot that a router of these settings begins with, while routers of other settings go on."""
+        """Make the first snapshot for routers with these settings, while routers with other settings continue."""
         untrained = untrained_policy(self.definition)
         self._encoder_hash = encoder_hash if "features" in untrained.needs else ""
         self.catch_up(untrained)
         self.publish(force=True)
 
     def catch_up(self, chosen: Policy | None = None) -> None:
-        """Restore the policy from a snapshot and the ledger. chosen: by default the registered routers' policy."""
+        """Restore the policy from a snapshot and the ledger. chosen: untrained; None for the policy of the routers."""
         untrained = self._check_routers() if chosen is None else chosen
         self._policy, self.last_seq = untrained, 0
         end = self.ledger.last_seq()
@@ -122,6 +122,7 @@ class Learner:
         self._apply_new_updates()
 
     def _check_routers(self) -> Policy:
+        """Returns the configured policy before learning. Raises NotReady if no router runs the same policy."""
         registered = self.ledger.registered()
         if registered is None:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
@@ -146,29 +147,29 @@ class Learner:
 
     def _apply(self, update: Update) -> None:
         assert self._policy is not None
-        if not apply(self._policy, update):
+        if not apply_update(self._policy, update):
             self.refused += 1
             self._refusals.append(update.seq)
         self.last_seq = update.seq
 
     def _log_faults(self) -> None:
         """Log what could not be learned since the last call, in one line of each kind."""
-        if self._set_apart:
+        if self._quarantined:
             message = "%s cannot be learned; see `ragbandit feedback quarantined`"
-            ids = {"action": "quarantine", "decisions": self._set_apart[:MOST_NAMED]}
-            log.error(message, counted(len(self._set_apart), "decision"), extra=ids)
+            ids = {"action": "quarantine", "decisions": self._quarantined[:MOST_NAMED]}
+            log.error(message, counted(len(self._quarantined), "decision"), extra=ids)
         if self._refusals:
             message = "the policy refused %s and continues without"
             numbers = {"action": "refused", "seqs": self._refusals[:MOST_NAMED]}
             log.error(message, counted(len(self._refusals), "update"), extra=numbers)
-        self._set_apart, self._refusals = [], []
+        self._quarantined, self._refusals = [], []
 
     def drain(self, *, patience_s: float = 0.0, attended: bool = False) -> int:
         """Learn all decisions that are ready, for at most DRAIN_S.
 
         Returns the number of closed decisions: 0 if none was ready, or if another learner has the lease. While a new
         ledger still inherits the store's decisions, it returns 1. patience_s: how long to wait for the lease, seconds.
-        attended: whether a person waits for this call: then it neither pauses nor diagnoses, and looks only once
+        attended: whether a person waits for this call, which then neither pauses nor diagnoses, and reads fewer pages
         """
         with self._lock:
             if not self._acquire(patience_s):
@@ -186,7 +187,7 @@ class Learner:
                     self.publisher.wait()
                 self._adjustments.refresh()
                 while time.monotonic() < give_up:
-                    closed = self._step()
+                    closed = self._learn_batch()
                     total += closed
                     if not closed or (attended and self._is_at_end):
                         break
@@ -205,7 +206,7 @@ class Learner:
             return total
 
     def diagnose(self) -> None:
-        """Store the diagnosis and the frontier of what `drain(attended=True)` has learned. Raises StoreError."""
+        """Store the diagnosis and the frontier after calls of `drain(attended=True)`. Raises StoreError."""
         with self._lock:
             if self._policy is not None and self.publisher.take_new():
                 self._diagnose(self._policy)
@@ -222,6 +223,7 @@ class Learner:
         self.ledger.note(**texts)
 
     def _inherit(self, give_up: float) -> bool:
+        """Let a new ledger inherit the store's decisions. Returns False at the time `give_up` or without the lease."""
         while inherit(self.ledger, holder=self.holder) != "done":
             if time.monotonic() >= give_up or not self._acquire():
                 return False
@@ -236,7 +238,8 @@ class Learner:
         self._renew_at = time.monotonic() + RENEWED * lease_s if is_held else -math.inf
         return is_held
 
-    def _step(self) -> int:
+    def _learn_batch(self) -> int:
+        """Learn one batch. Returns the number of closed decisions; 0 if none is ready or another learner learns."""
         self.ledger.database.clock.look()
         now = self.clock()
         if not self._acquire():
@@ -259,14 +262,14 @@ class Learner:
             self._is_at_end = len(page) < learning.batch
             if not page:
                 break
-            self._join(page, batch=batch)
+            self._sort_page(page, batch=batch)
             last = page[-1]
             if isinstance(last, JoinedDecision):
                 after = (last.decision.made_at, last.decision.id)
         return batch
 
     def _append(self, batch: LedgerBatch) -> bool:
-        """Append the batch to the ledger. Returns False if another learner appended first, whose updates are kept."""
+        """Append the batch to the ledger. Returns False, and appends nothing, if another learner appended first."""
         batch.arms = self._arms.unsaved_state()
         try:
             self.ledger.append(batch)
@@ -276,10 +279,11 @@ class Learner:
             self.catch_up()
             return False
         self._arms.mark_saved()
-        self._set_apart += [closure.decision_id for closure in batch.closed if closure.state == "quarantined"]
+        self._quarantined += [closure.decision_id for closure in batch.closed if closure.state == "quarantined"]
         return True
 
-    def _join(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
+    def _sort_page(self, page: Sequence[JoinedDecision | ClosedDecision], *, batch: LedgerBatch) -> None:
+        """Add the updates, closures and idle decisions of a page to the batch; other decisions keep waiting."""
         self._decided = self.ledger.decided()
         self._adjustments.look_up([joined for joined in page if isinstance(joined, JoinedDecision)])
         for joined in page:
@@ -305,7 +309,7 @@ class Learner:
         assert example is not None
         if self._width is None and decision.features is not None:
             self._width = decision.features.size
-        update = made_update(
+        update = make_update(
             decision,
             example.reward,
             label=self.ledger.label,

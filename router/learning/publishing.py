@@ -49,7 +49,7 @@ class Publisher:
         return self._written_at + interval - time.monotonic()
 
     def wait(self) -> None:
-        """Wait until the next snapshot may be written, so that several notifications lead to one call of `drain`."""
+        """Wait until the next snapshot may be written, so that one `Learner.drain` serves several notifications."""
         time.sleep(max(0.0, self._remaining_s(_PAUSE)))
 
     def publish(

@@ -78,7 +78,7 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
 def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> float:
     """Cost of an outcome: sum of price * amount over the terms. terms: cost term -> price per unit.
 
-    Calls without a price count at the price that is assumed for them.
+    Calls whose price is unknown count at an assumed price.
     """
     amounts = {"steps": steps, "dollars": cost.charged_dollars}
     return math.fsum(price * amounts.get(term, getattr(cost, term, 0.0)) for term, price in terms.items())

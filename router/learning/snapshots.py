@@ -24,7 +24,7 @@ from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
 FORMAT = 1
 _DESCRIBED: Final = ("policy", "algorithm", "params", "last_seq", "encoder_hash")
-#: name of a snapshot. The database, which others may have written, gives it, and it becomes part of a path
+#: valid names of snapshots. A name becomes part of a path, and comes from the database, which others may have written
 _NAME: Final = re.compile(r"\w[\w.-]{0,199}", re.ASCII)
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"
 
@@ -52,13 +52,10 @@ def _info(described: Mapping[str, Any], **fields: Any) -> SnapshotInfo:
     return SnapshotInfo(**{name: described[name] for name in _DESCRIBED}, **fields)
 
 
-def policy_sha256(policy: Policy, *, label: PolicyLabel, last_seq: int, encoder_hash: str) -> str:
-    return pack(policy, label=label, last_seq=last_seq, encoder_hash=encoder_hash, now=0.0)[0].sha256
-
-
-def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
+def snapshot_sha256(policy: Policy, *, info: SnapshotInfo) -> str:
     """sha256 of a snapshot of this policy with the label, last update and encoder of `info`."""
-    return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+    same = pack(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash, now=0.0)
+    return same[0].sha256
 
 
 def _sha256(tensors: bytes, described: Mapping[str, Any]) -> str:
@@ -69,8 +66,8 @@ class SnapshotFiles:
     """The folder of the snapshots: a local folder or a URL that fsspec supports (s3://, gs://, memory://)."""
 
     def __init__(self, root: str, *, hands_over: bool = False) -> None:
-        """hands_over: for a process that learns and serves: `load` copies the last written policy, instead of reading
-        its file.
+        """hands_over: whether `load` may return a copy of the last written policy instead of reading its file, for a
+        process that learns and serves.
         """
         self.root = root
         self._folder = Folder(root, field="snapshots")

@@ -39,7 +39,7 @@ DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exclusion:
-    """Feedback of a source that a ledger is learned without. Stored names say `quarantine`."""
+    """A source whose feedback is not learned in a ledger. The store's names for exclusions contain `quarantine`."""
 
     #: number of the exclusion, from 1, set by `add_exclusion`
     number: int = 0
@@ -48,8 +48,8 @@ class Exclusion:
     since: float | None
     #: feedback received before this time is excluded; None for no upper bound
     until: float | None
-    label: str
-    new_label: str
+    label: str  #: label of the ledger that has learned the feedback
+    new_label: str  #: label of the ledger that is learned without it
     reason: str
     actor: str
     made_at: float
@@ -64,7 +64,7 @@ _ROWS: Final = TableRows(quarantines, Exclusion)
 
 
 def exclusions_of(database: Database, *, new_label: str | None = None) -> list[Exclusion]:
-    """Exclusions, oldest first. new_label: ledger that lacks the feedback; None for all."""
+    """Exclusions, oldest first. new_label: ledger that is learned without the feedback; None for all exclusions."""
     with database.read() as connection:
         return stored_exclusions(connection, new_label=new_label)
 
@@ -84,7 +84,7 @@ def add_exclusion(connection: Connection, exclusion: Exclusion) -> Exclusion:
     return numbered
 
 
-def first_beyond(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:
+def first_above_cap(database: Database, days: Collection[RaterDay], *, cap: int) -> dict[RaterDay, tuple[float, str]]:
     """For each rater and day with more than `cap` judgements: (received_at, id) of the first one above the cap."""
     beyond: dict[RaterDay, tuple[float, str]] = {}
     with database.read() as connection:
@@ -127,7 +127,8 @@ class KeyDirectory:
         return frozenset(names)
 
 
-def matches(name: str, sources: Collection[str]) -> bool:
+def matches_source(name: str, sources: Collection[str]) -> bool:
+    """Whether a name, as settings and commands use it, names one of a feedback's sources (`KeyDirectory.names_of`)."""
     kind, _, given = name.partition(":")
     full_name = f"{'rater:import' if kind == 'import' else kind}:{name_form(given)}"
     if full_name.endswith("*"):
@@ -135,19 +136,19 @@ def matches(name: str, sources: Collection[str]) -> bool:
     return full_name in sources
 
 
-def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
+def weight_factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str, float]) -> float:
     """Factor on the weight of a feedback, >= 0. Feedback with factor 0 is stored, but not learned.
 
-    The most specific kind of matching name counts (key, then role, tenant), then the longest name. Without a match it
-    is 1. Callers choose the names of raters, so a rater's name can only lower the factor. In imported files only the
-    rater's name counts, since an operator has imported them. Imported scores of a model, which nobody has checked, have
-    the factor 0 if no name matches.
+    The most specific kind of matching name counts (key, then role, tenant), then the longest name. If no name matches,
+    the factor is 1. Callers choose the names of raters, so a rater's name can only lower the factor. In imported files
+    a rater's name takes precedence, since an operator has imported them. Imported scores of a model, which nobody has
+    checked, have the factor 0 if no name matches.
     """
     by_kind: dict[bool, list[str]] = {True: [], False: []}
     for name in configured:
-        if matches(name, sources):
+        if matches_source(name, sources):
             by_kind[name.startswith(("rater:", "import:"))].append(name)
-    of_rater, of_key = (None if not names else configured[min(names, key=_order)] for names in by_kind.values())
+    of_rater, of_key = (None if not names else configured[min(names, key=_specificity)] for names in by_kind.values())
     if item.api_key is None and (item.rater or "").startswith(IMPORTED_RATER):
         given = of_rater if of_rater is not None else of_key
         return given if given is not None else 0.0 if item.source == "judge" else 1.0
@@ -155,16 +156,15 @@ def factor(item: Feedback, *, sources: Collection[str], configured: Mapping[str,
     return bound if of_rater is None else min(bound, of_rater)
 
 
-def _order(name: str) -> tuple[int, bool, int, str]:
+def _specificity(name: str) -> tuple[int, bool, int, str]:
     """Order of names in `learning.sources`, the most specific one first."""
     return KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name
 
 
-def drawn_weight(facts: Mapping[str, Json], *, source: str) -> float:
-    """Rows that a label or a judge's score counts as: 1 or, if its decision was drawn with a probability of its own,
-    (share of drawn decisions) / (this probability).
-
-    The quotient corrects for the selection. It is at most 1 / LEAST_LABELLED.
+def selection_weight(facts: Mapping[str, Json], *, source: str) -> float:
+    """Number of rows that a label or a judge's score counts as. It is 1 unless the decision was selected for labels or
+    scores with a probability of its own. Then it is (share of selected decisions) / (this probability), which corrects
+    for the selection, and at most 1 / LEAST_LABELLED.
     """
     kind = {"label": LabelRequest, "judge": JudgeRequest}.get(source)
     request = None if kind is None else kind.of(facts)
@@ -175,14 +175,14 @@ def drawn_weight(facts: Mapping[str, Json], *, source: str) -> float:
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
 
-def class_of(item: Feedback) -> JudgedBy:
+def rater_class(item: Feedback) -> JudgedBy:
     """The rater class of a judgement. All judgements of a model belong to the class "judge"."""
     if item.source in ("judge", "event"):
         return "judge" if item.source == "judge" else "event"
     return "label" if item.source in ("code", "label") or item.kind in ("label", "reward") else "human"
 
 
-def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
+def judgements_in_force(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements in force, in the order received. A rater's later judgement of a kind replaces the earlier one.
 
     A retraction removes the earlier judgement. Raters of the same name are different raters if their API keys differ.
@@ -192,7 +192,7 @@ def standing(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     return tuple(item for item in feedback if last[_rater_and_kind(item)] == item.id and not is_retraction(item))
 
 
-def retracted(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
+def retracted_feedback(feedback: Sequence[Feedback]) -> tuple[Feedback, ...]:
     """The judgements that their raters took back and did not give again. feedback: in the order received."""
     last = {_rater_and_kind(item): item for item in feedback}
     given = {_rater_and_kind(item): item for item in feedback if not is_retraction(item)}
@@ -221,8 +221,8 @@ class Judgements(NamedTuple):
 def judgements_of(feedback: Sequence[Feedback]) -> Judgements:
     """Sort a decision's feedback by rater class. At least one feedback must be in force."""
     by_class: dict[JudgedBy, tuple[Feedback, ...]] = {}
-    for item in sorted(standing(feedback), key=lambda item: _CLASSES.index(class_of(item))):
-        by_class[class_of(item)] = (*by_class.get(class_of(item), ()), item)
+    for item in sorted(judgements_in_force(feedback), key=lambda item: _CLASSES.index(rater_class(item))):
+        by_class[rater_class(item)] = (*by_class.get(rater_class(item), ()), item)
     judged_by, trusted = next(iter(by_class.items()))
     return Judgements(
         by_class=by_class,
@@ -232,14 +232,14 @@ def judgements_of(feedback: Sequence[Feedback]) -> Judgements:
 
 
 class Screening(Adjustment):
-    """Feedback that must not be learned is left out; the rest gets factors on its weight."""
+    """Leaves out feedback that must not be learned, and sets factors on the weight of the rest."""
 
     def __init__(self, ledger: Ledger, *, settings: LearningSettings) -> None:
         self.ledger, self.settings = ledger, settings
         self._keys = KeyDirectory()
         self._exclusions: tuple[Exclusion, ...] = ()
-        #: result of `first_beyond` for the decisions of the last `look_up`
-        self._beyond: Mapping[RaterDay, tuple[float, str]] = {}
+        #: result of `first_above_cap` for the decisions of the last `look_up`
+        self._above_cap: Mapping[RaterDay, tuple[float, str]] = {}
 
     def refresh(self) -> None:
         self._keys = KeyDirectory(KeyStore(self.ledger.database).listed())
@@ -250,7 +250,7 @@ class Screening(Adjustment):
         items = (item for decision in page for item in decision.feedback)
         days = {day for day in map(_capped_day, items) if day is not None}
         cap = self.settings.rater_per_day
-        self._beyond = first_beyond(self.ledger.database, days, cap=cap) if days and cap else {}
+        self._above_cap = first_above_cap(self.ledger.database, days, cap=cap) if days and cap else {}
 
     def adjust(self, row: AdjustedRow, *, basis: Basis) -> AdjustedRow:  # noqa: ARG002 - of the protocol
         joined = row.joined
@@ -259,14 +259,14 @@ class Screening(Adjustment):
         for item in joined.feedback:
             sources = self._keys.names_of(item, tenant=joined.decision.query.tenant)
             day = _capped_day(item)
-            first = None if day is None else self._beyond.get(day)
+            first = None if day is None else self._above_cap.get(day)
             if first is not None and (item.received_at, item.id) >= first:
                 continue
-            if any(rule.covers(item.received_at) and matches(rule.source, sources) for rule in self._exclusions):
+            if any(rule.covers(item.received_at) and matches_source(rule.source, sources) for rule in self._exclusions):
                 continue
-            weight = factor(item, sources=sources, configured=self.settings.sources)
+            weight = weight_factor(item, sources=sources, configured=self.settings.sources)
             if item.source == "label" or (item.source == "judge" and "share" in item.facts):
-                weight *= drawn_weight(joined.decision.facts, source=item.source)
+                weight *= selection_weight(joined.decision.facts, source=item.source)
             if weight > 0.0 or is_retraction(item):
                 usable.append(item)
             if weight != 1.0:
@@ -284,7 +284,7 @@ class Screening(Adjustment):
         end = joined.decision.made_at + wait_s
         in_time = [item for item in items if wait_s == 0 or item.received_at <= end]
         judgements = [item for item in in_time if item.value is not None or is_retraction(item)]
-        return {item.id for item in judgements} - {item.id for item in standing(judgements)}
+        return {item.id for item in judgements} - {item.id for item in judgements_in_force(judgements)}
 
 
 def _capped_day(item: Feedback) -> RaterDay | None:

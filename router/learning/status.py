@@ -26,6 +26,7 @@ LEARNED_NEXT: Final = 100
 PACE: Final = 2000
 #: if the newest update is older than this, in seconds, the learner's speed is unknown
 WORKS_S: Final = 60.0
+#: selects a ledger that still inherits decisions or is retired, so that some decisions have no state in it
 _INCOMPLETE: Final = select(policies.c.label).where(
     policies.c.label == bindparam("label"), or_(policies.c.inheriting.is_not(None), policies.c.retired_at.is_not(None))
 )
@@ -37,7 +38,7 @@ class Status:
     last_seq: int
     snapshot: str | None
     snapshot_last_seq: int
-    behind: int
+    behind: int  #: number of updates that the newest snapshot has not learned
     #: seconds for which the longest-waiting decision has been ready to be learned; 0 if none is ready
     lag_s: float
     unanswered: int
@@ -70,15 +71,15 @@ def counters(ledger: Ledger) -> Counters:
         return _counters(connection, stored_counts(connection, label=ledger.label), label=ledger.label)
 
 
-def _counters(connection: Connection, kept_counts: Mapping[str, int], *, label: str) -> Counters:
-    read = Counters(**{field.name: kept_counts[field.name] for field in fields(Counters) if field.name in kept_counts})
+def _counters(connection: Connection, stored: Mapping[str, int], *, label: str) -> Counters:
+    read = Counters(**{field.name: stored[field.name] for field in fields(Counters) if field.name in stored})
     if connection.execute(_INCOMPLETE, {"label": label}).first() is None:
         return read
     return replace(read, unseen=read.decided - read.placed)
 
 
 @cache
-def _learned_next(rule: ClosingRule) -> Select[Any]:
+def _next_to_learn(rule: ClosingRule) -> Select[Any]:
     """For each of the next decisions to be learned, selects decided_at and the received_at of its first feedback."""
     now: Any = bindparam("now", type_=Double)
     firsts = [
@@ -127,14 +128,14 @@ def read_status(
         newest = snapshots[0] if snapshots else None
         counts_of_label = stored_counts(connection, label=ledger.label)
         counts = _counters(connection, counts_of_label, label=ledger.label)
-        learned_next = connection.execute(_learned_next(rule), {"label": ledger.label, "now": now}).all()
+        learned_next = connection.execute(_next_to_learn(rule), {"label": ledger.label, "now": now}).all()
         judge = JudgeState(
             waiting=counts_of_label["judge_due"],
             today=today(connection, now=now),
             arms=judged_arms(connection, arms=arms, now=now),
         )
         is_served = serving is not None
-        learning = _learning(connection, ledger=ledger, last_seq=last_seq, is_served=is_served)
+        learning = _diagnosis(connection, ledger=ledger, last_seq=last_seq, is_served=is_served)
         is_behind = serving is not None and len(learned_next) >= LEARNED_NEXT
         backlog, caught_up_s = _backlog(connection, rule=rule, label=ledger.label, now=now) if is_behind else (0, None)
     waits = (now - max(row.received_at, row.decided_at + rule.wait_s) for row in learned_next)
@@ -157,20 +158,20 @@ def read_status(
 
 
 def stored_diagnosis(ledger: Ledger) -> Diagnosis | None:
-    """How far the ledger's policy has learned; None if no learner has said it. Raises StoreError."""
+    """The diagnosis of the ledger's policy; None if no learner has stored one. Raises StoreError."""
     with ledger.database.read() as connection:
         last_seq = ledger.last_seq(connection=connection)
-        return _learning(connection, ledger=ledger, last_seq=last_seq, is_served=False)
+        return _diagnosis(connection, ledger=ledger, last_seq=last_seq, is_served=False)
 
 
 def diagnosis_text(connection: Connection, *, label: str) -> str | None:
-    """The diagnosis that a learner has stored for a ledger, as JSON; None without one."""
+    """The diagnosis of a ledger's policy as JSON; None if no learner has stored one."""
     text: str | None = connection.execute(select(policies.c.diagnosis).where(policies.c.label == label)).scalar()
     return text
 
 
-def _learning(connection: Connection, *, ledger: Ledger, last_seq: int, is_served: bool) -> Diagnosis | None:
-    """is_served: whether a router serves the policy, so that its ledger should learn."""
+def _diagnosis(connection: Connection, *, ledger: Ledger, last_seq: int, is_served: bool) -> Diagnosis | None:
+    """The ledger's diagnosis. is_served: whether a router serves the policy, so that it should have been diagnosed."""
     label = ledger.label
     diagnosis = diagnosis_text(connection, label=label)
     if diagnosis is None and not is_served:
@@ -181,7 +182,7 @@ def _learning(connection: Connection, *, ledger: Ledger, last_seq: int, is_serve
     return read_diagnosis(diagnosis, unlabelled=max(0, decided - (decided_then or last_seq)))
 
 
-def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
+def quarantined_decisions(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
     """The quarantined decisions, newest first: decision_id, field, reason, made_at.
 
     among: number of newest closed decisions, by id, that are searched; None to search all.

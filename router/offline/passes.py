@@ -1,6 +1,6 @@
 """Simulated passes: a policy decides known questions one by one, and learns the outcome of the drawn arm only.
 
-The functions of the live service decide and learn (`made_decisions`, `made_update`, `apply`), without database.
+The functions of the live service decide and learn (`make_decisions`, `make_update`, `apply_update`), without database.
 """
 
 import hashlib
@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ragbandit.router.config.settings import PolicySettings, RewardSettings
-from ragbandit.router.learning.examples import made_update
+from ragbandit.router.learning.examples import make_update
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows
-from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.policies.draw import Offer, draw, made_decisions, outputs_of, seed_of
+from ragbandit.router.policies.base import Policy, apply_update
+from ragbandit.router.policies.draw import Offer, draw, make_decisions, outputs_of, seed_of
 from ragbandit.shared.types import (
     ArmName,
     Decision,
     DecisionId,
     FeatureRows,
-    Indices,
     Matrix,
     PolicyLabel,
     Query,
@@ -36,13 +36,15 @@ EPOCH: Final = 1_700_000_000.0
 #: largest number of questions that a policy is asked at once
 BATCH: Final = 64
 
+Places = npt.NDArray[np.intp]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
     """A pass, question by question."""
 
-    order: Indices  #: number of each question
-    drawn: Indices  #: index of the drawn arm
+    order: Places  #: number of each question
+    drawn: Places  #: index of the drawn arm
     earned: Vector  #: reward of this arm
     labels: int = 0  #: number of decisions whose outcome was learned
     fault: str | None = None  #: why the fallback decided, or an outcome was not learned; the first reason
@@ -68,7 +70,7 @@ def decision_id(row: Logged, *, seed: int) -> DecisionId:
 
 
 def chance_of(decision_id: DecisionId, *, what: str) -> float:
-    """A pseudo-random number in [0, 1) for an event of a decision, the same for every policy. what: the event's name"""
+    """A number in [0, 1) for an event of a decision, the same for every policy and independent of the draw."""
     return (seed_of(f"{what}/{decision_id}") >> 11) / 2**53
 
 
@@ -95,7 +97,6 @@ class Learning:
         self.learn(row.decision, row.reward)
 
     def step(self, question: int) -> Decision:
-        """Decide a question, and learn the outcome of the drawn arm if it is labelled. question: its index"""
         decision = self._decision(self.rows[question * len(self.arms)])
         self.decided += 1
         self.order.append(question)
@@ -110,7 +111,7 @@ class Learning:
         query = replace(known.query, id=decision_id(row, seed=self.seed))
         features = known.features if "features" in self.policy.needs else None
         rows = None if features is None else features[None, :]
-        [decision] = made_decisions(
+        [decision] = make_decisions(
             [Offer(query=query, run_by="caller", arms=self.arms)],
             outputs=outputs_of(self.policy, [query], features=rows, arms=[self.arms]),
             features=[features],
@@ -123,7 +124,7 @@ class Learning:
         return decision
 
     def is_labelled(self, decision: Decision) -> bool:
-        """Whether the outcome is learned. This depends only on the id, so it is the same for all policies."""
+        """Whether the outcome is learned. This depends only on the id, so it does not differ between policies."""
         return chance_of(decision.id, what="labelled") < self.labelled
 
     def reveal(self, decision: Decision, *, row: Logged) -> None:
@@ -131,13 +132,12 @@ class Learning:
         self.labels += self.learn(decision, row.reward)
 
     def learn(self, decision: Decision, reward: Reward) -> bool:
-        """Learn a reward. Returns False if the policy would not learn it."""
         self.learned += 1
         label = PolicyLabel(self.settings.label)
-        update = made_update(
+        update = make_update(
             decision, reward, label=label, seq=self.learned, now=decision.made_at, decided=self.decided
         )
-        is_learned = apply(self.policy, update)
+        is_learned = apply_update(self.policy, update)
         if not is_learned:
             self.fault = self.fault or "the policy would not learn an outcome"
         return is_learned

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.operation.budgets import BudgetSpent, budgets_of, exhausted, raise_if_spent, spending_of
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.deciding.steps.turn_limits import limits_of, with_used
+from ragbandit.router.serving.deciding.steps.turn_limits import limits_of, with_amounts_used
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.reservations import Reservation, no_reservation, reserve
 from ragbandit.router.storage.access.spending import Spender, Spent, spenders_of
@@ -131,7 +131,7 @@ def _limits_of(query: Query, *, settings: ConversationSettings, database: Databa
     """
     first = _open_task(query, settings=settings, database=database, now=now)
     with database.read() as connection:
-        (limits,) = with_used(connection, [limits_of(query, first=first, settings=settings)])
+        (limits,) = with_amounts_used(connection, [limits_of(query, first=first, settings=settings)])
         reached = next((limit for limit in limits if limit.is_reached), None)
         if reached is None or reached.moves:
             return limits

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicyDefinition
-from ragbandit.router.policies.base import WHERE, Policy, PolicyNeed
+from ragbandit.router.policies.base import PARAMS_KEY, Policy, PolicyNeed
 from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.additions import with_additions, with_faults
 from ragbandit.shared.errors import ConfigError, RagBanditError
@@ -65,7 +65,7 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
         message = f"{name} cannot be made: {type(error).__name__}: {error}"
         remedy = "the class is called with the params as keywords"
         raise ConfigError(message, field="policy.params", remedy=remedy) from error
-    return policy if name in built_in_policies() else _checked(policy, name=name)
+    return policy if name in built_in_policies() else _check_plugin(policy, name=name)
 
 
 def static_needs(name: str) -> frozenset[PolicyNeed]:
@@ -116,7 +116,7 @@ def with_settings(
         return complete
     if PARAM in params:
         fault = "the schema of the context is a separate setting"
-        raise ConfigError(fault, field=f"{WHERE}.{PARAM}", remedy="move it to `context:`")
+        raise ConfigError(fault, field=f"{PARAMS_KEY}.{PARAM}", remedy="move it to `context:`")
     return {**complete, PARAM: plain_schema(schema)}
 
 
@@ -131,7 +131,7 @@ def _class_of(name: str) -> Any:
     raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=with_faults(remedy))
 
 
-def _checked(policy: Any, *, name: str) -> Policy:
+def _check_plugin(policy: Any, *, name: str) -> Policy:
     """Check that a plug-in follows the protocol, and set its `algorithm` to `name`. Raises ConfigError."""
     if len(name) > MAX_NAME:
         message = f"{name!r} has {len(name)} characters, and a snapshot records {MAX_NAME} at most"

@@ -31,13 +31,13 @@ from ragbandit.router.encoders.features import LENGTHS
 from ragbandit.router.policies.base import (
     Arrays,
     Facts,
+    cost_weight_of,
     counted_state,
-    own_weight,
+    own_cost_weight,
     quality_cost_and_weight,
     restored_counts,
     rows_of,
     tally,
-    weight_of,
 )
 from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
 from ragbandit.router.policies.noise import LEAST_NOISE
@@ -116,9 +116,9 @@ class AveragedHeads:
         self._shares: dict[str, float] | None = None
         self._surrogates: dict[str, Surrogate] = {}
         #: weight of the last row after the calibration of its score
-        self.counted = 0.0
-        #: error of the best model's prediction of the last row; `missed`: in reward, `residual`: in standard deviations
-        self.missed = self.residual = 0.0
+        self.last_rows = 0.0
+        #: error of the best model's prediction of the last row, in reward; `residual`: the same in standard deviations
+        self.prediction_error = self.residual = 0.0
         #: number of features of a question; 0 before the first row
         self._length = 0
 
@@ -138,7 +138,7 @@ class AveragedHeads:
     def age(self, arm: ArmName) -> int:
         return self._arms[arm].age if arm in self._arms else 0
 
-    def joined(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
+    def join_features(self, features: FeatureRows, *, queries: Sequence[Query]) -> FeatureRows:
         """Rows of features, context and the sketch of their products: (n, d + context columns + SKETCHED), float32."""
         if not self._sketched:
             return features
@@ -160,10 +160,10 @@ class AveragedHeads:
             self._shares = {name: value / total for name, value in odds.items()}
         return self._shares
 
-    def sampled(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[PosteriorMeans, Matrix]:
-        """Returns (posterior means, deviations of the posterior samples from `Means.value`) for one question.
+    def sample(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> tuple[PosteriorMeans, Matrix]:
+        """Returns (posterior means, deviations of the posterior samples from their `value`) for one question.
 
-        features: a row of `joined`. The deviations have the shape (arms, samples), in units of reward.
+        features: a row of `join_features`. The deviations have the shape (arms, samples), in units of reward.
         """
         designs, (quality, cost) = self._designs(features), self._prior_means(arms)
         new = [index for index, arm in enumerate(arms) if arm not in self._arms]
@@ -215,15 +215,15 @@ class AveragedHeads:
         if not np.abs(features).max() <= _MOST_FEATURE:  # also refuses NaN
             fault = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{fault}; use an encoder whose features are near 1")
-        usual = math.inf if own_weight(update.query) is None or self.weight <= 0.0 else self.weight
-        query_weight = weight_of(update.query, default=self.weight)
+        usual = math.inf if own_cost_weight(update.query) is None or self.weight <= 0.0 else self.weight
+        query_weight = cost_weight_of(update.query, default=self.weight)
         quality, cost, weight = quality_cost_and_weight(update.reward, weight=query_weight, usual=usual)
         numbers = (quality, cost, weight, weight * cost, update.reward.cost)
         if not all(abs(number) <= _MOST_NUMBER for number in numbers):
             raise PolicyFault("the row has numbers that are not finite, or too large to be squared")
         is_first = not self.seen
         tally(self.seen, update)
-        self.counted = rows
+        self.last_rows = rows
         if rows == 0.0:
             return
         if update.arm not in self._arms:
@@ -232,7 +232,7 @@ class AveragedHeads:
         source = self._source(update.arm, update.reward, rows=rows)
         scale = PLAIN if source == TRUSTED else self._surrogates[source].scale
         row = Row(update.arm, (quality - (self.quality or 0.0), cost - arm.first_cost), weight, rows, source)
-        self.counted = rows = scale.share * rows
+        self.last_rows = rows = scale.share * rows
         arm.age, arm.mass = arm.age + 1, arm.mass + rows
         best = self._best
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
@@ -241,7 +241,7 @@ class AveragedHeads:
             error, residual = model.learn(designs[name], row)
             self._losses[name] = fade * self._losses[name] + rows * min(rows, 1.0) * (error * error)
             if name == best:
-                self.missed, self.residual = error + row.target[0] - scale.quality(row.target[0]), residual
+                self.prediction_error, self.residual = error + row.target[0] - scale.quality(row.target[0]), residual
         if update.query.cost_weight is None or self._is_borrowed or is_first:
             self.weight, self._is_borrowed = float(weight), update.query.cost_weight is not None
         self._rows = fade * self._rows + rows
@@ -255,7 +255,7 @@ class AveragedHeads:
             return TRUSTED
         if source in SURROGATES:
             surrogate = self._surrogates.setdefault(source, Surrogate())
-            surrogate.alone, surrogate.mass = surrogate.alone + 1, surrogate.mass + rows
+            surrogate.unrated, surrogate.mass = surrogate.unrated + 1, surrogate.mass + rows
             return source
         for name, score in reward.surrogates.items():
             surrogate, prior = self._surrogates.setdefault(name, Surrogate()), self.quality or 0.0
@@ -296,7 +296,7 @@ class AveragedHeads:
         for key, array in arrays.items():
             name, _, array_name = key.partition("/")
             parts[name][array_name] = array
-        self._surrogates = {source: Surrogate.restored(state) for source, state in facts["surrogates"].items()}
+        self._surrogates = {source: Surrogate.from_state(state) for source, state in facts["surrogates"].items()}
         scales = {source: surrogate.scale for source, surrogate in self._surrogates.items()}
         for name, model in self._models.items():
             model.restore(parts[name], facts["models"][name], scales=scales)

@@ -158,10 +158,7 @@ def serves_prices(policy: Policy) -> bool:
 
 
 def needs_every_arm(policy: TableTrained) -> bool:
-    """Whether its table must have had every configured arm (attribute `needs_every_arm`).
-
-    Not so if params name the arms that it chooses.
-    """
+    """Whether its table needs every configured arm (attribute `needs_every_arm`); not if params name its arms."""
     return bool(getattr(policy, "needs_every_arm", False))
 
 
@@ -171,18 +168,18 @@ def held_out_rows(policy: TableTrained) -> Sequence[TableRow]:
     return rows
 
 
-def own_weight(query: Query) -> float | None:
+def own_cost_weight(query: Query) -> float | None:
     """The question's own cost weight as a number; None without one, or if it is still an unresolved name."""
     return float(query.cost_weight) if isinstance(query.cost_weight, int | float) else None
 
 
-def weight_of(query: Query, *, default: float) -> float:
-    weight = own_weight(query)
+def cost_weight_of(query: Query, *, default: float) -> float:
+    weight = own_cost_weight(query)
     return default if weight is None else weight
 
 
 def schema_of(policy: Policy) -> ContextSchema:
-    """Schema of the context that the policy learns from (attribute `schema`); {} if it ignores the context."""
+    """Schema of the context that the policy learns from (attribute `schema`); {} if the policy ignores the context."""
     schema: ContextSchema = getattr(policy, "schema", {})
     return schema
 
@@ -190,9 +187,9 @@ def schema_of(policy: Policy) -> ContextSchema:
 def tolerance_of(policy: Policy) -> float:
     """Largest relative difference between two machines that learned the same rows (attribute `tolerance`).
 
-    `learning.snapshots.difference` defines the difference. The tolerance may grow with the number of rows. It is 0 if
-    the state is equal to the last bit on every machine. Two machines may exchange the probabilities of arms that tie:
-    their scores differ by less than the tolerance times the largest score.
+    `learning.audit.differences.largest_difference` defines the difference. The tolerance may grow with the number of
+    rows. It is 0 if the state is equal to the last bit on every machine. Two machines may exchange the probabilities of
+    arms whose scores differ by less than the tolerance times the largest score.
     """
     return float(getattr(policy, "tolerance", 0.0))
 
@@ -203,11 +200,11 @@ def policy_age(policy: Policy, arm: ArmName) -> float:
     return math.inf if age is None else float(age(arm))
 
 
-def restart(policy: Policy, arm: ArmName) -> None:
+def restart_arm(policy: Policy, arm: ArmName) -> None:
     """Reduce the weight of everything learned about a changed arm, if the policy has the method `restart`."""
-    restart_arm: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
-    if restart_arm is not None:
-        restart_arm(arm)
+    restart: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
+    if restart is not None:
+        restart(arm)
 
 
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
@@ -215,10 +212,10 @@ def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms:
     return policy.pmf([query], features=rows, arms=[arms])[0]
 
 
-def apply(policy: Policy, update: Update) -> bool:
+def apply_update(policy: Policy, update: Update) -> bool:
     """Restart the arms of `update.restarts`, then learn the row. Returns False if the policy refuses the row."""
     for arm in update.restarts:
-        restart(policy, arm)
+        restart_arm(policy, arm)
     try:
         policy.learn(update)
     except PolicyFault:
@@ -280,7 +277,7 @@ def restore_policy(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
 
 
 def copy_policy(policy: Policy) -> Policy | None:
-    """A copy that learns apart from the policy, as `restore_policy` makes it from the policy's state, but faster.
+    """An independent copy of the policy, equal to what `restore_policy` makes from its state, but faster.
 
     None if the policy does not have the attribute `copyable`.
     """
@@ -312,7 +309,7 @@ def restored_counts(facts: Facts) -> dict[ArmName, int]:
     return {ArmName(arm): n for arm, n in seen.items()}
 
 
-WHERE: Final = "policy.params"
+PARAMS_KEY: Final = "policy.params"
 
 # Types of params. Values outside these ranges could overflow or underflow; torch needs integers of 32 bits.
 Number = Annotated[float, Field(ge=0.0, le=1e12, allow_inf_nan=False)]
@@ -322,7 +319,6 @@ Whole = Annotated[int, Field(ge=0, le=10**9)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Text = Annotated[str, Field(min_length=1)]
 ArmParam = Annotated[ArmName, Field(min_length=1)]
-
 
 NO_RETRIEVAL: Final = ArmName("no_retrieval")
 SINGLE_STEP: Final = ArmName("single_step")
@@ -342,10 +338,12 @@ ParamsType = TypeVar("ParamsType", bound=PolicyParams)
 
 def read_params(kind: type[ParamsType], *, given: Mapping[str, Json]) -> ParamsType:
     """Make the params from plain values. Raises ConfigError with the field "policy.params.<param>"."""
-    checked = check_values(kind, given=given, where=WHERE)
+    checked = check_values(kind, given=given, where=PARAMS_KEY)
     for param in fields(kind):  # type: ignore[arg-type] # every subclass is a dataclass
         if param.name not in checked and param.default is MISSING and param.default_factory is MISSING:
-            raise ConfigError("is needed", field=f"{WHERE}.{param.name}", remedy="it has no default: give it a value")
+            raise ConfigError(
+                "is needed", field=f"{PARAMS_KEY}.{param.name}", remedy="it has no default: give it a value"
+            )
     return kind(**checked)
 
 

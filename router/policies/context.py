@@ -23,7 +23,7 @@ _FAR: Final = 8.0
 
 
 class ContextColumns:
-    """Converts a question's declared context to `size` numbers. Learns mean and variance of numeric context."""
+    """Converts a question's declared context to `size` numbers. Learns mean and variance of each numeric key."""
 
     def __init__(self, schema: ContextSchema) -> None:
         self.schema = {key: schema[key] for key in sorted(schema)}
@@ -115,7 +115,7 @@ SKETCHED: Final = 128
 
 def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vector:
     """Random sketch, (size,), of all products of d features x and columns c; squared length about |x|^2 / d * |c|^2."""
-    signs, weights = _drawn(features.size, columns.size, size)
+    signs, weights = _sketch_matrices(features.size, columns.size, size)
     question = np.einsum("ki,i->k", signs, features.astype(np.float64))
     context = np.einsum("kj,j->k", weights, columns)
     products: Vector = question * context / math.sqrt(features.size * size)
@@ -123,7 +123,7 @@ def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vect
 
 
 @functools.lru_cache(maxsize=4)
-def _drawn(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
+def _sketch_matrices(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
     """Returns (signs +1 or -1, (size, features); uniform weights of mean 0 and variance 1, (size, columns))."""
     bits = np.unpackbits(np.frombuffer(_bytes("signs", size * ((features + 7) // 8)), dtype=np.uint8))
     signs: Matrix = bits.reshape(size, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
@@ -145,8 +145,12 @@ def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
     """Make the schema from plain values; {} for None. Raises ConfigError with the invalid key."""
     if not given:
         return {}
+    plain = {
+        key: value.model_dump(exclude_none=True) if isinstance(value, ContextKey) else value
+        for key, value in given.items()
+    }
     try:
-        schema = _SCHEMA.validate_python({key: _plain(value) for key, value in given.items()}, strict=True)
+        schema = _SCHEMA.validate_python(plain, strict=True)
         check_columns(schema)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
@@ -156,7 +160,3 @@ def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
     except ValueError as error:
         raise ConfigError(str(error), field="context", remedy="docs/context.md describes a schema") from error
     return schema
-
-
-def _plain(value: object) -> object:
-    return value.model_dump(exclude_none=True) if isinstance(value, ContextKey) else value

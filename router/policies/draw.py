@@ -35,7 +35,7 @@ BY_ARM: Final = ("quality", "cost", "weight")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holdback:
-    """An arm that gets a share, in (0, 1), of all questions. first, until, then, learned: see `HoldbackShare`."""
+    """An arm that gets a share, in (0, 1), of all questions. Other fields: see `HoldbackShare`."""
 
     arm: ArmName
     share: float
@@ -58,15 +58,15 @@ class Holdback:
 def falling_share(first: float, *, until: int, then: float, learned: int) -> float:
     """The share of a holdback: `first` until the arm has `until` learned answers, then less, but at least `then`.
 
-    It falls like 1 / learned. A report's interval of the mean difference over n questions has about the
-    variance (sum of 1 / share) / n^2. The number of learned answers grows at most in proportion to the questions, so
-    this variance never grows with n. It would after a step to less than half of the share.
+    The share falls like 1 / learned, not in one step, since a step to less than half of the share would let a report's
+    intervals grow: over n questions the mean difference has about the variance (sum of 1 / share) / n^2. The number of
+    learned answers grows at most in proportion to n, so with this rule the variance never grows with n.
     """
     return first if learned <= until else max(then, first * until / learned)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
+class DrawResult:
     index: int
     pmf: tuple[float, ...]
     #: lower limit of the probabilities in `pmf`
@@ -145,27 +145,26 @@ def fallback_arm(fallback: str | None, *, arms: Sequence[ArmName]) -> ArmName:
     return arm if arm in arms else arms[0]
 
 
-def turn_of(seed: int) -> float:
-    """A number in [0, 1) that depends on a decision's seed only, and tells nothing about its draw (`draw_index`)."""
+def uniform_of(seed: int) -> float:
+    """A uniform number in [0, 1) that depends only on a decision's seed, and is independent of `draw_index`."""
     digest = hashlib.sha256(b"turn" + seed.to_bytes(8, "big")).digest()
     return float(int.from_bytes(digest[:8], "big") >> 11) * 2.0**-53
 
 
-def dealt(pmf: Sequence[float], *, least: float, turn: float, kept: int) -> tuple[float, ...]:
-    """Probabilities that are 0 or at least `least`, and that equal `pmf` on average over all turns in [0, 1).
+def with_least_share(pmf: Sequence[float], *, least: float, uniform: float, kept: int) -> tuple[float, ...]:
+    """Probabilities that are 0 or at least `least`, and that equal `pmf` on average over all `uniform` in [0, 1).
 
-    An arm with a probability p below `least` gets `least` in a share p / least of all turns, and 0 in all other turns.
-    As
-    many arms get it in one turn as their sum of p allows (systematic sampling; Madow 1949). The likeliest arm has the
-    rest. The arm at `kept` gets `least` in every turn.
+    An arm with a probability p below `least` gets `least` for a share p / least of all values of `uniform`, and else 0.
+    For one value, as many arms get `least` as their sum of p allows (systematic sampling; Madow 1949). The likeliest
+    arm gets the rest. If the arm at the index `kept` has such a probability, it always gets `least`.
     """
     likeliest = max(range(len(pmf)), key=pmf.__getitem__)
     shares = list(pmf)
     for index, p in enumerate(pmf):
         if index == likeliest or not 0.0 < p < least:
             continue
-        before, turn = math.floor(turn), turn + p / least
-        shares[index] = least if index == kept or math.floor(turn) > before else 0.0
+        before, uniform = math.floor(uniform), uniform + p / least
+        shares[index] = least if index == kept or math.floor(uniform) > before else 0.0
     given = [index for index, share in enumerate(shares) if share > pmf[index] and index != kept]
     while shares != list(pmf):
         shares[likeliest] = 0.0
@@ -188,9 +187,9 @@ def with_incumbent(
 ) -> tuple[tuple[float, ...], float, SafeStart]:
     """Mix in the incumbent as far as the restraint requires. Returns (pmf, floor, fact to store).
 
-    No probability is above 0 and below LEAST_SHARE (see `dealt`), so that the row says something about every arm that
-    could be drawn. seed: the decision's seed; None for the average over all seeds, with smaller probabilities.
-    held: share of a holdback that is mixed in afterwards. released: whether a spent budget comes before the restraint
+    No probability is above 0 and below LEAST_SHARE (see `with_least_share`), so that importance weights stay
+    small. seed: the decision's seed; None for the average over all seeds, which may have smaller probabilities. held:
+    share of a holdback that is mixed in afterwards. released: whether a spent budget comes before the restraint
     """
     share = 1.0
     reason: str | None = BUDGET_FIRST if released else "not offered"
@@ -204,7 +203,7 @@ def with_incumbent(
     if seed is None or restraint.arm not in arms:
         return mixed, floor * share, fact
     least = LEAST_SHARE / (1.0 - held)
-    mixed = dealt(mixed, least=least, turn=turn_of(seed), kept=arms.index(restraint.arm))
+    mixed = with_least_share(mixed, least=least, uniform=uniform_of(seed), kept=arms.index(restraint.arm))
     return mixed, floor * share if floor * share >= least else 0.0, fact
 
 
@@ -228,12 +227,13 @@ def draw(
     incumbent: ArmName | None = None,
     holdback: Holdback | None = None,
     released: bool = False,
-) -> Drawn:
+) -> DrawResult:
     """Draw an arm from a policy's output: gate, floors, restraint, holdback, choice. The facts record these steps.
 
     output: the policy's output, or the exception that it raised. After an exception or an invalid output, the fallback
-        arm gets all probability above the floors, and `Drawn.fault` contains the reason
-    seed: seed of the draw. None draws nothing: the pmf is the average over all seeds, the index is the likeliest arm's
+        arm gets all probability above the floors, and `DrawResult.fault` contains the reason
+    seed: seed of the draw. If it is None, nothing is drawn: the pmf is the average over all seeds, and the index is
+        that of the likeliest arm
     raised: arm -> its floor, for arms with a higher floor than `floor`
     incumbent: arm that gets all probability if the policy failed and the arm is offered
     released: whether a spent budget comes before the restraint
@@ -269,7 +269,7 @@ def draw(
         facts[HoldbackShare.key] = control.stored
     scores = None if scores is None else tuple(scores)
     index = pmf.index(max(pmf)) if seed is None else draw_index(pmf, seed=seed)
-    return Drawn(index=index, pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
+    return DrawResult(index=index, pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
 
 
 def cold_start_floors(
@@ -319,7 +319,7 @@ class Offer:
     cost_weight: float | None = None
 
 
-def made_decisions(
+def make_decisions(
     offers: Sequence[Offer],
     *,
     outputs: Sequence[PolicyOutput | Exception],
@@ -335,7 +335,7 @@ def made_decisions(
     arms = [offer.arms for offer in offers]
     seeds = [seed_of(offer.query.id or "", secret=secret) for offer in offers]
     released = [offer.query.terms.is_spent for offer in offers]
-    drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen, released=released)
+    drawn = draw_each(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen, released=released)
     decisions = []
     for number, (offer, result) in enumerate(zip(offers, drawn, strict=True)):
         assert offer.query.id is not None
@@ -368,7 +368,7 @@ def made_decisions(
     return decisions
 
 
-def drawn_by_arms(
+def draw_each(
     outputs: Sequence[PolicyOutput | Exception],
     *,
     arms: Sequence[tuple[ArmName, ...]],
@@ -376,10 +376,10 @@ def drawn_by_arms(
     settings: PolicySettings,
     seen: Mapping[ArmName, int],
     released: Sequence[bool] = (),
-) -> list[Drawn]:
-    """The draw of each question. seeds: None draws nothing, for callers that need the pmfs only (see `draw`).
+) -> list[DrawResult]:
+    """The draw of each question. seeds: None if only the pmfs are wanted (see `draw`).
 
-    released: for each question, whether a spent budget comes before the restraint; () for none
+    released: for each question, whether a spent budget comes before the restraint; () if it does for none
     """
     holdback = None if settings.holdback is None else Holdback.of(settings.holdback, seen=seen)
     share, outcomes = settings.cold_start_floor, settings.cold_start_outcomes
@@ -405,7 +405,7 @@ def configured_floor(decision: Decision) -> float:
 
 
 def certain_decision(decision: Decision, *, arm: ArmName) -> Decision:
-    """The decision with this arm and probability 1, because a step chose the arm without a draw."""
+    """The decision with this arm and probability 1, for a step that chose the arm without a draw."""
     facts, scores = decision.facts, decision.scores
     if decision.arms != (arm,):
         facts, scores = {name: value for name, value in facts.items() if name not in BY_ARM}, None

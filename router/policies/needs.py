@@ -1,4 +1,4 @@
-"""What a policy needs besides a question and its features, as a model's pick of an arm, comes from an addition."""
+"""Sources of what a policy needs besides a question and its features, such as a model's pick of an arm."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Ask = Callable[[str, str], Awaitable[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelToAsk:
-    """The model, the time limit of a call, and the maximum number of tokens of a reply."""
+    """A model, the time limit of a call in seconds, and the maximum number of tokens of a reply."""
 
     generator: GeneratorSettings
     seconds: float
@@ -24,7 +24,7 @@ class ModelToAsk:
 
 
 class NeedSource(Protocol):
-    """Provides a need of policies by a model. In a service a step asks it before the draw; `evaluate` asks it here."""
+    """Gets what policies need from a model: in a service for a step before the draw, in `evaluate` by `of_question`."""
 
     def check(self, policy: PolicySettings, *, generator: GeneratorSettings, undescribed: Sequence[str]) -> None:
         """Raise ConfigError if a service with these settings could not provide it. Logs probable mistakes.
@@ -33,7 +33,7 @@ class NeedSource(Protocol):
         """
 
     def model(self, policy: PolicySettings, *, generator: GeneratorSettings) -> ModelToAsk:
-        """The model that these settings name. generator: the default one"""
+        """The model that these settings name. generator: the default model"""
 
     async def of_question(
         self, question: str, *, arms: Sequence[ArmName], descriptions: Mapping[str, str], ask: Ask

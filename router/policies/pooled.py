@@ -6,8 +6,8 @@ rows, the pool, learns it once, and an arm has to learn only by how much it diff
     w_arm ~ N(w_pool, diag(v) / NARROW),    v as for independent arms
 
 The posterior mean of an arm is A^-1 (b + prior precision * w_pool), with A and b of its own rows (posterior.py). So a
-row costs O(d^2) for the pool and O(d^2) for its arm, whatever the number of arms. An arm reads w_pool again after its
-row 4, 8, 16, 32 and then at the end of each of its blocks, and the state has the w_pool that it has read.
+row costs O(d^2) for the pool and O(d^2) for its arm, whatever the number of arms. An arm copies w_pool after its row 4,
+8, 16, 32 and then at the end of each of its blocks, and the state stores the copy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from ragbandit.shared.types import ArmName, Json, Matrix, Vector
 POOLED: Final = "pooled"
 #: by how much the prior precision of an arm's difference from the pool is larger than that of independent arms
 NARROW: Final = 3.0
-#: numbers of rows after which an arm reads the pool again, besides the ends of blocks
+#: numbers of rows after which an arm copies w_pool, besides the ends of blocks
 _EARLY: Final = (4, 8, 16, 32)
 _POOL: Final = ArmName("pool")
 
@@ -38,33 +38,33 @@ class PooledHeads(Heads):
     def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None) -> None:
         super().__init__(None, ridge=NARROW * ridge, bias_ridge=bias_ridge, memory=memory, pairs=0)
         self._pool = Heads(None, ridge=ridge, bias_ridge=bias_ridge, memory=memory, pairs=0)
-        #: arm -> w_pool for quality as the arm has read it, (p,)
-        self._read: dict[ArmName, Vector] = {}
+        #: arm -> its copy of w_pool for quality, (p,)
+        self._pool_weights: dict[ArmName, Vector] = {}
 
     def means(self, z: Vector, *, arms: Sequence[ArmName]) -> Matrix:
         means = super().means(z, arms=arms)
-        new = [place for place, arm in enumerate(arms) if arm not in self._read]
+        new = [place for place, arm in enumerate(arms) if arm not in self._pool_weights]
         if new:
             means[0, new] = self._pool.means(z, arms=[_POOL])[0]
         return means
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
-        if row.arm not in self._read:
-            self._read[row.arm] = self._pool.quality_weights(_POOL, size=z.size)
+        if row.arm not in self._pool_weights:
+            self._pool_weights[row.arm] = self._pool.quality_weights(_POOL, size=z.size)
         errors = super().learn(z, row)
         self._pool.learn(z, Row(_POOL, row.target, row.weight, row.rows, row.source))
         return errors
 
-    def _is_due(self, number: int) -> bool:
-        return number in _EARLY or super()._is_due(number)
+    def _ends_block(self, number: int) -> bool:
+        return number in _EARLY or super()._ends_block(number)
 
-    def _end_block(self, part: JointWeights) -> None:
-        for arm in part.arms:
-            self._read[arm] = self._pool.quality_weights(_POOL, size=self._size)
-        super()._end_block(part)
+    def _end_block(self, joint: JointWeights) -> None:
+        for arm in joint.arms:
+            self._pool_weights[arm] = self._pool.quality_weights(_POOL, size=self._size)
+        super()._end_block(joint)
 
     def _prior_moment(self, arm: ArmName) -> Vector | float:
-        moment: Vector = self._read[arm] * RIDGE / self._variances(self._size)
+        moment: Vector = self._pool_weights[arm] * RIDGE / self._variances(self._size)
         return moment
 
     def rescale(self, source: str, scale: Scale) -> None:
@@ -75,13 +75,13 @@ class PooledHeads(Heads):
         arrays, facts = super().state()
         pool_arrays, pool = self._pool.state()
         arrays |= {f"pool/{name}": array for name, array in pool_arrays.items()}
-        if self._read:
-            arrays["read"] = np.array([self._read[arm] for arm in self._arms])
+        if self._pool_weights:
+            arrays["read"] = np.array([self._pool_weights[arm] for arm in self._arms])
         return arrays, facts | {"pool": pool}
 
     def restore(self, arrays: Arrays, facts: Facts, *, scales: Mapping[str, Scale]) -> None:
         own = {name: array for name, array in arrays.items() if not name.startswith("pool/")}
         pool = {name.removeprefix("pool/"): array for name, array in arrays.items() if name.startswith("pool/")}
         self._pool.restore(pool, facts["pool"], scales=scales)
-        self._read = dict(zip(facts["arms"], own.pop("read", np.zeros((0, 0))), strict=True))
+        self._pool_weights = dict(zip(facts["arms"], own.pop("read", np.zeros((0, 0))), strict=True))
         super().restore(own, facts, scales=scales)

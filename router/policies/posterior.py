@@ -52,14 +52,13 @@ RIDGE: Final = 3.3
 _BLOCK: Final = 64
 #: smallest memory, in rows: with less, only the rows of the latest block would have weight
 LEAST_MEMORY: Final = 50
-#: largest number of rows of a matrix that `inverse_of` inverts as a whole
+#: largest number of rows of a matrix that `invert` does not halve
 _LEAST_HALVED: Final = 64
 #: a block has at most memory / _SHARE_OF_MEMORY rows, because rows do not fade within a block
 _SHARE_OF_MEMORY: Final = 16
 
-#: result of `Heads._order` if there are no new arms
+#: result of `Heads._positions` if there are no new arms
 _NO_SHARES: Final = np.zeros((0, 0))
-_NO_SIGNS: Final = np.zeros(0)
 
 ArmFacts = Mapping[ArmName, Mapping[str, Json]]
 
@@ -69,8 +68,8 @@ class Row:
     arm: ArmName
     #: quality and cost, each minus the arm's prior mean
     target: tuple[float, float]
-    weight: float
-    rows: float
+    weight: float  #: weight of cost in the reward
+    rows: float  #: number of rows that this row counts as
     #: source of the quality: TRUSTED for ratings, else a source of scores
     source: str = TRUSTED
 
@@ -83,7 +82,8 @@ class _Sums:
     moment: Matrix
     noise: Matrix
 
-    def scaled(self, scale: Scale) -> "_Sums":
+    def calibrate(self, scale: Scale) -> "_Sums":
+        """The sums that the same rows would give with this calibration of their source."""
         moment = self.moment.copy()
         moment[0] = (moment[0] - scale.offset * self.gram[0]) / scale.slope
         return _Sums(scale.share * self.gram, scale.share * moment, math.sqrt(scale.share) * self.noise)
@@ -91,9 +91,9 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Arm:
-    sums: dict[str, _Sums] = field(default_factory=dict)
-    number: int = 0
-    unfaded: float = 0.0
+    sums: dict[str, _Sums] = field(default_factory=dict)  #: source -> sums over the rows of this source
+    number: int = 0  #: number of rows
+    unfaded: float = 0.0  #: total weight of the rows since the sums faded last
 
     def fade(self, share: float) -> None:
         for sums in self.sums.values():
@@ -103,7 +103,7 @@ class _Arm:
 
 
 @dataclass(slots=True)
-class _Newest:
+class _NewRow:
     """A row that is already in the posterior, but not in the sums."""
 
     arm: ArmName
@@ -128,7 +128,7 @@ class JointWeights:
     covariance: Matrix
     #: gain g of each of the newest rows, (rows of a block, n)
     gains: Matrix
-    newest: list[_Newest] = field(default_factory=list)
+    newest: list[_NewRow] = field(default_factory=list)
 
     def slice_of(self, arm: ArmName, *, size: int) -> slice:
         index = self.arms.index(arm)
@@ -165,24 +165,24 @@ class Heads:
         #: p, the length of a design row; 0 before the first row
         self._size = 0
         self._places: dict[ArmName, int] = {}
-        self._parts: dict[ArmName, JointWeights] = {}
-        #: `_mean`: posterior means, (2, arms, p); `_drawn`: deviations of the samples, (pairs, arms, p)
-        self._mean = self._drawn = np.zeros((0, 0, 0))
+        self._joint: dict[ArmName, JointWeights] = {}
+        #: `_mean`: posterior means, (2, arms, p); `_deviations`: deviations of the samples, (pairs, arms, p)
+        self._mean = self._deviations = np.zeros((0, 0, 0))
 
     def means(self, z: Vector, *, arms: Sequence[ArmName]) -> Matrix:
         """Posterior means of quality and cost minus prior means, (2, arms), at a design row."""
         if not self._places:
             return np.zeros((2, len(arms)))
         known = (self._mean.reshape(-1, z.size) @ z).reshape(2, -1)
-        order, new, shares = self._order(arms)
+        order, new, shares = self._positions(arms)
         return np.concatenate([known, known @ shares], axis=1)[:, order] if new else known[:, order]
 
     def deviations(self, z: Vector, *, arms: Sequence[ArmName]) -> Matrix:
         """Deviations of the value in the samples, (pairs, arms), at a design row, in units of the noise."""
         if not self._places:
             return self._prior_values(arms, z=z)
-        drawn = (self._drawn.reshape(-1, z.size) @ z).reshape(-1, len(self._places))
-        order, new, shares = self._order(arms)
+        drawn = (self._deviations.reshape(-1, z.size) @ z).reshape(-1, len(self._places))
+        order, new, shares = self._positions(arms)
         if new:
             above = drawn - self._prior_values(list(self._places), z=z)
             drawn = np.concatenate([drawn, self._prior_values(new, z=z) + above @ shares], axis=1)
@@ -193,8 +193,8 @@ class Heads:
         weights: Vector = self._mean[0, self._places[arm]].copy() if arm in self._places else np.zeros(size)
         return weights
 
-    def _order(self, arms: Sequence[ArmName]) -> tuple[list[int] | slice, list[ArmName], Matrix]:
-        """Returns (place of each arm among arms with rows, then new arms; new arms; C^-1 C_n, see the module)."""
+    def _positions(self, arms: Sequence[ArmName]) -> tuple[list[int] | slice, list[ArmName], Matrix]:
+        """Returns (position of each arm in [arms with rows, new arms]; new arms; C^-1 C_n, see the module)."""
         known = list(self._places)
         if list(arms) == known:  # as nearly always
             return slice(None), [], _NO_SHARES
@@ -207,68 +207,70 @@ class Heads:
         return order, new, shares.astype(np.float64)
 
     def learn(self, z: Vector, row: Row) -> tuple[float, float]:
+        """Learn a row with the design row z. Returns the error of the predicted reward (see `Noise.learn`)."""
         if row.arm not in self._arms:
             self._size = z.size
             self._assign_places({**self._arms, row.arm: _Arm()})
-        part, arm = self._parts[row.arm], self._arms[row.arm]
+        joint, arm = self._joint[row.arm], self._arms[row.arm]
         scale = self._scales.get(row.source, PLAIN)
         signs = signs_of(row.arm, "row", arm.number, count=self.pairs)
-        errors, spread = self._add(part, _Newest(row.arm, row.source, arm.number, z, row.target, row.rows, signs))
+        errors, spread = self._add_row(joint, _NewRow(row.arm, row.source, arm.number, z, row.target, row.rows, signs))
         arm.number, arm.unfaded = arm.number + 1, arm.unfaded + row.rows
-        if self._is_due(sum(self._arms[name].number for name in part.arms)):
-            self._end_block(part)
+        if self._ends_block(sum(self._arms[name].number for name in joint.arms)):
+            self._end_block(joint)
         return self.noise.learn(errors, weight=row.weight, rows=scale.share * row.rows, spread=spread)
 
-    def _is_due(self, number: int) -> bool:
+    def _ends_block(self, number: int) -> bool:
         """Whether a block ends after this number of rows."""
         return number % self._block == 0
 
-    def _end_block(self, part: JointWeights) -> None:
-        self._move_to_sums(part)
-        for name in part.arms:
+    def _end_block(self, joint: JointWeights) -> None:
+        self._move_to_sums(joint)
+        for name in joint.arms:
             arm = self._arms[name]
             arm.fade(1.0 if self.memory is None else math.exp(-arm.unfaded / self.memory))
             arm.unfaded = 0.0
-        self._solve(part)
+        self._recompute(joint)
 
     def rescale(self, source: str, scale: Scale) -> None:
         """Use this calibration for all rows of a source, including the learned ones."""
-        parts = {id(part): part for part in self._parts.values()}.values()
-        for part in parts:
-            self._move_to_sums(part)
+        distinct = {id(joint): joint for joint in self._joint.values()}.values()
+        for joint in distinct:
+            self._move_to_sums(joint)
         self._scales[source] = scale
-        for part in parts:
-            self._solve(part)
+        for joint in distinct:
+            self._recompute(joint)
 
     def fade(self, arm: ArmName, *, share: float) -> None:
-        """Multiply the weight of an arm's rows by `share`, in (0, 1]. The estimate stays until new rows outweigh it."""
+        """Multiply the weight of an arm's rows by `share`, in (0, 1]. New rows then change the estimate faster."""
         if arm in self._arms:
-            self._move_to_sums(self._parts[arm])
+            self._move_to_sums(self._joint[arm])
             self._arms[arm].fade(share)
-            self._solve(self._parts[arm])
+            self._recompute(self._joint[arm])
 
-    def _add(self, part: JointWeights, row: _Newest) -> tuple[tuple[float, float], float]:
-        """Returns (prediction errors of quality and cost before the row, z^T A^-1 z)."""
-        place = part.slice_of(row.arm, size=row.z.size)
-        gain = part.gain(row.z, place=place)
+    def _add_row(self, joint: JointWeights, row: _NewRow) -> tuple[tuple[float, float], float]:
+        """Update the posterior. Returns (prediction errors of quality and cost before the row, z^T A^-1 z)."""
+        place = joint.slice_of(row.arm, size=row.z.size)
+        gain = joint.gain(row.z, place=place)
         spread = float(gain[place] @ row.z)
         scale = self._scales.get(row.source, PLAIN)
         rows = scale.share * row.rows
         scaled, root = 1.0 + rows * spread, math.sqrt(rows)
-        mean = _flat(self._mean)[:, part.place]
+        mean = _flat(self._mean)[:, joint.place]
         predicted: list[float] = (mean[:, place] @ row.z).tolist()
         errors = scale.quality(row.target[0]) - predicted[0], row.target[1] - predicted[1]
         mean += np.multiply.outer(errors, gain * (rows / scaled))
         if self.pairs:
-            drawn = _flat(self._drawn)[:, part.place]
+            drawn = _flat(self._deviations)[:, joint.place]
             drawn += (root * row.signs - rows * (drawn[:, place] @ row.z))[:, None] * (gain / scaled)
-        np.multiply(gain, math.sqrt(rows / scaled), out=part.gains[len(part.newest)])
-        part.newest.append(row)
+        np.multiply(gain, math.sqrt(rows / scaled), out=joint.gains[len(joint.newest)])
+        joint.newest.append(row)
         return errors, spread
 
-    def _move_to_sums(self, part: JointWeights) -> None:
-        for arm, source in sorted({(row.arm, row.source) for row in part.newest}):
-            newest = [row for row in part.newest if (row.arm, row.source) == (arm, source)]
+    def _move_to_sums(self, joint: JointWeights) -> None:
+        """Add the newest rows to the sums of their arms. Call `_recompute` afterwards."""
+        for arm, source in sorted({(row.arm, row.source) for row in joint.newest}):
+            newest = [row for row in joint.newest if (row.arm, row.source) == (arm, source)]
             z, rows = np.array([row.z for row in newest]), np.array([row.rows for row in newest])
             zeros = _Sums(*(np.zeros((length, self._size)) for length in (self._size, 2, self.pairs)))
             sums = self._arms[arm].sums.setdefault(source, zeros)
@@ -278,50 +280,51 @@ class Heads:
             sums.gram += 0.5 * (gram + gram.T)  # a snapshot stores one triangle
             sums.moment += np.array([row.target for row in newest]).T @ weighted
             sums.noise += (np.sqrt(rows)[:, None] * signs).T @ z
-        part.newest = []
+        joint.newest = []
 
     def _assign_places(self, rows: Mapping[ArmName, _Arm]) -> None:
-        size, old_parts = self._size, self._parts
-        old_mean, old_drawn = self._mean, self._drawn
-        self._arms, self._parts = {arm: rows[arm] for arm in sorted(rows)}, {}
+        size, old_joints = self._size, self._joint
+        old_mean, old_drawn = self._mean, self._deviations
+        self._arms, self._joint = {arm: rows[arm] for arm in sorted(rows)}, {}
         arms = list(self._arms)
         self._places = {arm: place for place, arm in enumerate(arms)}
-        self._mean, self._drawn = np.zeros((2, len(arms), size)), np.zeros((self.pairs, len(arms), size))
+        self._mean, self._deviations = np.zeros((2, len(arms), size)), np.zeros((self.pairs, len(arms), size))
         for together in [arms] if self.facts is not None else [[arm] for arm in arms]:
             first, last = self._places[together[0]], self._places[together[-1]] + 1
-            old_part = next((old_parts[arm] for arm in together if arm in old_parts), None)
+            old_joint = next((old_joints[arm] for arm in together if arm in old_joints), None)
             place = slice(first * size, last * size)
-            if old_part is not None and old_part.arms == together:
-                part = replace(old_part, place=place)
-                for new, old in ((self._mean, old_mean), (self._drawn, old_drawn)):
-                    _flat(new)[:, place] = _flat(old)[:, old_part.place]
+            if old_joint is not None and old_joint.arms == together:
+                joint = replace(old_joint, place=place)
+                for new, old in ((self._mean, old_mean), (self._deviations, old_drawn)):
+                    _flat(new)[:, place] = _flat(old)[:, old_joint.place]
             else:
-                if old_part is not None:
-                    self._move_to_sums(old_part)
+                if old_joint is not None:
+                    self._move_to_sums(old_joint)
                 gains = np.empty((self._block, len(together) * size))
-                part = JointWeights(together, place, np.zeros((0, 0)), gains)
-                self._solve(part)
-            self._parts |= dict.fromkeys(together, part)
+                joint = JointWeights(together, place, np.zeros((0, 0)), gains)
+                self._recompute(joint)
+            self._joint |= dict.fromkeys(together, joint)
 
-    def _solve(self, part: JointWeights) -> None:
+    def _recompute(self, joint: JointWeights) -> None:
+        """Compute the posterior of these weights from the prior and the sums of their arms."""
         size = self._size
-        shared, each = np.linalg.inv(self._kernel(part.arms, part.arms)), np.arange(size)
-        blocks = np.zeros((len(part.arms), size, len(part.arms), size))
+        shared, each = np.linalg.inv(self._kernel(joint.arms, joint.arms)), np.arange(size)
+        blocks = np.zeros((len(joint.arms), size, len(joint.arms), size))
         blocks[:, each, :, each] = shared * (1.0 / self._variances(size))[:, None, None]
-        precision = blocks.reshape(len(part.arms) * size, -1)
-        drawn = np.concatenate([self._prior_samples(arm, size=size) for arm in part.arms], axis=1) @ precision
+        precision = blocks.reshape(len(joint.arms) * size, -1)
+        drawn = np.concatenate([self._prior_samples(arm, size=size) for arm in joint.arms], axis=1) @ precision
         moment = np.zeros((2, len(precision)))
-        for arm in part.arms:
-            place = part.slice_of(arm, size=size)
+        for arm in joint.arms:
+            place = joint.slice_of(arm, size=size)
             moment[0, place] = self._prior_moment(arm)
             for source, sums in self._arms[arm].sums.items():
-                scaled = sums.scaled(self._scales[source]) if source in self._scales else sums
+                scaled = sums.calibrate(self._scales[source]) if source in self._scales else sums
                 precision[place, place] += scaled.gram
                 drawn[:, place] += scaled.noise
                 moment[:, place] += scaled.moment
-        part.covariance = _inverse(precision)
-        _flat(self._mean)[:, part.place] = moment @ part.covariance
-        _flat(self._drawn)[:, part.place] = drawn @ part.covariance
+        joint.covariance = _shared_inverse(precision)
+        _flat(self._mean)[:, joint.place] = moment @ joint.covariance
+        _flat(self._deviations)[:, joint.place] = drawn @ joint.covariance
 
     def _prior_moment(self, arm: ArmName) -> Vector | float:
         """Prior precision * prior mean of the arm's weights for quality, before any row."""
@@ -346,9 +349,9 @@ class Heads:
 
     def _prior_samples(self, arm: ArmName, *, size: int) -> Matrix:
         if self.facts is None:
-            return _samples_apart(arm, self.pairs, size) * np.sqrt(self._variances(size) / RIDGE)
+            return _independent_samples(arm, self.pairs, size) * np.sqrt(self._variances(size) / RIDGE)
         parts = tuple(f"{key}={value!r}" for key, value in self.facts.get(arm, {}).items())
-        return _samples_of_parts(arm, parts, self.pairs, size) * np.sqrt(self._variances(size))
+        return _samples_with_parts(arm, parts, self.pairs, size) * np.sqrt(self._variances(size))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The state from which `restore` computes the posterior again: the sums and the newest rows.
@@ -357,7 +360,7 @@ class Heads:
         """
         quality, mixed, cost = self.noise.scatter
         arrays: Arrays = {"scatter": np.array([[quality, mixed], [mixed, cost]])}
-        newest = {part.arms[0]: part.newest for part in self._parts.values()}
+        newest = {joint.arms[0]: joint.newest for joint in self._joint.values()}
         for name, arm in self._arms.items():
             for source, sums in arm.sums.items():
                 arrays[f"gram/{source}/{name}"] = sums.gram[np.triu_indices(self._size)]
@@ -382,7 +385,7 @@ class Heads:
         (quality, mixed), (_, cost) = checked["scatter"].tolist()
         self.noise.scatter, self.noise.rows = (quality, mixed, cost), facts["rows"]
         self._arms, self._places = {}, {}
-        self._parts, self._scales = {}, dict(scales)
+        self._joint, self._scales = {}, dict(scales)
         arms: dict[ArmName, _Arm] = {}
         for name, (number, unfaded, *sources) in facts["arms"].items():
             arms[name] = _Arm({}, number, unfaded)
@@ -398,15 +401,15 @@ class Heads:
             for (arm, source), numbers in zip(rows, checked[f"newest/{name}"].tolist(), strict=True):
                 number, count, quality, cost, *z = numbers
                 signs = signs_of(arm, "row", int(number), count=self.pairs)
-                row = _Newest(arm, source, int(number), np.array(z), (quality, cost), count, signs)
-                self._add(self._parts[arm], row)
+                row = _NewRow(arm, source, int(number), np.array(z), (quality, cost), count, signs)
+                self._add_row(self._joint[arm], row)
 
 
 #: sha256 of a matrix -> its inverse, as long as a policy has it
 _inverses: Final = weakref.WeakValueDictionary[bytes, Matrix]()
 
 
-def _inverse(precision: Matrix) -> Matrix:
+def _shared_inverse(precision: Matrix) -> Matrix:
     """The inverse of a symmetric positive definite matrix, read-only.
 
     Policies of one process share it. Sums change once per block, so a router that restores the newest snapshot mostly
@@ -415,13 +418,13 @@ def _inverse(precision: Matrix) -> Matrix:
     key = hashlib.sha256(precision.data).digest()
     found = _inverses.get(key)
     if found is None:
-        found = inverse_of(precision)
+        found = invert(precision)
         found.flags.writeable = False
         _inverses[key] = found
     return found
 
 
-def inverse_of(matrix: Matrix) -> Matrix:
+def invert(matrix: Matrix) -> Matrix:
     """The inverse, symmetric to the bit, of a symmetric positive definite matrix.
 
     A large one is inverted by halves, through the Schur complement of its first half, which is positive definite, too.
@@ -436,7 +439,7 @@ def inverse_of(matrix: Matrix) -> Matrix:
     half = size // 2
     solved = np.linalg.solve(matrix[:half, :half], np.concatenate([matrix[:half, half:], np.eye(half)], axis=1))
     shares, first = solved[:, : size - half], solved[:, size - half :]
-    last = inverse_of(matrix[half:, half:] - matrix[half:, :half] @ shares)
+    last = invert(matrix[half:, half:] - matrix[half:, :half] @ shares)
     between = shares @ last
     first = first + between @ shares.T
     inverse = np.empty_like(matrix)
@@ -452,12 +455,12 @@ def _flat(stack: Matrix) -> Matrix:
 
 
 @functools.lru_cache(maxsize=256)
-def _samples_apart(arm: str, count: int, size: int) -> Matrix:
-    """Samples of N(0, I), (count, size): random signs, and for the intercept quantiles of the normal distribution."""
+def _independent_samples(arm: str, count: int, size: int) -> Matrix:
+    """Samples of mean 0 and covariance I, (count, size): random signs; for the intercept, quantiles of N(0, 1)."""
     samples = signs_of(arm, "prior", 0, count=count * size).reshape(count, size)
     if count == 0:
         return samples
-    order = sorted(range(count), key=lambda sample: hashlib.blake2b(_name(arm, "intercept", sample)).digest())
+    order = sorted(range(count), key=lambda sample: hashlib.blake2b(_hash_input(arm, "intercept", sample)).digest())
     values = np.array([NormalDist().inv_cdf(0.5 + (sample + 0.5) / (2 * count)) for sample in range(count)])
     samples[order, 0] *= values / math.sqrt(float((values * values).mean()))
     samples.flags.writeable = False
@@ -465,8 +468,8 @@ def _samples_apart(arm: str, count: int, size: int) -> Matrix:
 
 
 @functools.lru_cache(maxsize=256)
-def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -> Matrix:
-    """Samples, (count, size): sums of random signs that are common to all arms, to arms with a part, or the arm's."""
+def _samples_with_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -> Matrix:
+    """Samples, (count, size): weighted sums of random signs of all arms, of each of the arm's parts, and of the arm."""
     samples = math.sqrt(OWN) * signs_of(arm, "prior", 0, count=count * size)
     for name, variance in [("common", COMMON), *((part, PART) for part in parts)]:
         samples += math.sqrt(variance) * signs_of(name, "part", 0, count=count * size)
@@ -476,11 +479,9 @@ def _samples_of_parts(arm: str, parts: tuple[str, ...], count: int, size: int) -
 
 def signs_of(name: str, kind: str, number: int, *, count: int) -> Vector:
     """`count` signs, +1 or -1, determined by name, kind and number."""
-    if count == 0:
-        return _NO_SIGNS
-    stream = hashlib.shake_128(_name(name, kind, number)).digest((count + 7) // 8)
+    stream = hashlib.shake_128(_hash_input(name, kind, number)).digest((count + 7) // 8)
     return np.unpackbits(np.array(bytearray(stream), dtype=np.uint8))[:count].astype(np.float64) * 2.0 - 1.0
 
 
-def _name(name: str, kind: str, number: int) -> bytes:
+def _hash_input(name: str, kind: str, number: int) -> bytes:
     return f"{kind}\0{number}\0{name}".encode("utf-8", "surrogatepass")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.policies import CONSERVATIVE, untrained_policy
-from ragbandit.router.policies.base import WHERE, Policy, TableTrained, needs_every_arm, schema_of
+from ragbandit.router.policies.base import PARAMS_KEY, Policy, TableTrained, needs_every_arm, schema_of
 from ragbandit.router.policies.needs import need_source
 from ragbandit.shared.errors import ConfigError
 
@@ -22,7 +22,7 @@ def check_policy(settings: Settings) -> None:
     _check_holdback(configured, arms=arms)
     unprotected = configured.model_copy(update={"incumbent": None})
     policy = untrained_policy(replace(settings.policy_definition, settings=unprotected))
-    check_arms(policy, arms=arms, where=WHERE)
+    check_arms(policy, arms=arms, where=PARAMS_KEY)
     for need in sorted(policy.needs - {"features", "text"}):
         undescribed = sorted(settings.arms.keys() - settings.arm_descriptions.keys())
         need_source(need).check(configured, generator=settings.generator, undescribed=undescribed)
@@ -89,22 +89,22 @@ def check_arms(policy: Policy, *, arms: Sequence[str], where: str) -> None:
         if arm not in arms:
             remedy = f"use one of {', '.join(arms)}"
             raise ConfigError(f"{arm!r} is not among the arms", field=f"{where}.{name}", remedy=remedy)
-    for part, prefix in _with_inner(policy, where=where):
+    for part, prefix in _policy_and_inner(policy, where=where):
         if isinstance(part, TableTrained):
             _check_training(part, arms=arms, field=f"{prefix}.trained")
 
 
-def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
+def _policy_and_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
     yield policy, where
     inner = getattr(policy, "inner", None)
     if inner is not None:
-        yield from _with_inner(inner, where=f"{where}.params")
+        yield from _policy_and_inner(inner, where=f"{where}.params")
 
 
 def _check_training(policy: TableTrained, *, arms: Sequence[str], field: str) -> None:
     retrain = f"`ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER`"
     if not policy.trained_arms:
-        setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"
+        setting = f"set {field}: FOLDER" if field.startswith(PARAMS_KEY) else f"give --param {field}=FOLDER"
         message = f"{policy.algorithm} is not trained, and does not learn from a log"
         raise ConfigError(message, field=field, remedy=f"{retrain}; then {setting}")
     unknown = [arm for arm in arms if arm not in policy.trained_arms]

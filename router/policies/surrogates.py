@@ -52,14 +52,14 @@ class Surrogate:
     #: sums of the products of (rating, score) over all arms
     products: Matrix = field(default_factory=lambda: np.zeros((2, 2)))
     #: number of answers with a score and no rating
-    alone: int = 0
+    unrated: int = 0
     mass: float = 0.0  #: total weight of these answers
     scale: Scale = PLAIN
     #: number of answers with rating and score at which the scale is fitted again
     due: int = 1
 
     def learn(self, arm: ArmName, *, quality: float, score: float) -> bool:
-        """Learn an answer with a rating (`quality`) and a score. Returns whether the scale was fitted again."""
+        """Learn an answer with a rating (`quality`) and a score. Returns whether `scale` was fitted again."""
         row = np.array([1.0, quality, score])
         self.arms[arm] = self.arms.get(arm, np.zeros(3)) + row
         self.products = self.products + np.outer(row[1:], row[1:])
@@ -67,11 +67,11 @@ class Surrogate:
         if number < self.due:
             return False
         self.due = max(number + 1, math.ceil(_GROWTH * number))
-        self.scale = self._fitted()
+        self.scale = self._fit()
         return True
 
-    def _fitted(self) -> Scale:
-        usual = min(self.mass / self.alone, 1.0) if self.alone else 1.0
+    def _fit(self) -> Scale:
+        usual = min(self.mass / self.unrated, 1.0) if self.unrated else 1.0
         if usual <= 0.0:
             return PLAIN
         sums = np.array(list(self.arms.values()))
@@ -89,10 +89,10 @@ class Surrogate:
     def state(self) -> list[Any]:
         scale = [self.scale.share, self.scale.slope, self.scale.offset, self.due]
         arms = {arm: sums.tolist() for arm, sums in self.arms.items()}
-        return [arms, self.products.ravel().tolist(), self.alone, self.mass, *scale]
+        return [arms, self.products.ravel().tolist(), self.unrated, self.mass, *scale]
 
     @classmethod
-    def restored(cls, state: list[Any]) -> "Surrogate":
+    def from_state(cls, state: list[Any]) -> "Surrogate":
         arms, products, alone, mass, share, slope, offset, due = state
         sums = {arm: np.array(values) for arm, values in arms.items()}
         return cls(sums, np.array(products).reshape(2, 2), alone, mass, Scale(share, slope, offset), due)

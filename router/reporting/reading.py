@@ -25,7 +25,7 @@ from ragbandit.router.comparison.assessment import LearningCurve
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.sections import ConversationSettings, RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
-from ragbandit.router.learning.sources import drawn_weight, retracted, standing
+from ragbandit.router.learning.sources import judgements_in_force, retracted_feedback, selection_weight
 from ragbandit.router.reporting.deciders import NEWEST, Decider, decider_of, is_raised, paced_askers, without_draw
 from ragbandit.router.reporting.estimates import LEAST_CHANCE
 from ragbandit.router.reporting.left_out import (
@@ -293,7 +293,7 @@ class ReportRows:
     whole: int | None = None
     #: reward of the same answers as `quality`: quality - weight * cost; None if it was not read
     reward: Vector | None = None
-    #: number of rows that a labelled answer represents (`drawn_weight`), 1 without a label; None if all numbers are 1
+    #: number of rows that a labelled answer represents (`selection_weight`), 1 without a label; None if all are 1
     counts: Vector | None = None
     #: number of each rating's rater and question: ratings that one API key gave to one question have the same number,
     #: -1 without a rating; None if no two ratings have the same number
@@ -538,7 +538,7 @@ def _judged_qualities(connection: Connection, condition: ColumnElement[bool]) ->
     """
     given = _feedback_of(connection, condition, feedback.c.kind.in_(("rating", "event")))
     values = {
-        key: [float(item.value) for item in standing(items) if isinstance(item.value, int | float)]
+        key: [float(item.value) for item in judgements_in_force(items) if isinstance(item.value, int | float)]
         for key, items in given.items()
     }
     return {key: fmean(of_key) for key, of_key in values.items() if of_key}
@@ -549,7 +549,7 @@ def _retracted_ratings(connection: Connection, condition: ColumnElement[bool]) -
     other = feedback.alias()
     is_taken_back = other.c.decision_id == decisions.c.id, other.c.kind == "rating", other.c.value == "null"
     given = _feedback_of(connection, condition, exists().where(*is_taken_back))
-    ratings = {key: [one for one in retracted(items) if one.kind == "rating"] for key, items in given.items()}
+    ratings = {key: [one for one in retracted_feedback(items) if one.kind == "rating"] for key, items in given.items()}
     return {key: items[-1] for key, items in ratings.items() if items}
 
 
@@ -629,11 +629,11 @@ class _Rows:
                 reward_of(row, setting=scope.reward) if rated else np.nan,
                 by_judge,
                 by_judge or (row["judged_by"] == "label" and _is_asked(facts)),
-                drawn_weight(facts, source=row["judged_by"] or ""),
+                selection_weight(facts, source=row["judged_by"] or ""),
                 self._cluster(row) if rated or not np.isnan(taken_back) else -1,
                 *_possible(row, setting=scope.reward, is_rated=rated),
                 score,
-                drawn_weight(facts, source="judge"),
+                selection_weight(facts, source="judge"),
                 taken_back,
                 *self._costs(row),
             )

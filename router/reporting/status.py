@@ -24,7 +24,7 @@ def status(
 
 
 def learning_of(ledger: Ledger) -> Diagnosis | None:
-    """How far the ledger's policy has learned, as in its status; None if no learner has said it. Raises StoreError."""
+    """The diagnosis of the ledger's policy, as in its status; None if no learner has stored one. Raises StoreError."""
     return _under(ledger_status.stored_diagnosis(ledger), ledger=ledger)
 
 
@@ -35,4 +35,4 @@ def _under(learning: Diagnosis | None, *, ledger: Ledger) -> Diagnosis | None:
     with ledger.database.read() as connection:
         drifts = drifts_of(connection, learning, label=ledger.label)
         changes = "; ".join(one.what for one in drifts) or None
-        return replace(learning, changes=changes).under(state_of(newest_deciders(connection, scope, own=True)))
+        return replace(learning, changes=changes).with_decider(state_of(newest_deciders(connection, scope, own=True)))

@@ -14,7 +14,7 @@ from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import PolicyVersion
 
-#: a version is faulty if it gave no usable pmf for at least this share of the decisions, and for at least _LEAST_FAULTS
+#: a version is faulty if it gave no usable pmf for this share of the decisions or more, and for _LEAST_FAULTS or more
 _FAULTS: Final = 0.05
 _LEAST_FAULTS: Final = 20
 
@@ -34,7 +34,7 @@ class Evidence:
 
 
 def evidence_on(database: Database, version: PolicyVersion, *, now: float) -> Evidence | None:
-    """Compare a version with the champion; None unless it is in shadow. Reads at most MOST_ROWS decisions.
+    """Compare a version with the champion; None if the version is not in shadow. Reads at most MOST_ROWS decisions.
 
     Raises StoreError.
     """
@@ -59,7 +59,7 @@ def comparison_of(
 ) -> Comparison:
     """Compare the pmf of a version with the pmf that was served, by the rewards of the version's ledger.
 
-    seconds: age of the oldest row. alarm: why the rows are no evidence
+    seconds: age of the oldest row. alarm: reason why the rows prove nothing; None if they may prove something
     """
     faults = rows.left_out.get(NO_PMF, 0)
     if alarm is None and faults >= max(_FAULTS * (faults + len(rows.arm)), _LEAST_FAULTS):

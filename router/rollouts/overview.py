@@ -36,7 +36,7 @@ def list_versions(database: Database, *, base: PolicyLabel) -> PolicyList:
     return PolicyList(control=control, policies=tuple(versions))
 
 
-def detail(database: Database, name: str, *, base: PolicyLabel, now: float) -> VersionDetail:
+def version_detail(database: Database, name: str, *, base: PolicyLabel, now: float) -> VersionDetail:
     with database.read() as connection:
         version = version_named(connection, name, base=base)
         has_previous = previous_champion(versions_of(connection, base=base)) is not None

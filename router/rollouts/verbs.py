@@ -46,7 +46,7 @@ class Act:
     actor: str  #: "key:PUBLIC_ID" or "cli:USER@HOST"
     reason: str
     now: float
-    #: True if "promote" may contradict the evidence; the stored reason and the audit log then contain "forced"
+    #: whether "promote" may contradict the evidence; if so, the stored reason and the audit log contain "forced"
     force: bool = False
     #: the action is refused if the version no longer has this revision; None accepts every revision
     revision: int | None = None
@@ -114,17 +114,17 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
             act = replace(act, revision=version.revision)
     with database.write() as connection:
         store.lock_versions(connection, base=act.base)
-        seen = store.version_named(connection, act.name, base=act.base)
-        if act.revision is not None and act.revision != seen.revision:
-            message = f"the version {seen.name!r} was changed meanwhile: its state is {seen.state} now"
-            remedy = f"look at it again, then decide: `ragbandit policy show {seen.name}`"
+        version = store.version_named(connection, act.name, base=act.base)
+        if act.revision is not None and act.revision != version.revision:
+            message = f"the version {version.name!r} was changed meanwhile: its state is {version.state} now"
+            remedy = f"look at it again, then decide: `ragbandit policy show {version.name}`"
             raise Conflict(message, field="revision", remedy=remedy)
         states, change = TRANSITIONS[act.verb]
-        if seen.state not in states:
-            possible = ", ".join(verbs_of(seen)) or "nothing; add a new version"
-            message = f"{act.verb} is not possible while the state of {seen.name!r} is {seen.state}"
+        if version.state not in states:
+            possible = ", ".join(verbs_of(version)) or "nothing; add a new version"
+            message = f"{act.verb} is not possible while the state of {version.name!r} is {version.state}"
             raise Conflict(message, field="state", remedy=f"possible now: {possible}")
-        return change(_Move(connection=connection, seen=seen, act=act, settings=settings, evidence=evidence))
+        return change(_Move(connection=connection, version=version, act=act, settings=settings, evidence=evidence))
 
 
 def kill(
@@ -163,27 +163,27 @@ class _Move:
     """A change of a version's state, in a transaction that has locked the versions."""
 
     connection: Connection
-    seen: PolicyVersion
+    version: PolicyVersion
     act: Act
     settings: RolloutSettings
-    evidence: Evidence | None  #: only for a promotion that is not forced
+    evidence: Evidence | None  #: None unless the action is a promotion that is not forced
 
     def shadow(self) -> PolicyVersion:
         others = [version.name for version in self._others("shadow")]
         if len(others) >= self.settings.shadows:
             message = f"{len(others)} versions are in shadow already: {', '.join(others)}"
             raise Conflict(message, field="state", remedy="retire one of them")
-        return self._change(self.seen, self.act, state="shadow")
+        return self._change(self.version, self.act, state="shadow")
 
     def promote(self) -> PolicyVersion:
-        name, act, facts = self.seen.name, self.act, self._proof()
+        name, act, facts = self.version.name, self.act, self._proof()
         cause = replace(act, reason=f"{name} was promoted")
         for version in self._others("champion"):
             self._change(version, replace(cause, verb="retire"), state="retired", former="champion")
         self._restart_shadows(cause)
         if act.force:
             act = replace(act, reason=f"forced: {act.reason}")
-        return self._change(self.seen, act, state="champion", facts=facts)
+        return self._change(self.version, act, state="champion", facts=facts)
 
     def _proof(self) -> dict[str, Json]:
         """The evidence as the audit log stores it. Raises Conflict if the version is not better."""
@@ -192,34 +192,34 @@ class _Move:
         evidence = self.evidence
         if evidence is None or evidence.comparison.verdict != "better":
             sentence = "it was not in shadow" if evidence is None else evidence.sentence
-            message = f"the evidence does not show that {self.seen.name!r} is better: {sentence}"
+            message = f"the evidence does not show that {self.version.name!r} is better: {sentence}"
             remedy = 'wait, or promote it against the evidence: --force, over HTTP "force": true'
             raise Conflict(message, field="force", remedy=remedy)
         return {"comparison": asdict(evidence.comparison)}
 
     def rollback(self) -> PolicyVersion:
-        seen = self.seen
-        previous = store.previous_champion(store.versions_of(self.connection, base=seen.base))
+        version = self.version
+        previous = store.previous_champion(store.versions_of(self.connection, base=version.base))
         if previous is None:
-            message = f"{seen.name!r} is the first champion, so there is no previous one"
+            message = f"{version.name!r} is the first champion, so there is no previous one"
             raise Conflict(message, field="state", remedy="pin an arm: `ragbandit policy kill ARM`")
-        cause = replace(self.act, reason=f"{seen.name} was rolled back: {self.act.reason}"[:MAX_REASON])
+        cause = replace(self.act, reason=f"{version.name} was rolled back: {self.act.reason}"[:MAX_REASON])
         self._change(previous, replace(cause, verb="promote"), state="champion")
         self._restart_shadows(cause)
         return self.retire()
 
     def retire(self) -> PolicyVersion:
-        return self._change(self.seen, self.act, state="retired")
+        return self._change(self.version, self.act, state="retired")
 
     def _restart_shadows(self, cause: Act) -> None:
-        """Let the evidence on all other versions in shadow begin again: it compares them with the former champion."""
+        """Restart the evidence on all other versions in shadow, since it compares them with the former champion."""
         reason = f"compared with another champion from here on: {cause.reason}"[:MAX_REASON]
         for version in self._others("shadow"):
             self._change(version, replace(cause, verb="shadow", reason=reason), state="shadow")
 
     def _others(self, state: VersionState) -> list[PolicyVersion]:
-        versions = store.versions_of(self.connection, base=self.seen.base)
-        return [version for version in versions if version.state == state and version.name != self.seen.name]
+        versions = store.versions_of(self.connection, base=self.version.base)
+        return [version for version in versions if version.state == state and version.name != self.version.name]
 
     def _change(self, version: PolicyVersion, act: Act, **values: Any) -> PolicyVersion:
         entry: dict[str, Any] = {"action": f"policy.{act.verb}", "actor": act.actor, "now": act.now}

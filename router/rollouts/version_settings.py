@@ -1,4 +1,4 @@
-"""The settings of a version: those of the configuration with its changes. Who decides, learns or answers needs them."""
+"""The settings of a version: those of the configuration with the changes of the version."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ from ragbandit.shared.types import Json, PolicyVersion
 #: sections of the configuration that a version may change
 SECTIONS: Final = ("policy", "reward", "arms")
 #: settings of `policy` that a version cannot change: the label is generated, and all versions share the other settings
-_NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
+_SHARED_SETTINGS: Final = ("label", "incumbent", "harm", "holdback")
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
@@ -22,14 +22,14 @@ def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
 
 
 def settings_with(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
-    """`settings_of` for changes that are not a version yet."""
+    """Like `settings_of`, for changes that are not stored as a version yet."""
     sections: dict[str, Mapping[str, object]] = {}
     for section, changed_values in changes.items():
         if section not in SECTIONS or not isinstance(changed_values, Mapping):
             message = "a version cannot change this section"
             raise ConfigError(message, field=section, remedy="change settings of policy, reward or arms")
         sections[section] = changed_values
-    for name in _NOT_THEIRS:
+    for name in _SHARED_SETTINGS:
         if name in sections.get("policy", {}):
             remedy = "set it in the configuration, for all versions"
             raise ConfigError("a version cannot change this setting", field=f"policy.{name}", remedy=remedy)

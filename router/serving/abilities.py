@@ -72,7 +72,7 @@ def passing_arms(
     return arms
 
 
-def lacks_of(
+def unmet_needs(
     query: Query, *, arms: Collection[ArmName], passing: Mapping[ArmName, Ability]
 ) -> dict[ArmName, list[str]]:
     """Arm that may not answer this query -> its unmet needs. Optional needs count if any arm meets all needs."""
@@ -109,7 +109,9 @@ def _forbidden_efforts(query: Query) -> set[str]:
     return {f"{_EFFORT}:{one}" for one in EFFORTS if one not in names[low : high + 1] or sent not in (None, one)}
 
 
-def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]) -> UnmetNeed:
+def no_arm_error(
+    query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mapping[ArmName, Ability]
+) -> UnmetNeed:
     """The error for a request that no arm can answer."""
     windows = [passing[arm][1] or 0 for arm, lacks in lacking.items() if lacks == [_CONTEXT]]
     if windows:
@@ -130,7 +132,7 @@ def no_arm(query: Query, *, lacking: Mapping[ArmName, list[str]], passing: Mappi
     return UnmetNeed(f"{message} ({able})", field=field, remedy=f"{remedy}, effort or context_tokens have it")
 
 
-def as_text(query: Query) -> Query:
+def without_chat(query: Query) -> Query:
     """The query of a chat for an arm that reads only the question; `Sent.ignored` lists the unused parameters."""
     sent = {name for name, value in query.conversation.fields.items() if value is not None} - _USED
     if sent:

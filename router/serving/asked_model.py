@@ -40,7 +40,7 @@ _REST_S: Final = 5.0
 
 
 class _WholeReply(ModelReply, ReplyReader[None]):
-    """A reply of which nobody reads pieces."""
+    """A reply that is read as a whole, without its pieces."""
 
     def read(self, value: Any) -> tuple[()]:
         self.take(value)
@@ -50,7 +50,7 @@ class _WholeReply(ModelReply, ReplyReader[None]):
 class AskedModel:
     """Asks one chat model, with a time limit; use it from one event loop.
 
-    seconds: time limit of a call, retries included. purpose: purpose of the calls, for the log. database: has the
+    seconds: time limit of a call, retries included. purpose: purpose of the calls, for the log. database: store of the
     budgets that pay. most_waiting: number of calls that may wait for earlier calls, within their time limit; further
     calls fail at once
     """

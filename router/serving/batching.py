@@ -27,7 +27,7 @@ TENANT_S: Final = 60.0
 MAX_RETRY_S: Final = 60.0
 #: time limit of `close` for the items that wait, seconds
 CLOSE_S: Final = 10.0
-#: seconds between two looks of a closed queue at its feeder, which notifies nobody when it ends
+#: seconds between two checks by a closed queue whether its feeder's thread has ended
 _FEEDER_POLL_S: Final = 0.05
 _CLOSED: Final = "the service is shutting down"
 #: how long a batch waits for the next items of callers that just got results: a share of the last batch's duration
@@ -48,8 +48,8 @@ class QueueState:
     dropped: Mapping[str, int]
 
 
-def joint_state(first: QueueState, second: QueueState) -> QueueState:
-    """The state of two queues that a question may wait in."""
+def combine_states(first: QueueState, second: QueueState) -> QueueState:
+    """The state of two queues together."""
 
     def sums(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
         return {reason: one[reason] + other[reason] for reason in one}
@@ -81,14 +81,14 @@ class BatchTime:
         if self._batches == WARM_UP + 1:
             self._size, self._seconds = float(size), seconds
             return
-        weight = RISE if seconds > self.of(size) else FALL
+        weight = RISE if seconds > self.predict(size) else FALL
         off_size, off_seconds = size - self._size, seconds - self._seconds
         self._size += weight * off_size
         self._seconds += weight * off_seconds
         self._spread = (1.0 - weight) * (self._spread + weight * off_size * off_size)
         self._together = (1.0 - weight) * (self._together + weight * off_size * off_seconds)
 
-    def of(self, size: int) -> float:
+    def predict(self, size: int) -> float:
         """Expected seconds of a batch of `size` items; 0 before the first measured batch."""
         slope = max(0.0, self._together / self._spread) if self._spread > 1e-9 else 0.0
         # Neither the slope nor the constant part of the line may be negative.
@@ -108,7 +108,7 @@ class TenantCounts(dict[str, int]):
 
 
 class ActiveTenants:
-    """Records which tenants ask. The queues of one service share it. Thread-safe."""
+    """Records which tenants send requests. The queues of one service share this object. Thread-safe."""
 
     def __init__(self) -> None:
         # (tenant, time) of the latest request, and of the latest request by another tenant
@@ -257,9 +257,6 @@ class MicroBatcher(Generic[Item, Result]):
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def depth(self) -> int:
-        return len(self._queue)
-
     def state(self) -> QueueState:
         with self._lock:
             return QueueState(
@@ -284,10 +281,10 @@ class MicroBatcher(Generic[Item, Result]):
             # A late batch is expected to need its delay once more, but not longer than a whole batch. So requests are
             # not refused during a stall of the database while the queue has room.
             began, size = self._running
-            batch_s = self.batch_time.of(size)
+            batch_s = self.batch_time.predict(size)
             running_s = min(batch_s, abs(batch_s - (self._clock() - began)))
         full_batches = (len(self._queue) if ahead is None else ahead) // self._limit
-        return running_s + full_batches * self.batch_time.of(self._limit)
+        return running_s + full_batches * self.batch_time.predict(self._limit)
 
     def _add(self, item: Item, *, tenant: str) -> "Future[Result]":
         if self._has_ended():  # checked under the lock, so that no item is added after the last batch
@@ -370,7 +367,7 @@ def _refusal(kind: type[Overloaded], message: str, *, wait_s: float, field: str 
     return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
 
 
-def writes(
+def make_write_queue(
     write: Callable[[Sequence[Item]], Sequence[Result | Exception]],
     *,
     name: str,

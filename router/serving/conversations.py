@@ -29,7 +29,7 @@ _GAP: Final = " [...] "
 
 def with_chat(query: Query | None, messages: Sequence[Message], *, settings: ConversationSettings) -> Query:
     """Returns the query, or a new one, with the question and the history of a chat. messages: oldest first.
-    `Sent.history` counts those left out or shortened: {"left_out": 12, "shortened": 1}. Raises InvalidInput.
+    `Sent.history` counts the messages left out or shortened: {"left_out": 12, "shortened": 1}. Raises InvalidInput.
     """
     question, asked, history, counts = question_and_history(messages, settings=settings)
     query = Query(text=question) if query is None else query
@@ -40,8 +40,8 @@ def with_chat(query: Query | None, messages: Sequence[Message], *, settings: Con
 def question_and_history(
     messages: Sequence[Message], *, settings: ConversationSettings
 ) -> tuple[str, str | None, tuple[Message, ...], dict[str, Json]]:
-    """Returns (the question; again if a user or an assistant spoke before, else None; the history; `Sent.history`). The
-    question is the last message that is neither blank nor a system message. Raises InvalidInput unless it is a user's.
+    """Returns (question; the question again if it has earlier turns, else None; history; `Sent.history`). The question
+    is the last message that is neither blank nor a system message. Raises InvalidInput unless it is a user's.
     """
     check_type(messages, list | tuple, field="messages", wanted="a list of messages")
     for message in messages:
@@ -54,11 +54,11 @@ def question_and_history(
         raise InvalidInput(fault, field="messages", remedy=remedy)
     question = checked_text(turns.pop().text, field="messages")
     system = "\n\n".join([message.text for message in spoken if message.role == "system"])
-    history, counts = _trimmed(system, turns, settings=settings)
+    history, counts = _trim_history(system, turns, settings=settings)
     return question, question if history and history[-1].role != "system" else None, history, counts
 
 
-def _trimmed(
+def _trim_history(
     system: str, turns: Sequence[Message], *, settings: ConversationSettings
 ) -> tuple[tuple[Message, ...], dict[str, Json]]:
     """Trim the history to the settings. Returns (messages, counts of messages that were left out or shortened).
@@ -117,7 +117,7 @@ def rewrite_messages(history: Sequence[Message], *, question: str) -> list[dict[
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": material}]
 
 
-def parsed_rewrite(reply: str, *, finish: str | None) -> tuple[str | None, str | None]:
+def parse_rewrite(reply: str, *, finish: str | None) -> tuple[str | None, str | None]:
     """Returns (rewritten question, None), or (None, reason of the failure). finish: OpenAI's finish reason."""
     text = reply.rpartition("</think>")[2]  # some servers do not remove a model's reasoning
     text = " ".join(text.replace("\x00", " ").split())
@@ -157,7 +157,7 @@ class Rewriter:
         `Sent.rewrite` has the facts of `AskedModel.ask`, and {"repeated": true} for a repeated request.
         """
         text, facts = None, dict[str, Json](by=self.model)
-        before = await self._rewritten_before(query)
+        before = await self._earlier_rewrite(query)
         if before is not None:
             text, facts["repeated"] = before, True
         elif len(query.text) > MAX_QUESTION:
@@ -165,13 +165,13 @@ class Rewriter:
         else:
             reply, facts = await self._asked.ask(rewrite_messages(query.messages, question=query.text), query=query)
             if reply is not None:
-                text, failed = parsed_rewrite(reply.text, finish=reply.finish)
+                text, failed = parse_rewrite(reply.text, finish=reply.finish)
                 facts |= {"failed": failed} if failed else {}
         if before is None:
             self.results[str(facts.get("failed") or ("unchanged" if text == query.text else "rewritten"))] += 1
         return replace(query, text=text or query.text, sent=replace(query.sent, rewrite=facts))
 
-    async def _rewritten_before(self, query: Query) -> str | None:
+    async def _earlier_rewrite(self, query: Query) -> str | None:
         """The question of the stored decision with this id; None without such a decision or without stored texts."""
         if query.id is None or self._store.text != "full":
             return None
@@ -185,8 +185,8 @@ class Rewriter:
         return decision.query.text or None if isinstance(decision, Decision) else None
 
 
-def rewriter_of(rewrite: RewriteSettings, *, generator: GeneratorSettings, store: DecisionStore) -> Rewriter | None:
-    """The rewriter; None if the settings turn rewriting off, or the model cannot be called.
+def make_rewriter(rewrite: RewriteSettings, *, generator: GeneratorSettings, store: DecisionStore) -> Rewriter | None:
+    """Make the rewriter; None if the settings turn rewriting off, or the model cannot be called.
 
     generator: asked if `rewrite` has no generator of its own
     """
@@ -214,9 +214,9 @@ class ConversationQueries:
         self, settings: ConversationSettings, *, generator: GeneratorSettings, store: DecisionStore, rules: RuleBook
     ) -> None:
         self._rules = rules
-        self.rewriter: Rewriter | None = rewriter_of(settings.rewrite, generator=generator, store=store)
+        self.rewriter: Rewriter | None = make_rewriter(settings.rewrite, generator=generator, store=store)
 
-    def rewritten(self, query: Query) -> "Query | Future[Query]":
+    def rewrite(self, query: Query) -> "Query | Future[Query]":
         """The query of a chat; its Future if a model rewrites the question."""
         # A turn in a loop of tool calls draws no arm and searches nothing, so its question is not rewritten.
         is_later = query.asked is not None and query.continues.loop is None

@@ -1,8 +1,8 @@
 """Failover: when an arm fails before its first content, or is unable to answer, the next arm answers the question.
 
-An arm is unable if its server refuses what another model may take (`Failure.inability`): a prompt that is too long for
-it, a parameter or a form that it lacks. The policy chose the arm, so at most one other arm that may be able is asked. A
-request that is wrong for every arm, or that names its arm, keeps its error.
+An arm is unable if its server refuses what another model may accept (`Failure.inability`): a prompt that is too long, a
+parameter or a form of message. Then at most one other arm is asked that may be able. A request that is wrong for every
+arm, or that names its arm, gets its error.
 
 One transaction stores the failed outcome and a second decision, which the outcome names in `made_by.successor`. The arm
 of the second decision is chosen: it is not drawn, and the policy learns nothing from it. The decision waits in the
@@ -16,8 +16,8 @@ from typing import Final
 from ragbandit.router.config.rules import RuleBook
 from ragbandit.router.config.settings import DEFAULT, BudgetSettings
 from ragbandit.router.policies.draw import certain_decision, seed_of
-from ragbandit.router.serving.abilities import Ability, as_text, lacks_of
-from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, capped, new_id
+from ragbandit.router.serving.abilities import Ability, unmet_needs, without_chat
+from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, cap_budget, new_id
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.model_servers.failures import UNABLE, Failure, failure_of
 from ragbandit.shared.types import (
@@ -37,7 +37,7 @@ from ragbandit.shared.types import (
 LEAST_S: Final = 0.5
 
 
-def other_arms(
+def replacement_arms(
     decision: Decision,
     *,
     conversation: Conversation,
@@ -50,8 +50,7 @@ def other_arms(
     """The arms that may answer if the decision's arm fails, the policy's favourite first. Arms about which the policy
     was not asked, because a limit or a task chose the arm, come last, the cheapest first.
 
-    conversation: as the client sent it. passing: arms that pass it on, see `passing_arms`. attempts: setting
-    server.failover. rules: today's rules
+    conversation: as the client sent it. passing: see `passing_arms`. attempts: setting server.failover
     """
     query, failed = decision.query, decision.query.continues.failed
     by_rules = rules.permitted(query, arms=worker_arms)
@@ -65,7 +64,7 @@ def other_arms(
     allowed = [ArmName(arm) for arm in permitted or worker_arms if arm != decision.arm and arm in by_rules]
     if query.conversation is not conversation:
         query = replace(query, conversation=conversation)
-    lacking = lacks_of(query, arms=allowed, passing=passing) if allowed else {}
+    lacking = unmet_needs(query, arms=allowed, passing=passing) if allowed else {}
     values = decision.pmf if decision.scores is None else decision.scores
     value_of = dict(zip(decision.arms, values, strict=True))
     lowest = min(values) - 1.0  # arms that were not offered come last
@@ -87,7 +86,7 @@ def may_hand_over(decision: Decision, outcome: Outcome) -> bool:
     return failure.kind != "refused" and decision.query.continues.loop is None
 
 
-def next_decision(
+def replacement_decision(
     decision: Decision,
     outcome: Outcome,
     *,
@@ -103,7 +102,7 @@ def next_decision(
 
     unhealthy: arms to try last. worker_arms: arms that workers run -> their params
     """
-    budget = _budget_left(capped(decision.query.budget, limits=limits), outcome=outcome)
+    budget = _budget_left(cap_budget(decision.query.budget, limits=limits), outcome=outcome)
     failure = failure_of(outcome.made_by)
     if budget is None or failure is None:
         return None
@@ -128,7 +127,7 @@ def next_decision(
     query = replace(
         query, id=key, arms=(arm,), arm_by="failover", budget=budget, continues=continues, conversation=conversation
     )
-    query = query if arm in passing else as_text(query)
+    query = query if arm in passing else without_chat(query)
     seed = seed_of(key, secret=secret)
     return replace(
         certain_decision(decision, arm=arm),
@@ -152,8 +151,8 @@ def _able_arms(
     passing: Mapping[ArmName, Ability],
     worker_arms: Mapping[str, Mapping[str, Json]],
 ) -> list[ArmName]:
-    """The arms that may succeed where the failed arm did not: arms with another generator. If the prompt was too long,
-    arms with a longer or unknown context, and arms with a known context come first.
+    """The arms with another generator than the failed arm. If the prompt was too long, only those with a longer or
+    unknown context; arms with a known context come first.
     """
 
     def generator_of(arm: ArmName) -> object:

@@ -142,11 +142,11 @@ class Earned:
     #: the newest versions, at most MOST_VERSIONS
     versions: tuple[PolicyVersion, ...]
     killed: bool
-    #: arm that was drawn more often than its probabilities allow, since Monday of last week; None without such an arm
+    #: uneven stage of the log since Monday of last week; None if the log is even
     uneven: SampleRatio | None
 
 
-def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
+def read_earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
     uneven = recent_sample_ratio(database, policy=policy, now=now)
     with database.read() as connection:
         return Earned(
@@ -181,7 +181,7 @@ def overview(
 
     weight: the setting reward.weight. step: a multiple of 3600, seconds. Raises InvalidInput.
     """
-    first, last = _checked(since=since, until=until, step=step)
+    first, last = _checked_hours(since=since, until=until, step=step)
     with database.read() as connection:
         rows = hours_of(connection, policy=policy, since=first, until=last)
         newer = uncounted_hours(connection, policy=policy, weight=weight, limit=MOST_UNCOUNTED)
@@ -226,7 +226,7 @@ def with_minutes(database: Database, *, history: Overview, weight: float, now: f
     return replace(history, points=points, step=MINUTE_S)
 
 
-def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
+def _checked_hours(*, since: float, until: float, step: int) -> tuple[int, int]:
     if not (math.isfinite(since) and math.isfinite(until) and 0.0 <= since < until < 1e11):
         message = f'"since" ({since}) and "until" ({until}) are not two times in order, below 1e11'
         raise InvalidInput(message, field="since", remedy="send an earlier since")
@@ -268,7 +268,7 @@ def _totals_progress(connection: Connection, *, policy: PolicyLabel, is_whole: b
 
 
 class Savings:
-    """Compares the dollars of answers with the holdback's arm. One thread calls `refresh`; all may call `of`."""
+    """Compares the dollars of answers with those of the holdback's arm. Only one thread may call `refresh`."""
 
     def __init__(
         self, database: Database, *, policy: PolicySettings, clock: Callable[[], float] = time.monotonic

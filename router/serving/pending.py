@@ -64,8 +64,8 @@ class InlineRuns(Protocol):
         """Release the claims, so that another process answers the decisions."""
 
 
-class _Place(AbstractContextManager[None]):
-    """A place of `PendingAnswers.place`, which the end of its block gives back."""
+class _Reservation(AbstractContextManager[None]):
+    """A reserved place of `PendingAnswers`, which the end of its block gives back."""
 
     __slots__ = ("_answers", "_is_new", "_size", "_tenant")
 
@@ -73,7 +73,7 @@ class _Place(AbstractContextManager[None]):
         self._answers, self._tenant, self._is_new, self._size = answers, tenant, is_new, size
 
     def __exit__(self, *_: object) -> None:
-        self._answers.leave(self._tenant, is_new=self._is_new, size=self._size)
+        self._answers.give_back(self._tenant, is_new=self._is_new, size=self._size)
 
 
 class PendingAnswers:
@@ -85,7 +85,7 @@ class PendingAnswers:
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
         #: decision without an outcome -> (tenant, time.monotonic() when it stops counting, bytes of its conversation);
-        #: looked up longest ago first
+        #: the decision that `poll` looked up longest ago comes first
         self._unanswered: dict[str, tuple[str, float, int]] = {}
         #: questions that are being decided, and bytes of conversations that are decided or wait for an answer
         self._deciding, self._bytes = 0, 0
@@ -103,7 +103,7 @@ class PendingAnswers:
     def close(self) -> None:
         self._requests.close()
 
-    def place(self, query: Query) -> "_Place":
+    def reserve(self, query: Query) -> "_Reservation":
         """Reserve a place for a question while it is decided. Raises Overloaded, TooManyRequests, InvalidInput."""
         check_type(query, Query, field="question", wanted="a string or a Query")
         tenant = checked_id(query.tenant, field="tenant")
@@ -116,9 +116,9 @@ class PendingAnswers:
             self._deciding += new
             self._bytes += size
             self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
-        return _Place(self, tenant, is_new=new, size=size)
+        return _Reservation(self, tenant, is_new=new, size=size)
 
-    def leave(self, tenant: str, *, is_new: bool, size: int) -> None:
+    def give_back(self, tenant: str, *, is_new: bool, size: int) -> None:
         """Give a place back. size: bytes of its conversation."""
         with self._lock:
             self._deciding -= is_new
@@ -126,14 +126,14 @@ class PendingAnswers:
             self._by_tenant.add(tenant, -1)
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
-        """Like `request`, without waiting for the database. Call it inside `place`."""
+        """Like `request`, without waiting for the database. Call it in the block of `reserve`."""
         return self._requests.submit(decision, admitted=True)
 
     def request(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer. Returns the Future of the outcome; pass it to `remove` after use."""
         return self._request_batch([decision])[0]
 
-    def expect(self, decision: Decision) -> "Future[Outcome]":
+    def expect_outcome(self, decision: Decision) -> "Future[Outcome]":
         """Returns the Future of a decision's outcome; does not ask a worker."""
         future: Future[Outcome] = Future()
         with self._lock:
@@ -161,9 +161,6 @@ class PendingAnswers:
         with self._lock:
             refused = {reason: count + self._refused.get(reason, 0) for reason, count in state.refused.items()}
         return replace(state, refused=refused)
-
-    def unanswered(self) -> int:
-        return len(self._unanswered)
 
     def remove(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
         """Stop waiting for this decision, or for its replacement."""
@@ -205,7 +202,7 @@ class PendingAnswers:
 
     def deliver(self, outcomes: Mapping[str, Outcome | StoreError]) -> None:
         """Pass outcomes to waiting callers. If a failed decision was replaced, its callers wait for the replacement."""
-        moved = self._moved(outcomes)
+        moved = self._move_to_successors(outcomes)
         self.release(outcomes)
         with self._lock:
             awaited = [(future, outcome) for key, outcome in outcomes.items() for future in self._futures.pop(key, [])]
@@ -218,7 +215,7 @@ class PendingAnswers:
         if moved:
             self.deliver(self._store.outcomes_by_id(moved))
 
-    def _moved(self, outcomes: Mapping[str, Outcome | StoreError]) -> list[DecisionId]:
+    def _move_to_successors(self, outcomes: Mapping[str, Outcome | StoreError]) -> list[DecisionId]:
         """Let callers wait for the replacements of failed decisions. Returns the ids of the replacements."""
         moved = []
         for key, outcome in outcomes.items():
@@ -241,7 +238,7 @@ class PendingAnswers:
                     self._bytes -= entry[2]
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
-        futures = [self.expect(decision) for decision in decisions]
+        futures = [self.expect_outcome(decision) for decision in decisions]
         try:
             outcomes = self._store.outcomes_by_id([decision.id for decision in decisions])
         except Exception:  # also a damaged row
@@ -259,7 +256,7 @@ class PendingAnswers:
 
     @staticmethod
     def _give_up(future: "Future[Outcome]") -> None:
-        with suppress(InvalidStateError):  # it has its outcome
+        with suppress(InvalidStateError):  # the Future has an outcome already
             future.set_exception(TimeoutError("the process is about to end"))
 
     def _check_place(self, tenant: str, *, size: int) -> None:

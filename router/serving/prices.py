@@ -61,7 +61,7 @@ def price_terms(scopes: Mapping[str, Json], *, tenant: TenantSettings, named: Ma
 
 
 def _price(query: Query) -> Json:
-    """The cost weight (a number or a name) that the caller sent, or else the default of API key or tenant; or None."""
+    """The cost weight (number or name) that the caller sent, else the default of API key or tenant, if there is one."""
     return query.terms.cost_weight if query.cost_weight is None else query.cost_weight
 
 
@@ -96,7 +96,7 @@ def served_weight(
     if query.aim:
         aimed = _aimed_weight(query.aim, frontier=frontier, prices=reward.cost)
         price = price if aimed is None else aimed
-    weight = default if price is None else _weight(price, named=named)
+    weight = default if price is None else _number_of_weight(price, named=named)
     bounds = terms.cost_weights
     if bounds is not None:
         if query.cost_weight is not None and not bounds[0] <= weight <= bounds[1]:
@@ -119,7 +119,7 @@ def served_weight(
     return min(weight + (factor - 1.0) * max(weight, default), MAX_WEIGHT)
 
 
-def tells_mean(aim: str, *, terms: Mapping[str, float]) -> bool:
+def is_mean_cost(aim: str, *, terms: Mapping[str, float]) -> bool:
     """Whether only the aim's cost term has a price, so that a mean of the aim is also a mean cost."""
     return [name for name, price in terms.items() if price > 0.0] == [_COST_TERMS.get(aim, aim)]
 
@@ -128,7 +128,7 @@ def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices
     """The weight at which the policy reaches a checked aim; None without a frontier. prices: cost term -> price."""
     ((name, value),) = aim.items()
     term = _COST_TERMS.get(name, name)
-    if name != "quality" and not tells_mean(name, terms=prices):
+    if name != "quality" and not is_mean_cost(name, terms=prices):
         message = f"a mean of {name} can be held only if reward.cost prices {term} and nothing else"
         remedy = f"aim at a quality, or set reward.cost to {{{term}: 1}}"
         raise InvalidInput(message, field=f"aim.{name}", remedy=remedy)
@@ -137,8 +137,8 @@ def _aimed_weight(aim: Mapping[str, float], *, frontier: Frontier | None, prices
     return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * prices[term])
 
 
-def _weight(price: Json, *, named: Mapping[str, float]) -> float:
-    """The number of a cost weight. Raises InvalidInput for a name that the settings do not have any more."""
+def _number_of_weight(price: Json, *, named: Mapping[str, float]) -> float:
+    """The number of a cost weight. Raises InvalidInput for a name that is no longer in the settings."""
     if isinstance(price, str):
         if price not in named:
             remedy = "add it to the setting, or give the key or tenant another default"

@@ -10,15 +10,15 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
-from ragbandit.router.serving.batching import MicroBatcher, QueueState, writes
+from ragbandit.router.serving.batching import MicroBatcher, QueueState, make_write_queue
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.deciding.steps.breaker import Breaker
-from ragbandit.router.serving.health.readiness import OK, REDIS, Readiness, RouterState, TrialWrites, percentiles
+from ragbandit.router.serving.health.readiness import OK, REDIS, Readiness, RouterState, TrialWrites, lag_percentiles
 from ragbandit.router.serving.loading.snapshots import SnapshotLoader
 from ragbandit.router.serving.loading.versions import VersionLoader
-from ragbandit.router.serving.overview import Savings, earned
+from ragbandit.router.serving.overview import Savings, read_earned
 from ragbandit.router.serving.pending import PendingAnswers
-from ragbandit.router.serving.setup.bootstrap import decision_store
+from ragbandit.router.serving.setup.bootstrap import make_decision_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.routines import Routine, StoreOutage
@@ -34,7 +34,7 @@ Reply = TypeVar("Reply")
 
 #: seconds between two polls for snapshots, awaited outcomes and the arms' health; notifications start a poll at once
 POLL_S = 1.0
-#: seconds from new feedback or outcomes to the notification of the learner, so that one is for many of them
+#: seconds from new feedback or outcomes to the notification of the learner, which thus covers many of them
 WAKE_S: Final = 0.02
 #: seconds between two notifications of the learner without new items
 IDLE_S: Final = 3600.0
@@ -46,7 +46,7 @@ class RouterProcess:
     def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
         self._policy = settings.policy
         self.database, self.jobs = database, jobs
-        self.store = decision_store(settings, database)
+        self.store = make_decision_store(settings, database)
         outage = StoreOutage(
             action="poll",
             failing="polling the database failed; trying again",
@@ -69,7 +69,7 @@ class RouterProcess:
         self.learner_wakeup = Routine(
             "wake the learner", self._wake_learner, every_s=IDLE_S, at_once=False, at_end=self.notifier.notify_learner
         )
-        make_queue = partial(writes, wake=self.learner_wakeup.wake, limits=settings.server)
+        make_queue = partial(make_write_queue, wake=self.learner_wakeup.wake, limits=settings.server)
         self.feedback: MicroBatcher[Feedback, Receipt] = make_queue(self.store.add_feedback, name="ragbandit-feedback")
         self.outcomes: MicroBatcher[Outcome, bool] = make_queue(self.store.add_outcomes, name="ragbandit-outcomes")
         #: estimates the dollars that an answer saved, compared with the arm of the holdback
@@ -102,7 +102,7 @@ class RouterProcess:
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage)
         self.learner_wakeup.start()
         self.poll.start()
-        self.listener = self.jobs.listen(self._hear)
+        self.listener = self.jobs.listen(self._handle_notification)
 
     def close(self) -> None:
         """Finish the submitted requests, and stop all threads."""
@@ -131,8 +131,8 @@ class RouterProcess:
             faults=service.faults,
             fail_opens=breaker.fail_opens,
             failed_notifications=self.notifier.failed_notifications,
-            feedback_to_policy_ms=percentiles(tuple(self.versions.snapshots.lags)),
-            earned=earned(self.database, policy=self.ledger.label, now=time.time()),
+            feedback_to_policy_ms=lag_percentiles(tuple(self.versions.snapshots.lags)),
+            earned=read_earned(self.database, policy=self.ledger.label, now=time.time()),
             jobs=None if wake_ups is None else {"answer": 0, "judge": ledger.judge.waiting, **wake_ups},
             workers=_from_redis(self.jobs.workers),
             work=_from_redis(self.jobs.work),
@@ -166,7 +166,7 @@ class RouterProcess:
         if fault is not None:
             raise NotReady(fault)
 
-    def _hear(self, notification: str) -> None:
+    def _handle_notification(self, notification: str) -> None:
         """Handle a notification of a worker or the learner: "snapshot" or "outcome:<decision id>"."""
         kind, _, key = notification.partition(":")
         if kind == "snapshot":

@@ -23,7 +23,7 @@ from ragbandit.router.serving.asked_model import event_loop
 from ragbandit.router.serving.batching import SERVE_S, reply_of
 from ragbandit.router.serving.checks.query_fields import QueryFields, query_of
 from ragbandit.router.serving.checks.questions import check_type, checked_id, checked_number, checked_text, new_id
-from ragbandit.router.serving.checks.reports import check_charged, check_given_id, made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import check_charged, check_feedback_id, make_feedback, make_outcome
 from ragbandit.router.serving.conversations import ConversationQueries, with_chat
 from ragbandit.router.serving.deciding.steps.step import Question, Step
 from ragbandit.router.serving.health.readiness import RouterState
@@ -70,9 +70,9 @@ class Router(AbstractContextManager["Router"]):
         self.conversations = ConversationQueries(
             settings.conversation, generator=settings.generator, store=self.store, rules=settings.rule_book
         )
-        #: label -> learner of `learn`, and the number of decisions that these have closed since the last diagnosis
         #: label of a ledger -> the settings of its learner, and the learner
         self._learners: dict[str, tuple[Settings, Learner]] = {}
+        #: number of decisions that these learners have closed since the last diagnosis
         self._undiagnosed = 0
 
     @classmethod
@@ -83,7 +83,7 @@ class Router(AbstractContextManager["Router"]):
         encoder: Encoder | None = None,
         jobs: "Jobs | None" = None,
     ) -> Self:
-        """A started Router on the configured database, Redis and encoder; Redis may be down.
+        """Start a Router on the configured database, Redis and encoder; Redis may be down.
 
         config: a file, Settings, or None for ./config.yaml and the environment. Raises ConfigError, StoreError.
         """
@@ -143,7 +143,7 @@ class Router(AbstractContextManager["Router"]):
         Raises Overloaded, InvalidInput, Forbidden, and TooManyRequests if too many questions of the tenant wait. The
         Future raises Conflict if the id was used for another request. If it is cancelled in time, nothing is stored.
         """
-        question = self.service.question(query_of(query, more), run_by=run_by)
+        question = self.service.make_question(query_of(query, more), run_by=run_by)
         return self._submit_prepared(question) or self.service.submit(question)
 
     def preview(
@@ -152,14 +152,14 @@ class Router(AbstractContextManager["Router"]):
         """The decision that `submit` would make, with the probabilities; its arm is the likeliest arm. Nothing is drawn
         or stored, and no stored decision gets this id. Raises as `submit`.
         """
-        question = self.service.question(replace(query_of(query, more), id=None), run_by=run_by)
+        question = self.service.make_question(replace(query_of(query, more), id=None), run_by=run_by)
         question.is_preview = True
         return self.service.submit(question)
 
     def _submit_prepared(self, question: Question) -> "Future[Decision] | None":
-        """Let steps ask a model or a service, then submit the question. None if none has to. Raises as `submit`."""
+        """Let steps ask a model or a service, then submit the question. None if no step has to. Raises as `submit`."""
         live = self.process.versions.live
-        steps = self.service.asking(question, live=live)
+        steps = self.service.asking_steps(question, live=live)
         if not steps:
             return None
         self.service.admit(question)  # before anything is paid for the question
@@ -181,7 +181,7 @@ class Router(AbstractContextManager["Router"]):
         except text and messages. Raises InvalidInput if the chat has no question.
         """
         asked = with_chat(query, messages, settings=self.settings.conversation)
-        rewritten = self.conversations.rewritten(asked)
+        rewritten = self.conversations.rewrite(asked)
         return rewritten if isinstance(rewritten, Query) else reply_of(rewritten, timeout_s=SERVE_S)
 
     def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy = "caller") -> "list[Future[Decision]]":
@@ -190,7 +190,7 @@ class Router(AbstractContextManager["Router"]):
         futures: dict[int, Future[Decision]] = {}
         for place, query in enumerate(queries):
             try:
-                question = self.service.question(query_of(query, {}), run_by=run_by)
+                question = self.service.make_question(query_of(query, {}), run_by=run_by)
                 prepared = self._submit_prepared(question)
                 if prepared is None:
                     questions[place] = question
@@ -213,7 +213,7 @@ class Router(AbstractContextManager["Router"]):
         """
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = query_of(query, more)
-        with self.process.answers.place(query):
+        with self.process.answers.reserve(query):
             decision = reply_of(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
             waiting = self.process.answers.request(decision)
         try:
@@ -261,7 +261,7 @@ class Router(AbstractContextManager["Router"]):
         """
         fields: dict[str, Any] = {"status": status, "answer": answer, "cost": cost, "error": error}
         fields |= {"steps": 0.0 if steps is None else steps, "stop_reason": stop_reason}
-        outcome = made_outcome(decision_id=decision_id, now=time.time(), **fields)
+        outcome = make_outcome(decision_id=decision_id, now=time.time(), **fields)
         if steps is None:
             check_charged(outcome, cost=cost or {}, reward=self.settings.reward, is_stored=self.store.has_outcome)
         return reply_of(self.submit_outcome(outcome), timeout_s=SERVE_S)
@@ -298,8 +298,8 @@ class Router(AbstractContextManager["Router"]):
         """
         fields: dict[str, Any] = {"label": label, "rating": rating, "scale": scale, "reward": reward, "event": event}
         fields |= {"feedback_id": feedback_id, "source": source, "rater": rater, "retract": retract}
-        check_given_id(feedback_id)
-        feedback = made_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **fields)
+        check_feedback_id(feedback_id)
+        feedback = make_feedback(decision_id=decision_id, settings=self.settings, now=time.time(), **fields)
         return reply_of(self.submit_feedback(feedback), timeout_s=SERVE_S)
 
     def end_session(
@@ -359,7 +359,7 @@ class Router(AbstractContextManager["Router"]):
         from ragbandit.router.reporting.status import status
 
         self._diagnose()
-        serving, rule = self.process.versions.snapshots.fresh, closing_rule(self.settings.learning)
+        serving, rule = self.process.versions.snapshots.untrained, closing_rule(self.settings.learning)
         arms = map(ArmName, self.settings.arms)
         return status(self.ledger, serving=serving, rule=rule, now=time.time(), arms=arms)
 
@@ -370,7 +370,7 @@ class Router(AbstractContextManager["Router"]):
         return verify(
             self.ledger,
             files=self.process.versions.snapshots.files,
-            serving=self.process.versions.snapshots.fresh,
+            serving=self.process.versions.snapshots.untrained,
             deep=deep,
         )
 
@@ -395,7 +395,9 @@ class Router(AbstractContextManager["Router"]):
         return closed[0]
 
     def _diagnose(self, *, least: int = 1) -> None:
-        """Diagnose what `learn` has learned, unless it is less than this. It takes as long as learning ten labels."""
+        """Diagnose the policies if `learn` has closed at least this number of decisions since the last diagnosis, which
+        takes as long as learning ten labels.
+        """
         if self._undiagnosed >= least:
             self._undiagnosed = 0
             for _, learner in list(self._learners.values()):

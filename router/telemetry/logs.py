@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from ragbandit.shared.texts.redaction import without_secrets
 
-_OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
+_STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
 #: values with white space are quoted, since a space ends a key=value pair, and a line break ends the line
 _SPACE: Final = re.compile(r"\s")
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed
@@ -52,8 +52,8 @@ class WithIds(logging.Filter):
         return True
 
 
-def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
+def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 
 class TextLines(logging.Formatter):
@@ -61,16 +61,13 @@ class TextLines(logging.Formatter):
 
     converter = staticmethod(time.gmtime)
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def format(self, record: logging.LogRecord) -> str:
         """The line and its traceback, without secrets, since errors of libraries may contain URLs and headers."""
         return without_secrets(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         parts = [f"{record.asctime} {record.levelname} {record.name}: {record.message}"]
-        for name, value in _facts(record).items():
+        for name, value in _extra_fields(record).items():
             parts.append(f"{name}={value!r}" if _SPACE.search(str(value)) else f"{name}={value}")
         return " ".join(parts)
 
@@ -91,7 +88,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": without_secrets(record.getMessage()),
         }
-        line |= {name: _plain(value) for name, value in _facts(record).items() if name not in line}
+        line |= {name: _json_value(value) for name, value in _extra_fields(record).items() if name not in line}
         if record.exc_info:
             line["exception"] = without_secrets(self.formatException(record.exc_info))
         elif record.exc_text:
@@ -99,8 +96,8 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=True)
 
 
-def _plain(value: object) -> object:
-    """A JSON value: numbers, bools and None unchanged, everything else as text without secrets."""
+def _json_value(value: object) -> object:
+    """Returns bools, None and finite numbers unchanged, everything else as text without secrets."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):

@@ -28,7 +28,8 @@ _CLOSE_S: Final = 3.0
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
-def _plain(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
+def _clean(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
+    """The attributes that are not None; texts are cut after 20,000 characters."""
     return {
         name: value[:20_000] if isinstance(value, str) else value
         for name, value in attributes.items()
@@ -51,7 +52,7 @@ class _OtelSpan(Span):
         return headers
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
-        self.span.set_attributes(_plain(attributes))
+        self.span.set_attributes(_clean(attributes))
 
     def rename(self, name: str) -> None:
         self.span.update_name(name)
@@ -80,7 +81,10 @@ class OpenTelemetry(Tracing):
             linked = trace.get_current_span(_context(link)).get_span_context()
             if linked.is_valid:
                 links.append(trace.Link(linked))
-        kind, attributes = trace.SpanKind[how.get("kind", "internal").upper()], _plain(how.get("attributes", {}))
+        kind, attributes = (
+            trace.SpanKind[how.get("kind", "internal").upper()],
+            _clean(how.get("attributes", {})),
+        )
         return _OtelSpan(self._tracer.start_span(name, context, kind=kind, attributes=attributes, links=links))
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Work that goes on through outages: repeated writes, threads that repeat a chore, and what is logged of an outage."""
+"""Work that continues after outages: repeated writes, threads that repeat a chore, and the log lines of an outage."""
 
 import logging
 import threading
@@ -12,12 +12,12 @@ from ragbandit.shared.model_servers.outbound import back_off
 
 Reply = TypeVar("Reply")
 
-QUIET_S: Final = 60.0
+QUIET_S: Final = 60.0  #: seconds between two log lines of an outage
 JOIN_S: Final = 5.0
 
 
 class StoreOutage:
-    """Logs the beginning, duration and end of an outage. Thread-safe. action: name of the failing work."""
+    """Logs the beginning, duration and end of an outage. action: name of the failing work. Thread-safe."""
 
     def __init__(self, *, action: str, failing: str, restored: str, log: str = "ragbandit.worker") -> None:
         self._action = action
@@ -59,25 +59,25 @@ class StoreOutage:
         self._log.log(level, self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
 
 
-def insist(
+def retry_through_outage(
     work: Callable[[], Reply],
     *,
     seconds: float,
     ending: threading.Event,
-    failed: Callable[[StoreError | SnapshotError], object] | None = None,
+    note_failure: Callable[[StoreError | SnapshotError], object] | None = None,
 ) -> Reply:
-    """Call `work` until the store works, for at most `seconds`, and once more after `ending` is set."""
+    """Call `work` until the store works, for at most `seconds`; once `ending` is set, the next error is raised."""
     give_up = time.monotonic() + seconds
     attempts = 0
     while True:
-        last = ending.is_set() or time.monotonic() >= give_up
+        is_last = ending.is_set() or time.monotonic() >= give_up
         try:
             return work()
         except (StoreError, SnapshotError) as error:
-            if last:
+            if is_last:
                 raise
-            if failed is not None:
-                failed(error)
+            if note_failure is not None:
+                note_failure(error)
         attempts += 1
         pause = back_off(attempts, base_s=0.5, longest_s=10.0)
         ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
@@ -86,8 +86,8 @@ def insist(
 class Routine:
     """A thread that repeats `do` until it is closed. Exceptions are logged, and `do` is tried again.
 
-    `do` returns the seconds until the next run, or None for `every_s`. at_once: whether the first run is at the start,
-    not after `every_s`.
+    chore: the work in words, for the log. do: returns the seconds until its next run; None stands for `every_s`.
+    at_end: called once, after the last run of `do`. at_once: whether the first run is at the start, not after `every_s`
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Interface of tracing: spans, which are not recorded here. `otel` has the implementation that records."""
+"""Interface of tracing. Its base classes record nothing; `otel` implements the recording."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class SpanOptions(TypedDict, total=False):
 
 
 class Span:
-    #: whether the span is recorded, so that it has a trace
+    #: whether the span is recorded; only a recorded span belongs to a trace
     is_recorded: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Tracing:
         return _NO_BLOCK
 
     def close(self) -> None:
-        """Send the remaining records, for at most a few seconds."""
+        """Send the remaining spans, for at most a few seconds."""
 
 
 _NO_SPAN: Final = Span()

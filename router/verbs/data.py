@@ -22,10 +22,10 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline import logs
 from ragbandit.router.offline.logs.jsonl import read_rows
-from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, import_rows, ledger_rows
+from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.serving.setup.requirements import hold_store, sqlite_file
+from ragbandit.router.serving.setup.requirements import lock_store, sqlite_file
 from ragbandit.router.storage import erasure
 from ragbandit.router.storage.access.turn_sums import forget_all_sums
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -127,7 +127,7 @@ def _move(settings: Settings, url: str, *, as_json: bool) -> None:
         raise InvalidInput(f"there is no store at {file}", field="from", remedy="for example --from .ragbandit")
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(hold_store(old, at="ragbandit migrate --from") or contextlib.nullcontext())
+        stack.enter_context(lock_store(old, at="ragbandit migrate --from") or contextlib.nullcontext())
         source = stack.enter_context(contextlib.closing(Database(url, make=False, read_only=True)))
         target = stack.enter_context(contextlib.closing(Database(settings.database)))
         rows = move(source, target, progress=partial(stack.enter_context(show_progress(errors)), "rows"))
@@ -265,7 +265,7 @@ def export(
     Other decisions, answers, feedback, keys and sessions are left out: `migrate --from` moves a whole store.
     docs/replay.md lists the fields of each format.
     """
-    log_format = logs.form_of_name(file)
+    log_format = logs.named_form(file)
     now = time.time()
     first = None if since is None else parse_time(since, now=now)
     end = None if before is None else parse_time(before, now=now, field="before")
@@ -316,7 +316,7 @@ def import_(
         reading = _ImportedFile(file=readable, settings=settings, skip_bad=skip_bad)
         try:
             with show_progress(errors) as progress:
-                import_rows(
+                take_in(
                     ledger,
                     reading.rows,
                     origin=logs.form_of(readable),

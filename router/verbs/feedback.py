@@ -13,7 +13,7 @@ from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show, show_list
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.exclusions import checked_source, count_feedback, relearn
+from ragbandit.router.learning.exclusions import check_source, count_feedback, relearn_without_source
 from ragbandit.router.learning.sources import exclusions_of
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.errors import InvalidInput
@@ -29,7 +29,7 @@ def quarantined(
 ) -> None:
     """List the decisions that could not be learned, with the reason."""
     with open_store(config, label=label) as (_, ledger):
-        rows = ledger_status.quarantined(ledger, limit=limit)
+        rows = ledger_status.quarantined_decisions(ledger, limit=limit)
     show_list([dict(row) for row in rows], none="every decision could be learned", as_json=as_json)
 
 
@@ -64,10 +64,10 @@ def exclude(
     }
     with open_store(config, label=label) as (settings, ledger), show_progress(errors) as progress:
         if dry_run:
-            count = count_feedback(ledger, source=checked_source(source), **period)
+            count = count_feedback(ledger, source=check_source(source), **period)
             show({"source": source, "feedback": count, "label": ledger.label}, as_json=as_json)
             return
-        done = relearn(
+        done = relearn_without_source(
             ledger,
             make_learner=partial(make_learner, settings),
             source=source,

@@ -14,10 +14,10 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_pairs
 from ragbandit.router.cli.tables import show, show_rows
-from ragbandit.router.learning.exclusions import carry_exclusions, learn_again, next_label
+from ragbandit.router.learning.exclusions import carry_exclusions, learn_new_ledger, next_label
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import PolicyList, detail, list_versions
+from ragbandit.router.rollouts.overview import PolicyList, list_versions, version_detail
 from ragbandit.router.rollouts.verbs import Verb, check_reason
 from ragbandit.router.rollouts.version_settings import settings_with
 from ragbandit.router.serving.setup.bootstrap import make_learner
@@ -49,7 +49,7 @@ def show_versions(
         if name is None:
             _list(list_versions(ledger.database, base=ledger.label), as_json=as_json)
             return
-        version = asdict(detail(ledger.database, name, base=ledger.label, now=time.time()))
+        version = asdict(version_detail(ledger.database, name, base=ledger.label, now=time.time()))
         if as_json:
             print_json(version)
             return
@@ -267,7 +267,7 @@ def relearn(
             facts: dict[str, Json] = {"label": new, "reason": reason}
             record(connection, actor=actor(), action="ledger.relearn", target=f"ledger:{ledger.label}", facts=facts)
         errors.say(f"the new ledger is {new}; if this is interrupted: `ragbandit policy relearn --to {new}`")
-        done = learn_again(
+        done = learn_new_ledger(
             ledger,
             label=new,
             make_learner=partial(make_learner, settings),

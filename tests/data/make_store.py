@@ -23,7 +23,7 @@ from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.shared_secrets import DRAWS
 from ragbandit.router.storage.sql.bulk_insert import insert_new
@@ -75,12 +75,12 @@ class Service:
     def end(self, decision: Decision, **more: Any) -> None:
         """The outcome of this decision; without a status it is answered."""
         values = {"status": "answered", "answer": "Paris", "steps": 1.0} | more
-        outcome = made_outcome(decision_id=decision.id, now=next(self._times), **values)
+        outcome = make_outcome(decision_id=decision.id, now=next(self._times), **values)
         self.router.store.add_outcome(outcome)
 
     def judge(self, decision: Decision, **value: Any) -> None:
         now, key = next(self._times), FeedbackId(f"of-{decision.id}")
-        feedback = made_feedback(decision_id=decision.id, settings=self.settings, now=now, **value)
+        feedback = make_feedback(decision_id=decision.id, settings=self.settings, now=now, **value)
         self.router.submit_feedback(replace(feedback, id=key)).result(60)
 
     def learn(self) -> None:

@@ -20,7 +20,7 @@ from ragbandit.router.api.app import create_app
 from ragbandit.router.cli.lazy_verbs import _Verb
 from ragbandit.router.config import loading
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.additions import additions
 from ragbandit.shared.types import Query
@@ -277,7 +277,7 @@ def live(*, questions, rated):
         for number in range(questions):
             decision = router.submit(Query(text=f"Who wrote book {number}?"), run_by=by).result(30)
             done = {"decision_id": decision.id, "now": decision.made_at, "status": "answered", "answer": "x"}
-            outcome = made_outcome(**done, steps=float(decision.arm in ("slow", "large", "direct")))
+            outcome = make_outcome(**done, steps=float(decision.arm in ("slow", "large", "direct")))
             router.store.add_outcome(replace(outcome, run_by=by))
             if number < rated:
                 router.feedback(decision.id, rating=number % 2 == 0)

@@ -15,7 +15,7 @@ def averaged(*, ridge, bias_ridge, memory=None, pairs=32, quality=None):
 def separate(heads, arm):
     """The posterior of an arm: covariance (p, p), mean (2, p), pairs' deviations (pairs, p)."""
     model = heads._models["question"]
-    part, at = model._parts[arm], list(model._arms).index(arm)
+    part, at = model._joint[arm], list(model._arms).index(arm)
     gains = part.gains[: len(part.newest)]
     covariance = part.covariance - gains.T @ gains
-    return SimpleNamespace(covariance=covariance, mean=model._mean[:, at], deviations=model._drawn[:, at])
+    return SimpleNamespace(covariance=covariance, mean=model._mean[:, at], deviations=model._deviations[:, at])

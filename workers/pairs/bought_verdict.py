@@ -21,8 +21,8 @@ from ragbandit.router.reporting.compared_questions import ComparedQuestion, Comp
 from ragbandit.router.reporting.paired_comparison import paired_comparison, paired_sample
 from ragbandit.router.reporting.paired_difference import expected_half_width
 from ragbandit.router.reporting.reading import PairedComparison
-from ragbandit.router.serving.checks.questions import capped
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.questions import cap_budget
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
@@ -306,7 +306,7 @@ class StoredQuestion(AskedQuestion):
 
     def _work(self, arm: ArmName, *, record: DecisionRecord) -> Work:
         query, prices = record.decision.query, self._verdict.prices
-        limits = capped(query.budget, limits=self._verdict.settings.budget)
+        limits = cap_budget(query.budget, limits=self._verdict.settings.budget)
         own = _own_outcome(record, arm=arm, present=self._verdict.arms[arm].made_by(limits))
         outcome = own or self._answers.answer_to_score(self.id, arm)
         answer = 0.0 if outcome is not None else prices.of_answer(arm, question=self._compared)
@@ -362,7 +362,7 @@ class StoredQuestion(AskedQuestion):
         why = f"{self.deaths} processes died while they asked this question"
         for arm in self._arms:
             if not self._answers.has(self.id, arm):
-                lost = made_outcome(decision_id=self.id, now=time.time(), status="failed", stop_reason=DIED, error=why)
+                lost = make_outcome(decision_id=self.id, now=time.time(), status="failed", stop_reason=DIED, error=why)
                 self._answers.keep(lost, arm=arm, dollars=0.0, unjudged=why)
 
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.setup.bootstrap import decision_store, make_jobs, open_database
+from ragbandit.router.serving.setup.bootstrap import make_decision_store, make_jobs, open_database
 from ragbandit.router.storage.jobs.answers import AnswerQueue
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.logs import set_service_log
@@ -70,7 +70,7 @@ def main() -> None:
     set_service_log(settings.log.format)
     label = PolicyLabel(settings.policy.label)
     with closing(open_database(settings, make=False)) as database, closing(make_jobs(settings)) as jobs:
-        store, ledger = decision_store(settings, database), Ledger(database, label=label)
+        store, ledger = make_decision_store(settings, database), Ledger(database, label=label)
         context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs)
         context.arms = context.loader.load(inline_arms(settings))
         context.open_loop()

@@ -87,7 +87,7 @@ class InlineAnswers(InlineRuns):
         )
         if self._context.ending.is_set() or self._context.active_runs.begin(run, if_claimed=True) is None:
             return None
-        waiting = self._router.process.answers.expect(decision)
+        waiting = self._router.process.answers.expect_outcome(decision)
         stream = ReadStream(decision.id) if live else None
         job = AnswerJob(self._context, decision=decision, run=run)
         self._spawn(run, job=job, writer=stream)

@@ -12,7 +12,7 @@ from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder
 from ragbandit.router.config.strict_yaml import yaml_text
 from ragbandit.router.queue.redis_server import RedisServer
-from ragbandit.router.serving.setup.requirements import check_port, hold_store, lock_file, prepare_data_dir
+from ragbandit.router.serving.setup.requirements import check_port, lock_file, lock_store, prepare_data_dir
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files import private_folder, write_file
@@ -65,7 +65,7 @@ class Supervisor:
                 raise ConfigError(message, field=f"server.{name}", remedy="set a port from 1 to 65535")
         lock = Path(self.settings.data_dir) / "up.lock"
         self._lock = lock_file(lock, process="ragbandit up", at=self.settings.server.url, field="data_dir")
-        with hold_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
+        with lock_store(self.settings, at=self.settings.server.url) or contextlib.nullcontext():
             pass  # if a `serve` without `up` holds the store, this fails here and not in the log of a child
         check_port(self.settings.server)
         self._write_config()

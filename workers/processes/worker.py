@@ -15,7 +15,7 @@ from ragbandit.router.queue.jobs import RedisJobs, connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.queue.streams import STREAM_NEWS
-from ragbandit.router.serving.setup.bootstrap import decision_store, make_learner, open_database
+from ragbandit.router.serving.setup.bootstrap import make_decision_store, make_learner, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry import make_tracing
 from ragbandit.shared.processes.this_process import die_with_parent
@@ -50,7 +50,7 @@ def run_worker(
     check_policy(settings)
     database = open_database(settings, make=False)
     jobs = RedisJobs(connect_redis(settings.redis, timeout_s=LOOK_S + REPLY_S))
-    store, ledger = decision_store(settings, database), Ledger(database, label=PolicyLabel(settings.policy.label))
+    store, ledger = make_decision_store(settings, database), Ledger(database, label=PolicyLabel(settings.policy.label))
     tracing = make_tracing(enabled=settings.telemetry.enabled, process="worker")
     context = Context(settings=settings, store=store, ledger=ledger, jobs=jobs, tracing=tracing)
     threads, judging = {"answer": 1, "judge": 1, "learn": 1}, None

@@ -10,9 +10,9 @@ from typing import Final
 
 from ragbandit.router.operation.budgets import stopped_until
 from ragbandit.router.rollouts.version_settings import settings_of
-from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.questions import cap_budget
 from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.router.serving.failover import may_hand_over, next_decision, other_arms
+from ragbandit.router.serving.failover import may_hand_over, replacement_arms, replacement_decision
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.reservations import no_reservation, settle
 from ragbandit.router.storage.access.shared_secrets import DRAWS, shared_secret
@@ -21,7 +21,7 @@ from ragbandit.router.storage.access.turn_sums import spending_row, turn_spender
 from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry.logs import log_fields
-from ragbandit.router.telemetry.routines import insist
+from ragbandit.router.telemetry.routines import retry_through_outage
 from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import ABANDONED, CANCELLED, DIED, NOT_PERMITTED, ArmName, Decision, Outcome
@@ -76,7 +76,7 @@ class AnswerJob:
         self.context = context
         self.decision = decision
         self.run = run
-        self._budget = capped(decision.query.budget, limits=context.settings.budget)
+        self._budget = cap_budget(decision.query.budget, limits=context.settings.budget)
         self._cancelled = cancelled
         #: arms that may answer if the drawn arm fails, the best first
         self._others: list[ArmName] = []
@@ -138,7 +138,7 @@ class AnswerJob:
         context, decision = self.context, self.decision
         conversation = self.run.conversation
         if isinstance(arm.strategy, Model | Http):
-            self._others = other_arms(
+            self._others = replacement_arms(
                 decision,
                 conversation=conversation,
                 worker_arms=context.worker_arms,
@@ -206,7 +206,7 @@ class AnswerJob:
         except StoreError:
             return None  # no other arm takes over; `store` waits for the database
         unhealthy = [health.arm for health in healths if health.state != "closed"]
-        return next_decision(
+        return replacement_decision(
             decision,
             outcome,
             arms=arms,
@@ -230,7 +230,7 @@ class AnswerJob:
 
         try:
             store = partial(context.store.add_outcome, outcome, successor=successor)
-            is_new = insist(store, seconds=KEEP_S, ending=context.ending, failed=warn)
+            is_new = retry_through_outage(store, seconds=KEEP_S, ending=context.ending, note_failure=warn)
         except StoreError:
             # If this process does not end, the try counts, so that an outcome that the database never accepts is not
             # paid for again and again.

@@ -10,7 +10,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.telemetry.routines import insist
+from ragbandit.router.telemetry.routines import retry_through_outage
 from ragbandit.shared.errors import NotReady, SnapshotError, StoreError
 from ragbandit.workers.running.context import Context
 
@@ -33,7 +33,7 @@ def learn(context: Context) -> int:
     context.wake_versions()
     work = partial(drain, context, context.learner, patience_s=context.settings.learning.lease_s + 1)
     try:
-        return insist(work, seconds=LEARN_S, ending=context.ending)
+        return retry_through_outage(work, seconds=LEARN_S, ending=context.ending)
     except NotReady as error:
         log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
     except (StoreError, SnapshotError):  # logged once per outage

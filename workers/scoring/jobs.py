@@ -17,7 +17,7 @@ from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.jobs.answers import ClaimedDecision
 from ragbandit.router.storage.jobs.claims import ScoreKind
 from ragbandit.router.storage.judgements import Refused, ScoreCost, ScoreJob
-from ragbandit.router.telemetry.routines import insist
+from ragbandit.router.telemetry.routines import retry_through_outage
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Outcome, own_feedback_id
 from ragbandit.strategies.base import Account
@@ -112,7 +112,7 @@ def _store_score(
     )
     arm = record.decision.arm if isinstance(scorer, Judging) else None
     keep = partial(scorer.queue.keep, job, feedback=feedback, spent=scored.spent, arm=arm)
-    if insist(keep, seconds=KEEP_S, ending=context.ending) is not None:
+    if retry_through_outage(keep, seconds=KEEP_S, ending=context.ending) is not None:
         log.info("scored", extra={"action": scorer.queue.kind, "decision": job.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
 
@@ -154,7 +154,9 @@ def _judge(
         if not context.ending.is_set():
             raise
     call = no_reservation(spenders_of(query.tenant, key=query.api_key), at=database.clock.now())
-    insist(partial(settle, database, call, dollars=_score_cost(bill).dollars), seconds=KEEP_S, ending=context.ending)
+    retry_through_outage(
+        partial(settle, database, call, dollars=_score_cost(bill).dollars), seconds=KEEP_S, ending=context.ending
+    )
     return scored
 
 

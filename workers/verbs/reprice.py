@@ -12,7 +12,7 @@ from ragbandit.router.cli.options import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.progress import show_progress
 from ragbandit.router.cli.store import actor, open_store, parse_time
 from ragbandit.router.cli.tables import show
-from ragbandit.router.learning.exclusions import learn_again
+from ragbandit.router.learning.exclusions import learn_new_ledger
 from ragbandit.router.learning.repricing import reprice as reprice_outcomes
 from ragbandit.router.serving.checks.questions import plain_decision_id
 from ragbandit.router.serving.setup.bootstrap import make_learner
@@ -63,7 +63,7 @@ def reprice(
 
         def learn(new_label: str) -> Mapping[str, Json]:
             common: dict[str, Any] = {"make_learner": partial(make_learner, settings), "now": now}
-            return learn_again(
+            return learn_new_ledger(
                 ledger, label=new_label, progress=lambda closed: progress("decisions", closed, 0), **common
             )
 

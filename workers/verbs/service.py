@@ -23,7 +23,7 @@ from ragbandit.router.queue.jobs import connect_redis
 from ragbandit.router.queue.presence import card_of, keep_present
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
-from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, hold_store
+from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, lock_store
 from ragbandit.router.telemetry.logs import set_service_log
 from ragbandit.shared.additions import offered_places
 from ragbandit.shared.errors import ConfigError, QueueError, require_service
@@ -51,7 +51,7 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
     check_port(settings.server)
     open_database(settings, make=False).close()
     die_with_parent()
-    with hold_store(settings, at=settings.server.url) or contextlib.nullcontext():
+    with lock_store(settings, at=settings.server.url) or contextlib.nullcontext():
         _serve(settings)
 
 

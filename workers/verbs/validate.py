@@ -154,10 +154,10 @@ def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
         if refusal is not None:
             findings.append(Finding("problem", "database", f"{refusal.message}; {start}", refusal.remedy or ""))
         return findings, [*attempts]
-    from ragbandit.router.serving.setup.bootstrap import ledger_of
+    from ragbandit.router.serving.setup.bootstrap import open_ledger
 
     def store_findings() -> Sequence[Finding]:
-        with ledger_of(settings, label=settings.policy.label) as ledger:
+        with open_ledger(settings, label=settings.policy.label) as ledger:
             month = month_report(ledger.database, settings=settings, now=time.time())
             return findings_of_report(month, settings=settings) + findings_of_store(
                 ledger.database, settings=settings, now=time.time()
@@ -210,4 +210,4 @@ def _encoder(settings: Settings) -> requirements.EncoderChoice:
 
         with contextlib.suppress(StoreError):
             return choose_encoder(settings)
-    return requirements.choices(settings.encoder)[0]
+    return requirements.encoder_choices(settings.encoder)[0]

@@ -19,7 +19,7 @@ from ragbandit.router.comparison.page import template_values
 from ragbandit.router.comparison.plots import ArmSigns, Line, Picture, draw_lines
 from ragbandit.router.config.finding import Finding
 from ragbandit.router.learning.sources import exclusions_of
-from ragbandit.router.learning.status import quarantined
+from ragbandit.router.learning.status import quarantined_decisions
 from ragbandit.router.operation.budget_words import budget_lines
 from ragbandit.router.operation.findings import (
     findings_of_ledger,
@@ -82,7 +82,9 @@ def _feedback(router: Router) -> dict[str, Any]:
         "key_names": KeyStore(router.database).names(),
         "sources": raters_lately(router.ledger, decisions=LATELY, among=LOOKED_AT, limit=LISTED),
         "decisions": LATELY,
-        "quarantined": quarantined(router.ledger, limit=LISTED, among=LOOKED_AT) if counters.quarantined else (),
+        "quarantined": quarantined_decisions(router.ledger, limit=LISTED, among=LOOKED_AT)
+        if counters.quarantined
+        else (),
         "looked_at": LOOKED_AT,
         "quarantines": exclusions_of(router.database)[-LISTED:],
         "cap": router.settings.learning.rater_per_day,

@@ -13,7 +13,7 @@ from ragbandit.router.api.routes import Endpoints
 from ragbandit.router.api.security.rules import COMMAND, READ_ALL
 from ragbandit.router.comparison.plots import ArmSigns
 from ragbandit.router.comparison.words import difference
-from ragbandit.router.rollouts.overview import detail, list_versions
+from ragbandit.router.rollouts.overview import list_versions, version_detail
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Verb
 from ragbandit.router.rollouts.version_settings import settings_of
 from ragbandit.router.serving.explanations.policy_map import policy_map
@@ -105,7 +105,7 @@ def _versions(router: Router) -> dict[str, Any]:
 
 
 def _version(router: Router, name: str) -> dict[str, Any]:
-    version = detail(router.database, name, base=champion_label(router), now=time.time())
+    version = version_detail(router.database, name, base=champion_label(router), now=time.time())
     comparison = None if version.evidence is None else version.evidence.comparison
     return {
         "version": version,

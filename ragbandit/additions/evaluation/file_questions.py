@@ -8,7 +8,7 @@ from ragbandit.additions.evaluation.kept_answers import Answers, StoredAnswer, k
 from ragbandit.additions.evaluation.labelled_questions import LabelledQuestion
 from ragbandit.additions.evaluation.qualities import labelled_quality, log_record, measured_quality
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings
-from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.questions import cap_budget
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import ArmName, Budget, DecisionId, Json, Outcome, Query
 from ragbandit.workers.asking.questions import AskedQuestion, Work
@@ -36,7 +36,7 @@ class FileQuestions:
         """
         self.answers, self.needs_scores, self._reward = answers, by_judge, reward
         self._family, self._learns_failures = family, learns_failures
-        self.limits = capped(Budget(), limits=limits)
+        self.limits = cap_budget(Budget(), limits=limits)
         origins = {name: arm.made_by(self.limits) for name, arm in arms.items()}
 
         def keys(row: LabelledQuestion) -> dict[ArmName, str]:

@@ -6,7 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from ragbandit.additions.local_models.generator import DECODER_ONLY, LocalGenerator
 from ragbandit.additions.local_models.settings import LocalSection
-from ragbandit.router.encoders.weights import at_hand, config_at_hand, resolve
+from ragbandit.router.encoders.weights import config_on_disk, is_at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.processes.this_process import end_with_parent
@@ -25,7 +25,7 @@ class LocalKind(GeneratorKind):
         trained = frozenset[Need]({"trained_tokens"} if self.settings.of(LocalSection).trained_tokens else ())
         capabilities = LocalGenerator.capabilities | trained
         # A model that is not on this disk yet is checked when it is loaded.
-        has_encoder = config_at_hand(self.settings.model).get("is_encoder_decoder") is True
+        has_encoder = config_on_disk(self.settings.model).get("is_encoder_decoder") is True
         return capabilities - DECODER_ONLY if has_encoder else capabilities
 
     @property
@@ -49,7 +49,7 @@ class LocalKind(GeneratorKind):
     def check(self, *, fetch: bool) -> None:
         super().check(fetch=fetch)
         model = self.settings.model
-        if not at_hand(model, setting="generator.model") and fetch:
+        if not is_at_hand(model, setting="generator.model") and fetch:
             _fetch(model)
 
 

@@ -55,7 +55,7 @@ class Picks(Step):
         is_drawn = len(question.allowed) > 1 and query.arm_by is None and query.continues.loop is None
         if not is_drawn or query.sent.pick or live.control.killed == "arm":
             return None
-        shadows = live.candidates if live.asks else ()
+        shadows = live.candidates if live.asks_candidates else ()
         for served in (self._served, *(candidate.served for candidate in shadows)):
             if served is not None and "pick" in served.policy.needs:
                 return served if self._rules.lets_read(query, model="pick") else None

@@ -15,7 +15,7 @@ from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.offline.logs.cells import convert_value, gold, is_empty, text as text_of
 from ragbandit.router.offline.logs.records import Parse, cell, plain_name, records
 from ragbandit.router.serving.checks.questions import RESPONSE_PREFIX, plain_decision_id
-from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, made_feedback
+from ragbandit.router.serving.checks.reports import USUAL_SCALES, bounds_of, make_feedback
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, NotFound, RagBanditError
@@ -156,7 +156,7 @@ class FeedbackImporter:
             digest = sha256(canonical(sent).encode("utf-8", "surrogatepass")).hexdigest()[:40]
             sent["feedback_id"] = own_feedback_id("import", digest=digest)
         sent["label"] = convert_value(gold, sent["label"], field="label")
-        return made_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
+        return make_feedback(settings=self._settings, now=now, scale=self._scale, **sent)
 
     def _fault(self, number: int, error: RagBanditError) -> None:
         self.bad += 1

@@ -27,8 +27,8 @@ from pydantic import BaseModel, Field, ValidationError
 from ragbandit.additions.popularity.entity_words import FUNCTION_WORDS, LONGEST, EntityWord, runs_of
 from ragbandit.router.policies.base import (
     NO_RETRIEVAL,
+    PARAMS_KEY,
     SINGLE_STEP,
-    WHERE,
     ArmParam,
     Arrays,
     Facts,
@@ -52,8 +52,8 @@ _MOST_COUNTS: Final = 512 << 20
 #: number of characters of a question that are read
 _READ: Final = 4000
 _FACTS: Final = "ragbandit.json"
-_COUNTS: Final = f"{WHERE}.counts"
-_TRAINED: Final = f"{WHERE}.trained"
+_COUNTS: Final = f"{PARAMS_KEY}.counts"
+_TRAINED: Final = f"{PARAMS_KEY}.trained"
 
 
 class MentionCountsFile(BaseModel, frozen=True, strict=True):
@@ -123,7 +123,7 @@ class Popularity(PerQuestionPolicy):
         self.popular, self.rare = settings.popular, settings.rare
         if self.popular == self.rare:
             message, remedy = f"{self.rare!r} is also the arm `popular`", "name two different arms"
-            raise ConfigError(message, field=f"{WHERE}.rare", remedy=remedy)
+            raise ConfigError(message, field=f"{PARAMS_KEY}.rare", remedy=remedy)
         self.counts = read_counts(settings.counts)
         #: smallest popularity with which `popular` answers; None before a training
         self.threshold = settings.threshold
@@ -184,7 +184,9 @@ class Popularity(PerQuestionPolicy):
         used = [row for row in rows if all(arm in row.correct for arm in pair)]
         if not used:
             message = f"no row has the outcomes of both {self.popular!r} and {self.rare!r}"
-            raise InvalidInput(message, field="rows", remedy=f"give them, or set {WHERE}.popular and {WHERE}.rare")
+            raise InvalidInput(
+                message, field="rows", remedy=f"give them, or set {PARAMS_KEY}.popular and {PARAMS_KEY}.rare"
+            )
         ordered = sorted(((self.popularity(row.question), row) for row in used), key=lambda each: each[0])
         qualities = [[row.correct[arm] for _, row in ordered] for arm in pair]
         steps = [[row.steps.get(arm, 0.0) for _, row in ordered] for arm in pair]

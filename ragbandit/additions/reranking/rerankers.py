@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ragbandit.additions.reranking.settings import RerankPrices, RerankSettings
-from ragbandit.router.encoders.weights import at_hand, resolve
+from ragbandit.router.encoders.weights import is_at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.texts.redaction import shown_variable
 from ragbandit.strategies.base import Retriever
@@ -78,7 +78,7 @@ def check_reranker(chosen: RerankSettings) -> None:
     elif importlib.util.find_spec("torch") is None:
         raise missing_package("torch", extra="models", field=f"{_SECTION}.model")
     else:
-        at_hand(str(chosen.model), setting=f"{_SECTION}.model")
+        is_at_hand(str(chosen.model), setting=f"{_SECTION}.model")
 
 
 def price_of(prices: RerankPrices) -> Price:

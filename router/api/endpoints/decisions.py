@@ -39,7 +39,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.operation.budgets import BudgetSpent
 from ragbandit.router.replies import decisions as replies
 from ragbandit.router.replies.values import filled
-from ragbandit.router.serving.checks.reports import check_charged, made_outcome
+from ragbandit.router.serving.checks.reports import check_charged, make_outcome
 from ragbandit.router.serving.explanations.explain import Explanation, explain
 from ragbandit.shared.errors import Forbidden, InvalidInput, LimitReached, Overloaded, RagBanditError
 from ragbandit.shared.types import NO_TERMS, NOTHING_CONTINUED, Decision, Query, Sent
@@ -191,7 +191,7 @@ async def answer(
     if wait_s is None:
         wait_s = router.settings.budget.seconds + STREAM_WAIT_S if stream else router.settings.server.answer_wait_s
     query = await rewritten_query(request, body, key=idempotency_key, run_by="worker")
-    with router.process.answers.place(query):
+    with router.process.answers.reserve(query):
         if headers_of(request).is_preview:
             return await preview(request, query, run_by="worker")
         decision, seconds = await decide(request, query, run_by="worker")
@@ -226,7 +226,7 @@ async def answer(
 async def outcomes(body: OutcomeBody, request: Request) -> Response:
     """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
     router = router_of(request)
-    outcome = made_outcome(now=time.time(), **body.model_dump())
+    outcome = make_outcome(now=time.time(), **body.model_dump())
     await check_owner(request, outcome.decision_id)
     if body.cost and "steps" not in body.model_fields_set:
         reward, is_stored = router.settings.reward, router.store.has_outcome

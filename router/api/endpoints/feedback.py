@@ -16,7 +16,7 @@ from ragbandit.router.api.security.ownership import check_owner, inaccessible_id
 from ragbandit.router.api.security.rules import AccessRule, roles
 from ragbandit.router.learning.sources import IMPORTED_RATER
 from ragbandit.router.replies.values import filled
-from ragbandit.router.serving.checks.reports import check_given_id, made_feedback
+from ragbandit.router.serving.checks.reports import check_feedback_id, make_feedback
 from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
@@ -101,8 +101,8 @@ def _item_feedback(request: Request, item: dict[str, Any], *, key: str | None) -
 
 def feedback_of(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
     fields = body.model_dump() | {"feedback_id": idempotency_id(body.feedback_id, key=key, field="feedback_id")}
-    check_given_id(fields["feedback_id"])
-    item = made_feedback(settings=router_of(request).settings, now=time.time(), **fields)
+    check_feedback_id(fields["feedback_id"])
+    item = make_feedback(settings=router_of(request).settings, now=time.time(), **fields)
     if (item.rater or "").startswith(IMPORTED_RATER):  # raters of files have other weights, and no cap
         message = f"raters that begin with {IMPORTED_RATER!r} are those of imported files"
         raise InvalidInput(message, field="rater", remedy="send another name, or use `ragbandit feedback import FILE`")

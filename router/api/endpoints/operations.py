@@ -81,7 +81,7 @@ async def ready(request: Request) -> Response:
     and another policy decides meanwhile.
     """
     readiness = router_of(request).process.readiness
-    futures, seconds = readiness.ask()
+    futures, seconds = readiness.start_checks()
     # The checks have their own threads, since all threads for reads may be waiting for the database.
     if futures:
         await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)

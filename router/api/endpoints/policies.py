@@ -17,7 +17,7 @@ from ragbandit.router.api.security.actors import actor_of
 from ragbandit.router.api.security.rules import COMMAND, READ_ALL
 from ragbandit.router.learning.monitoring.arm_changes import ArmChange, declare_change
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, list_versions
+from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, list_versions, version_detail
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import NotFound
@@ -82,7 +82,7 @@ async def listed(request: Request) -> Response:
 async def shown(name: _NamePath, request: Request) -> Response:
     """Read one version: its comparison with the champion if it is in shadow, and the verbs that are possible now."""
     router = router_of(request)
-    read = partial(detail, router.database, name, base=champion_label(router), now=time.time())
+    read = partial(version_detail, router.database, name, base=champion_label(router), now=time.time())
     return JsonReply(await reads_of(request).run(read))
 
 

@@ -26,10 +26,10 @@ from ragbandit.router.api.schemas.question_headers import headers_of
 from ragbandit.router.api.schemas.responses import JsonReply, decision_headers, refusal_reply
 from ragbandit.router.config.sections import LONGEST_S
 from ragbandit.router.replies.decisions import preview_json
-from ragbandit.router.serving.abilities import lacks_of
+from ragbandit.router.serving.abilities import unmet_needs
 from ragbandit.router.serving.checks.questions import new_id
 from ragbandit.router.serving.deciding.steps.rules import Rules
-from ragbandit.router.serving.deciding.steps.tasks import open_turn
+from ragbandit.router.serving.deciding.steps.tasks import free_turn
 from ragbandit.router.storage.access.turn_sums import REACHED
 from ragbandit.router.storage.decisions.continuing import ANSWER, RESULTS, EarlierTurn, earlier_turn
 from ragbandit.shared.errors import Conflict, LimitReached, NotReady, RagBanditError
@@ -87,7 +87,7 @@ class ChatDoor(ABC, Generic[Body]):
         """The question of a request, for its endpoint. key: header Idempotency-Key. Raises as `chat_question`."""
 
     @abstractmethod
-    def whole_reply(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> Mapping[str, Any]:
+    def whole(self, decision: Decision, outcome: Outcome, *, base: str, saved: float | None) -> Mapping[str, Any]:
         """The whole reply. saved: dollars that the answer saved; None if unknown."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class ChatExchange:
         server, budget = router.settings.server, router.settings.budget
         limit_s = max(server.answer_wait_s, budget.seconds + STREAM_WAIT_S)
         live = self.question.streamed
-        with router.process.answers.place(query):
+        with router.process.answers.reserve(query):
             if headers_of(request).is_preview:
                 return await self._preview()
             decision, is_own = await self._decide()
@@ -135,7 +135,7 @@ class ChatExchange:
         finally:
             answer.forget()
         saved = router.process.savings.of(outcome.cost)
-        body = self.door.whole_reply(answer.decision, outcome, base=str(request.base_url), saved=saved)
+        body = self.door.whole(answer.decision, outcome, base=str(request.base_url), saved=saved)
         return JsonReply(body, headers=decision_headers(answer.decision))
 
     async def _preview(self) -> Response:
@@ -167,8 +167,8 @@ class ChatExchange:
         query = await with_budgets(request, self._query_after(earlier))
         is_spent = query.terms.is_spent or query.reached_limit is not None
         if query.arm_by == "calls" and is_spent:
-            query = open_turn(query, arms=asked_for.arms)
-        made = query if headers_of(request).is_preview else router.conversations.rewritten(query)
+            query = free_turn(query, arms=asked_for.arms)
+        made = query if headers_of(request).is_preview else router.conversations.rewrite(query)
         if isinstance(made, Query):
             return made
         rewritten: Query = await await_future(request, made, what="Idempotency-Key")
@@ -204,7 +204,7 @@ class ChatExchange:
         query, service = self.question.query, router_of(self.request).service
         passing, book = service.passing, service.step(Rules).book
         permitted = [arm for arm in passing if book.permits(query, arm=arm)]
-        return [arm for arm in permitted if not lacks_of(query, arms=(arm,), passing=passing)]
+        return [arm for arm in permitted if not unmet_needs(query, arms=(arm,), passing=passing)]
 
     def _query_after(self, earlier: EarlierTurn | None) -> Query:
         """The query as the turn after `earlier`. Results of tools go to the arm that called them."""

@@ -14,7 +14,7 @@ from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.questions import MAX_WORDS
-from ragbandit.router.serving.prices import tells_mean
+from ragbandit.router.serving.prices import is_mean_cost
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import MAX_TEXT
 
@@ -73,7 +73,7 @@ def _texts_below_fields(node: ast.ClassDef) -> dict[str, str]:
     }
 
 
-def add_descriptions(api: dict[str, Any], *, further: tuple[str, ...]) -> dict[str, Any]:
+def describe(api: dict[str, Any], *, further: tuple[str, ...]) -> dict[str, Any]:
     """Add the texts below the fields to an OpenAPI document. Pydantic itself would skip the texts of base classes.
 
     further: modules with more classes of requests and replies.
@@ -104,7 +104,7 @@ def add_limits(api: dict[str, Any], *, router: Router, most_items: int) -> dict[
             continue  # not the body of a question
         _limit_price(body["cost_weight"], names=list(settings.cost_weights))
         for name in list(body["aim"]["properties"]):
-            if name != "quality" and not tells_mean(name, terms=settings.reward.cost):
+            if name != "quality" and not is_mean_cost(name, terms=settings.reward.cost):
                 del body["aim"]["properties"][name]
         if not serves_prices(router.service.serving.policy):  # requests cannot choose the cost weight
             body["aim"]["anyOf"] = body["cost_weight"]["anyOf"] = [{"type": "null"}]

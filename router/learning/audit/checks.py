@@ -18,10 +18,10 @@ from ragbandit.router.learning.audit.differences import snapshot_difference
 from ragbandit.router.learning.examples import is_erased_for, updates_to_learn
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import FACTS, make_policy
-from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
+from ragbandit.router.policies.base import Policy, PolicyOutput, apply_update, pmf_of_one, tolerance_of
 from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.draw import (
-    Drawn,
+    DrawResult,
     configured_floor,
     draw,
     draw_index,
@@ -46,12 +46,13 @@ from ragbandit.shared.types import (
 
 
 def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
-    """Error text for a seed that does not follow from the store's secret and the id."""
+    """Error text if the seed does not follow from the store's secret and the id, else None."""
     follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
     return None if follows else "the seed does not follow from the store's secret and the id"
 
 
 def draw_fault(decision: Decision) -> str | None:
+    """Error text if the arm does not follow from the row's pmf and seed, or the pmf is invalid, else None."""
     pmf = decision.pmf
     if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
         return "arms and pmf do not fit together"
@@ -59,7 +60,7 @@ def draw_fault(decision: Decision) -> str | None:
         return f"pmf is no distribution: {pmf}"
     if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
         return f"pmf falls below the floor {decision.floor}"
-    if _held_fault(decision):
+    if _has_wrong_share(decision):
         return "the share of the holdback does not follow from its settings and its number of learned answers"
     index = draw_index(pmf, seed=decision.seed)
     if decision.arms[index] != decision.arm:
@@ -69,7 +70,7 @@ def draw_fault(decision: Decision) -> str | None:
     return None
 
 
-def _held_fault(decision: Decision) -> bool:
+def _has_wrong_share(decision: Decision) -> bool:
     held = HoldbackShare.of(decision.facts)
     if held is None or held.first is None or held.until is None or held.then is None:
         return False  # the share is the setting itself
@@ -91,7 +92,7 @@ _COUNTED: Final[Mapping[Counter, str]] = {
     "row_mismatches": "wrong row",
 }
 
-#: largest number of notes in a Verdict; further mismatches are only counted
+#: largest number of notes in an AuditResult; further mismatches are only counted
 MOST_NAMED: Final = 20
 
 
@@ -112,7 +113,7 @@ class AuditResult:
     live_version: str = ""
     #: largest relative difference of relearned and live policy; None if it is 0, or more than rounding explains
     within_rounding: float | None = None
-    #: only in a deep check: decisions whose pmf was computed again, or could not be; without those of missing versions
+    #: only in a deep check: decisions whose pmf was computed again, or could not be, except those of unknown versions
     deep_decisions: int = 0
     deep_mismatches: int = 0
     #: only in a deep check: decisions whose pmf cannot be computed again, for example imported ones
@@ -176,7 +177,7 @@ _OPTIONAL: Final = frozenset({PARAM, FACTS})
 _VERSION_END: Final = re.compile(r"(\d{1,18})-[0-9a-f]{12}")
 
 
-def pages(ledger: Ledger, *where: Any, unreadable: Any = lambda _: None) -> Iterator[Decision]:
+def read_decisions(ledger: Ledger, *where: Any, unreadable: Any = lambda _: None) -> Iterator[Decision]:
     """The decisions in the order of time. Calls `unreadable` with an error text for each row that cannot be read."""
     order = (decisions.c.made_at, decisions.c.id)
     last: list[Any] = []
@@ -248,18 +249,13 @@ class DeepCheck:
         return int(matched[1]) if matched is not None and int(matched[1]) <= self.pruned_to else None
 
     def _decisions(self, version: str) -> Iterator[Decision]:
-        made = pages(self.ledger, *self._made_by(version))
+        made = read_decisions(self.ledger, *self._made_by(version))
         return (decision for decision in made if IMPORTED not in decision.facts)
 
     def _made_by(self, version: str) -> list[ColumnElement[bool]]:
         at = decisions.c.made_at.between(*self.spans[version])  # lets the database use its index of times
-        # No policy gave the pmf of a turn.
-        return [
-            at,
-            decisions.c.version == version,
-            decisions.c.policy == self.ledger.label,
-            decisions.c.turn_of.is_(None),
-        ]
+        is_first = decisions.c.turn_of.is_(None)  # the pmf of a later turn is not that of a policy
+        return [at, decisions.c.version == version, decisions.c.policy == self.ledger.label, is_first]
 
     def _skip(self, versions: Sequence[str], *, why: str) -> None:
         """Count the decisions of versions whose pmfs cannot be computed again."""
@@ -271,7 +267,7 @@ class DeepCheck:
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], versions: Sequence[tuple[int, str]]) -> None:
         """Let a policy learn the ledger, and compare it with each version. versions: sorted (last update, name)."""
-        if is_of_another_release(algorithm, params=params) and not _has_its_rule(algorithm, params=params):
+        if is_of_another_release(algorithm, params=params) and not _can_repeat_decisions(algorithm, params=params):
             stored = [version for _, version in versions if version in self.snapshots]
             self.verdict.not_compared += len(stored)
             self._skip(stored, why=f"{algorithm} had other params in the release that made them")
@@ -296,7 +292,7 @@ class DeepCheck:
                 return
             try:
                 for update in updates_to_learn(self.ledger, policy=policy, after=position, upto=last_seq):
-                    apply(policy, update)
+                    apply_update(policy, update)
             except (StoreError, ValueError, TypeError, KeyError) as error:
                 self.verdict.fail("deep_mismatches", f"the ledger cannot be read up to {last_seq}: {error}")
                 return
@@ -337,7 +333,7 @@ class DeepCheck:
         """Error text if this policy does not reproduce the logged pmf; None if it does, or if it cannot be checked."""
         if decision.fault is not None or is_erased_for(policy, decision):
             return None  # after a fault the pmf is the fallback arm's, which `draw_fault` checks
-        redrawn = _made_again(decision, policy=policy)
+        redrawn = _redraw(decision, policy=policy)
         held = holdback_of(decision.facts)
         if (
             held is not None
@@ -377,8 +373,8 @@ def is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool
     return not has_same_names or params.get("revision") != present.get("revision")
 
 
-def _has_its_rule(algorithm: str, *, params: Mapping[str, Json]) -> bool:
-    """Whether this release can still decide as a policy of a former revision did."""
+def _can_repeat_decisions(algorithm: str, *, params: Mapping[str, Json]) -> bool:
+    """Whether this release can compute the pmfs of this policy, which may have a former revision."""
     inner = params.get("params")
     if isinstance(inner, Mapping) and is_of_another_release(str(params["policy"]), params=inner):
         return False
@@ -389,7 +385,7 @@ def _has_its_rule(algorithm: str, *, params: Mapping[str, Json]) -> bool:
     return policy.params.keys() - _OPTIONAL == params.keys() - _OPTIONAL
 
 
-def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
+def agrees(redrawn: DrawResult, *, decision: Decision, tolerance: float) -> bool:
     """Whether a recomputed pmf equals the logged pmf, except for rounding and exchanged probabilities of tied arms."""
     if len(redrawn.pmf) != len(decision.pmf):
         return False
@@ -406,7 +402,7 @@ def agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
     return max(moved) - min(moved) <= 2.0 * tolerance * max(map(abs, redrawn.scores))
 
 
-def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
+def _redraw(decision: Decision, *, policy: Policy) -> DrawResult:
     output: PolicyOutput | Exception
     try:
         output = pmf_of_one(policy, decision.served, features=decision.features, arms=decision.arms)

@@ -7,18 +7,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
+from ragbandit.router.learning.snapshots import SnapshotFiles, snapshot_sha256
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.types import SnapshotInfo
 
-#: rows of float64 are taken to be this long at least. What sums of terms near 1 leave where they cancel is far shorter:
-#: zero on one processor, 1e-17 on another. Rows of float32 may be as short (squares of gradients), and do not cancel
+#: smallest length that a row of float64 counts as. If sums of terms near 1 cancel, the rest depends on the processor:
+#: zero on one, 1e-17 on another. Rows of float32, such as squares of gradients, do not cancel and may be that short
 SHORTEST_ROW: Final = 1e-7
 
 
 def snapshot_difference(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> float | None:
     """Largest relative difference between a relearned policy and a snapshot; None if the files were deleted."""
-    if sha256_after(policy, info=info) == info.sha256:
+    if snapshot_sha256(policy, info=info) == info.sha256:
         return 0.0
     if not files.exists(info.version):
         return None

@@ -72,7 +72,7 @@ class RowCheck:
             self.verdict.note(f"{what}: texts were erased or not stored, or later turns were added")
 
     def _pages(self, table: Table, *key: Any, where: Any = None) -> Iterator[Sequence[RowMapping]]:
-        """All rows, in the order of their key."""
+        """Yields all rows in pages, in the order of their key."""
         query = select(table).order_by(*key).limit(PAGE)
         query = query if where is None else query.where(where)
         last = list[Any]()
@@ -95,7 +95,7 @@ class RowCheck:
 
     @contextlib.contextmanager
     def _readable(self, what: str) -> Iterator[None]:
-        """Turn errors of reading a changed row into a fault."""
+        """Turn errors of reading a changed row into a fault. what: the row in words"""
         try:
             yield
         except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
@@ -250,7 +250,7 @@ def _between(value: float, bounds: Sequence[float]) -> bool:
 
 
 def _possible_qualities(row: RowMapping, *, items: Sequence[Feedback], outcome: Outcome) -> Iterator[float]:
-    """The qualities of the feedback, and their sum: rules of aggregation give a value within their range."""
+    """Yields the qualities of the feedback, and their sum: every aggregation gives a value within their range."""
     has_label = any(item.kind == "label" for item in items)
     measures = [row["preset"]] if row["preset"] in MEASURES else MEASURES if has_label else MEASURES[:1]
     for measure in measures:

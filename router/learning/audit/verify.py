@@ -19,15 +19,15 @@ from ragbandit.router.learning.audit.checks import (
     DeepCheck,
     draw_fault,
     is_of_another_release,
-    pages,
+    read_decisions,
     seed_fault,
 )
 from ragbandit.router.learning.audit.differences import snapshot_difference
 from ragbandit.router.learning.audit.stored_rows import RowCheck
 from ragbandit.router.learning.examples import is_erased_for
-from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
+from ragbandit.router.learning.snapshots import SnapshotFiles, snapshot_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, apply, tolerance_of
+from ragbandit.router.policies.base import Policy, apply_update, tolerance_of
 from ragbandit.router.storage.access.shared_secrets import DRAWS, known_secret
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.queried_facts import FACT_COLUMNS, QueriedFacts, may_be
@@ -67,7 +67,7 @@ def verify(
         verdict.note(f"nothing else was checked; {RESTORE}")
         return verdict
     _check_counters(ledger, verdict=verdict)
-    live = _live(ledger, files=files, serving=serving, verdict=verdict)
+    live = _live_snapshot(ledger, files=files, serving=serving, verdict=verdict)
     _check_draws(ledger, verdict=verdict, progress=progress)
     registered = ledger.registered()
     newest = ledger.latest_snapshots(limit=1)
@@ -99,7 +99,9 @@ def _check_counters(ledger: Ledger, *, verdict: AuditResult) -> None:
             verdict.fail("counter_mismatches", text)
 
 
-def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: AuditResult) -> SnapshotInfo | None:
+def _live_snapshot(
+    ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: AuditResult
+) -> SnapshotInfo | None:
     """The newest snapshot of the live policy, or None. Stores the sha256 of the snapshot's files in the verdict."""
     maker: dict[str, Any] = {}
     if serving is not None:
@@ -114,7 +116,7 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
     except SnapshotError as error:
         verdict.note(str(error))
         return info
-    verdict.live_sha256 = sha256_after(policy, info=info)
+    verdict.live_sha256 = snapshot_sha256(policy, info=info)
     return info
 
 
@@ -132,7 +134,7 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
         verdict.fail("ledger_mismatches", f"the ledger ends at {end}, the live policy has {live.last_seq}")
     if policy is None:
         return
-    verdict.replay_sha256 = sha256_after(policy, info=live)
+    verdict.replay_sha256 = snapshot_sha256(policy, info=live)
     if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
         return
     if verdict.not_relearnable:
@@ -184,7 +186,7 @@ def _relearn(
                 if is_erased_for(policy, decision):
                     verdict.not_relearnable += 1
                 else:
-                    verdict.refused += not apply(policy, update)
+                    verdict.refused += not apply_update(policy, update)
     except (StoreError, ValueError, TypeError, KeyError) as error:
         verdict.fail("ledger_mismatches", f"the ledger cannot be read after update {seq}: {error}")
         return None, policy
@@ -218,9 +220,9 @@ def _check_draws(ledger: Ledger, *, verdict: AuditResult, progress: Callable[[in
 
     turns: list[Decision] = []
     secret = known_secret(ledger.database, name=DRAWS)
-    for decision in pages(ledger, unreadable=unreadable):
+    for decision in read_decisions(ledger, unreadable=unreadable):
         _check_draw(decision, secret=secret, verdict=verdict)
-        if _first_of(decision) is not None:
+        if _first_turn_of(decision) is not None:
             turns.append(decision)
         if verdict.decisions % PAGE == 0 or verdict.decisions == total:
             _check_turns(ledger, turns, verdict=verdict)
@@ -240,8 +242,8 @@ def _check_draw(decision: Decision, *, secret: bytes | None, verdict: AuditResul
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
 
 
-def _first_of(decision: Decision) -> DecisionId | None:
-    """The decision whose arm this turn should have; None for a decision, or if another arm answered in its place."""
+def _first_turn_of(decision: Decision) -> DecisionId | None:
+    """Id of the decision whose arm this turn should have; None if this is no later turn, or replaces a failed turn."""
     if IMPORTED in decision.facts or decision.query.continues.failed is not None:
         return None
     stay = StickyTurn.of(decision.facts)
@@ -254,7 +256,7 @@ def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: AuditRes
     """
     if not turns:
         return
-    firsts = {str(_first_of(decision)) for decision in turns}
+    firsts = {str(_first_turn_of(decision)) for decision in turns}
     moved = and_(decisions.c.turn_of.in_(firsts), may_be(decisions.c.is_moved))
     query = select(*decisions.c["id", "arm", "turn_of"], *FACT_COLUMNS).where(or_(decisions.c.id.in_(firsts), moved))
     arms = defaultdict[str, set[str]](set)
@@ -263,7 +265,7 @@ def _check_turns(ledger: Ledger, turns: Sequence[Decision], *, verdict: AuditRes
             if row["id"] in firsts or QueriedFacts.of_row(row).is_moved:
                 arms[row["turn_of"] or row["id"]].add(row["arm"])
     for decision in turns:
-        first = str(_first_of(decision))
+        first = str(_first_turn_of(decision))
         if first in arms and decision.arm not in arms[first]:
             fault = f"the turn has the arm {decision.arm}, and {first} drew {', '.join(sorted(arms[first]))}"
             verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")

@@ -1,4 +1,4 @@
-"""Changed arms, which the policy learns again from the first row of their new version.
+"""Changed arms: the policy learns an arm again from the first row of its new version.
 
 A change is declared (`ragbandit policy restart`), or detected from `Outcome.made_by`, which contains the arm's class,
 params, templates and generator. If these values are new for the arm, the outcome belongs to a new version. Values that
@@ -58,14 +58,14 @@ def declare_change(
 
 
 class ArmChanges(Adjustment):
-    """Versions of a ledger's arms, and declared changes that are not applied yet."""
+    """Rejects decisions of earlier versions of their arm, and restarts changed arms."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._waiting: list[ArmChange] = []
+        self._waiting: list[ArmChange] = []  #: declared changes that are not applied yet, oldest first
         #: number of the last applied change in the audit log
         self._number = 0
-        self._declared: dict[ArmName, float] = {}
+        self._declared: dict[ArmName, float] = {}  #: arm -> time of its last applied declared change
         #: arm -> its versions, the newest last: (hash of _PARTS, time of the first learned decision)
         self._versions: dict[ArmName, list[tuple[str, float]]] = {}
         self._stored = ""
@@ -86,6 +86,7 @@ class ArmChanges(Adjustment):
         ]
 
     def unsaved_state(self) -> str | None:
+        """The state as JSON; None if it is stored already. Call `mark_saved` after it was stored."""
         state = self._state()
         return None if state == self._stored else state
 

@@ -44,13 +44,13 @@ LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", 
 WORTH: Final = 0.005
 #: smallest difference between rewards that the labels must show
 RESOLUTION: Final = 0.02
-PATIENCE: Final = 10_000.0
+PATIENCE: Final = 10_000.0  #: number of questions that an arm's labels may take, unless a week has more questions
 _WEEK_S: Final = 7 * 86_400.0
 #: an arm needs no more labels if it has this many times the labels that settle one question
 KNOWN: Final = 10.0
 #: share of labelled decisions below which the diagnosis recommends more labels
 FEW: Final = 0.1
-LATEST: Final = 100
+LATEST: Final = 100  #: number of newest decisions that are diagnosed
 #: number of newest decisions without a label that makes the state "starved"
 STARVED: Final = 500
 #: an arm is "drifting" for this number of its rows after an alarm
@@ -85,7 +85,7 @@ class Diagnosis:
     incumbent: ArmName | None = None
     #: reward that may still be lost against the incumbent; None if the policy has no incumbent
     slack: float | None = None
-    unlabelled: int = 0
+    unlabelled: int = 0  #: number of decisions since the last learned one
     #: share of all decisions that were learned; None in diagnoses of earlier releases
     labelled: float | None = None
     #: what decides most questions instead of the policy, in words; None if the policy does. It is not stored
@@ -93,10 +93,10 @@ class Diagnosis:
     #: when the drifting arms changed and what followed, in words; None if it was not read. It is not stored
     changes: str | None = None
 
-    def under(self, decides: str | None) -> "Diagnosis":
-        """The diagnosis while something else than the policy decides most questions. decides: what, in words
+    def with_decider(self, decides: str | None) -> "Diagnosis":
+        """The diagnosis if something other than the policy decides most questions: "steady" becomes "held back".
 
-        A policy that has learned enough is "held back" then, not "steady".
+        decides: what decides, in words; None if the policy decides
         """
         if decides is None:
             return self
@@ -105,7 +105,7 @@ class Diagnosis:
 
     @property
     def own_state(self) -> LearningState:
-        """The state by the arms, whatever decides now."""
+        """The state that follows from the arms, whatever decides now."""
         if self.state == "held back" and not self._arms("held back"):
             return "learning" if self._arms("learning") else "steady"
         return self.state
@@ -167,7 +167,7 @@ class Diagnosis:
         return "; ".join(f"{arm} {self._need(arm)}" for arm in self._arms(state))
 
     def _need(self, arm: ArmName) -> str:
-        """No number of questions: the arm's share of them changes as it is learned, by up to fifty times."""
+        """Gives no number of questions, because the arm's share of them may change fiftyfold while it is learned."""
         judged = f"has {counted(self.judged[arm], 'judged answer')} and " if arm in self.judged else ""
         return f"{judged}needs {rough_count(self.arms[arm].labels)} more"
 
@@ -188,7 +188,7 @@ class NewestDecisions:
         return max(PATIENCE, (len(times) - 1) / max(times[-1] - times[0], 1.0) * _WEEK_S)
 
 
-def diagnosed(
+def diagnose_outputs(
     policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: NewestDecisions, floors: Callable[[int], float]
 ) -> Diagnosis | None:
     """Diagnose a policy by its outputs for the newest decisions; None if the policy has no posterior.
@@ -252,7 +252,7 @@ def diagnose(
         return None
     labelled = min(ledger.last_seq() / max(ledger.decided(), 1), 1.0)
     traffic = NewestDecisions(decisions=newest, labelled=labelled, weight=weight)
-    diagnosis = diagnosed(policy, valid, traffic=traffic, floors=settings.floor_of)
+    diagnosis = diagnose_outputs(policy, valid, traffic=traffic, floors=settings.floor_of)
     if diagnosis is None:
         return None
     stored = asdict(diagnosis)

@@ -1,6 +1,6 @@
 """The frontier: expected quality and cost of the newest questions at each cost weight.
 
-Both are the policy's estimates, averaged by the probabilities that it draws with at this weight. An aim of a question
+Both are the policy's estimates, weighted by the probabilities of its draw at this cost weight. An aim of a question
 (a share of the best fixed arm's quality, or a mean cost) is replaced by the weight at which the frontier reaches it.
 """
 
@@ -17,7 +17,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.diagnosis import newest_questions
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices
-from ragbandit.router.policies.draw import drawn_by_arms, outputs_of
+from ragbandit.router.policies.draw import draw_each, outputs_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.types import MAX_WEIGHT, Decision, Outcome
@@ -45,7 +45,7 @@ class Frontier:
     best: float
 
     def weight_of(self, *, quality: float | None = None, cost: float | None = None) -> float:
-        """The highest weight that reaches the aim, a share of `best` or a mean cost; else the first or last weight."""
+        """The highest weight that reaches a quality (share of `best`) or mean cost; else the first or last weight."""
         values, aim = (self.cost, cost) if cost is not None else (self.quality, (quality or 0.0) * self.best)
         # If values are equal, `interp` takes the last. For an aim beyond all values, it takes the first or last weight.
         return float(np.interp(-aim, -np.minimum.accumulate(values), self.weights))
@@ -66,7 +66,7 @@ def frontier_of(
     def estimates_at(weight: float) -> tuple[list[Any], list[Any]]:
         queries = [replace(decision.query, cost_weight=weight) for decision in chosen]
         outputs = outputs_of(policy, queries, features=features, arms=arms)
-        drawn = drawn_by_arms(outputs, arms=arms, seeds=None, settings=settings, seen=policy.seen)
+        drawn = draw_each(outputs, arms=arms, seeds=None, settings=settings, seen=policy.seen)
         return [output.facts for output in outputs if isinstance(output, PolicyOutput)], [draw.pmf for draw in drawn]
 
     estimates, _ = estimates_at(0.0)
@@ -74,11 +74,11 @@ def frontier_of(
     if len(estimates) < len(chosen) or not spread > 0.0:
         return None
     weights = [0.0, *(min(times / spread, MAX_WEIGHT) for times in _WEIGHTS)]
-    heads: dict[str, list[float]] = {"quality": [], "cost": []}
+    curves: dict[str, list[float]] = {"quality": [], "cost": []}
     for weight in weights:
         estimates, pmfs = estimates_at(weight)
-        for head, means in heads.items():
-            sums = (math.fsum(map(mul, pmf, estimate[head])) for pmf, estimate in zip(pmfs, estimates, strict=True))
+        for name, means in curves.items():
+            sums = (math.fsum(map(mul, pmf, estimate[name])) for pmf, estimate in zip(pmfs, estimates, strict=True))
             means.append(math.fsum(sums) / len(chosen))
     by_arm: dict[str, list[float]] = {}
     for estimate, offered in zip(estimates, arms, strict=True):
@@ -86,13 +86,14 @@ def frontier_of(
             by_arm.setdefault(arm, []).append(quality)
     return Frontier(
         weights=tuple(weights),
-        quality=tuple(heads["quality"]),
-        cost=tuple(scale * cost for cost in heads["cost"]),
+        quality=tuple(curves["quality"]),
+        cost=tuple(scale * cost for cost in curves["cost"]),
         best=max(math.fsum(qualities) / len(qualities) for qualities in by_arm.values()),
     )
 
 
 def cost_scale(pairs: Sequence[tuple[Decision, Outcome]], *, terms: Mapping[str, float]) -> float:
+    """Observed cost of outcomes / their expected cost; 1 with fewer than LEAST expected costs."""
     expected, observed = [], []
     for decision, outcome in pairs:
         costs = decision.facts.get("cost")

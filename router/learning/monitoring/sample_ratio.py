@@ -1,6 +1,6 @@
 """Sample ratio: whether arms have as many rows as the logged probabilities promise, at each stage of a row's life.
 
-If not, comparisons of arms are misleading. The checks bet against chance, so that looking often raises no false alarm.
+If not, comparisons of arms are misleading. The checks bet against chance, so that frequent checks raise no false alarm.
 """
 
 import math
@@ -42,23 +42,18 @@ class SampleRatio:
     sentence: str
 
 
-def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
-    """Check the rows of since <= time < until, in whole hours; None if they are even. Raises StoreError.
-
-    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls with the same `since` together.
-    """
-    with database.read() as connection:
-        hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
-        return uneven(sums_by_arm(connection, policy=policy, **hours, names=_COUNTS))
-
-
 def recent_sample_ratio(database: Database, *, policy: str, now: float) -> SampleRatio | None:
-    """Check the rows since Monday of last week (UTC); None if they are even."""
+    """Check the rows since Monday of last week (UTC), in whole hours; None if the arms are even. Raises StoreError.
+
+    Decisions younger than SETTLED_S are left out. FALSE_ALARMS holds for all calls within a week together.
+    """
     week = (hour_of(now) + _MONDAY_H) // _WEEK_H
-    return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)
+    hours = {"since": (week - 1) * _WEEK_H - _MONDAY_H, "until": hour_of(now - SETTLED_S)}
+    with database.read() as connection:
+        return first_uneven_stage(sums_by_arm(connection, policy=policy, **hours, names=_COUNTS))
 
 
-def uneven(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:
+def first_uneven_stage(arms: Mapping[ArmName, ArmTotals]) -> SampleRatio | None:
     """The first stage at which arms are uneven, because later stages follow from it; None if all stages are even."""
     for stage in _STAGES:
         names = f"{stage}_excess", f"{stage}_spread"
@@ -94,7 +89,7 @@ def _uneven_arms(
 
 
 def log_capital(excess: Vector, *, spread: Vector) -> Vector:
-    """Log of each arm's capital after bets against chance. excess: of rows over expected ones; spread: its variance."""
+    """Log of the capital that bets on each arm's excess (rows minus expected rows) make from 1. spread: its variance"""
     stake = spread[:, None] * (np.expm1(_BETS) - _BETS)
     bets = np.concatenate([excess[:, None] * _BETS - stake, -excess[:, None] * _BETS - stake], axis=1)
     return np.asarray(np.logaddexp.reduce(bets, axis=1) - math.log(bets.shape[1]))

@@ -105,8 +105,7 @@ def parse_candidates(
     return specs
 
 
-def default_candidates(arms: Sequence[ArmName]) -> list[CandidateSpec]:
-    """Each arm alone, and uniform."""
+def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
     return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
@@ -156,8 +155,8 @@ class Description:
     learned: Learned = None
 
 
-def side_name(name: str, *, learned: Learned) -> str:
-    """The name of a candidate in comparisons, with a note if it learned the log."""
+def side(name: str, *, learned: Learned) -> str:
+    """Name of a candidate in comparisons."""
     return one_line(name) if learned is None else f"{one_line(name)} (learned from this log)"
 
 
@@ -219,7 +218,7 @@ class ReplayResult:
     since: float | None
     plan: Plan
     baseline: str
-    against: str  #: `baseline` as it is printed, with a note if the policy learned this log
+    against: str  #: as `baseline`, as it is printed: with whether the policy learned
     baseline_reward: Difference
     baseline_quality: Difference
     baseline_cost: Difference

@@ -11,13 +11,14 @@ import numpy as np
 from ragbandit.router.config.settings import PolicyDefinition, PolicySettings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embed_texts
-from ragbandit.router.learning.examples import made_update
+from ragbandit.router.learning.examples import make_update
 from ragbandit.router.offline.estimation import Progress
+from ragbandit.router.offline.estimation.bandit_log import folds_of
 from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
 from ragbandit.router.policies import CONSERVATIVE, untrained_policy
-from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
+from ragbandit.router.policies.base import Policy, apply_update
+from ragbandit.router.policies.draw import DrawResult, draw_each, outputs_of
 from ragbandit.router.storage.sql.json_columns import object_at
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Decision, Indices, Json, Matrix, ModelPick, PolicyLabel, Query, Sent, Update
@@ -28,15 +29,15 @@ MakeEncoder = Callable[[], Encoder]
 ASKED_AT_ONCE = 256
 
 
-def row_updates(log: MemoryLog, *, plan: Plan) -> list[Update]:
-    """The update of each row, with its question, and its reward at the plan's weight of cost."""
+def row_lessons(log: MemoryLog, *, plan: Plan) -> list[Update]:
+    """The update that each row teaches, and its question, at the weight at which the plan reads rewards."""
     updates = []
     for index, row in enumerate(log.rows):
         decision, asked = row.decision, row.decision.query
         # A request's own weight, which a budget may have raised, is not one at which rewards are read.
         own = plan.weight is None and decision.cost_weight is not None
         weight = plan.usual_weight if own else plan.weight
-        update = made_update(
+        update = make_update(
             decision,
             row.reward if weight is None else row.reward.at(weight),
             label=PolicyLabel("replay"),
@@ -90,16 +91,16 @@ class CandidatePolicy:
         pmf = np.zeros((len(rows), len(self._columns)))
         for start in range(0, len(rows), ASKED_AT_ONCE):
             batch = rows[start : start + ASKED_AT_ONCE]
-            for number, draw in enumerate(self._draw(batch), start=start):
+            for number, draw in enumerate(self._drawn(batch), start=start):
                 pmf[number, [self._columns[arm] for arm in self.updates[rows[number]].arms]] = draw.pmf
         return pmf
 
-    def _draw(self, batch: Indices) -> list[Drawn]:
+    def _drawn(self, batch: Indices) -> list[DrawResult]:
         queries = [self.updates[index].query for index in batch]
         arms = [self.updates[index].arms for index in batch]
         features = None if self._features is None else self._features[batch]
         outputs = outputs_of(self.policy, queries, features=features, arms=arms)
-        draws = drawn_by_arms(outputs, arms=arms, seeds=None, settings=self._settings, seen=self.policy.seen)
+        draws = draw_each(outputs, arms=arms, seeds=None, settings=self._settings, seen=self.policy.seen)
         for draw in draws:
             if draw.fault is not None:
                 self.faults += 1
@@ -110,7 +111,7 @@ class CandidatePolicy:
         update = self.updates[index]
         if update.decided is not None:
             update = replace(update, decided=round(update.decided * self._share))
-        if not apply(self.policy, update):
+        if not apply_update(self.policy, update):
             self.refused.add(index)
 
 
@@ -126,7 +127,7 @@ def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def cross_fit(
+def crossfitted(
     log: MemoryLog,
     *,
     name: str,
@@ -159,7 +160,7 @@ def cross_fit(
 
 
 def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Progress) -> MemoryLog:
-    """The log with the encoder's features of its questions. Raises InvalidInput, ConfigError."""
+    """The log with features of its questions by the configured encoder."""
     for row in log.rows:
         if not row.decision.query.text.strip():
             message = f"{row.decision.id} has no question, and its features are missing or another encoder's"
@@ -173,9 +174,22 @@ def with_features(log: MemoryLog, *, encoder: MakeEncoder | None, progress: Prog
     return replace(log, log=replace(log.log, features=features, encoder_hash=loaded.hash))
 
 
-def make_served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Policy:
+def served_policy(spec: CandidateSpec, *, definition: PolicyDefinition) -> Policy:
     """Make the untrained policy of a service with this definition. Raises ConfigError."""
     changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
     if spec.what == CONSERVATIVE:  # its params name the incumbent
         changes["incumbent"] = None
     return untrained_policy(replace(definition, settings=definition.settings.model_copy(update=changes)))
+
+
+def held_out_folds(log: MemoryLog, *, question: Indices, folds: int) -> Indices:
+    """The fold of each row, by its question's text without context.
+
+    question: number of each row's question; the same text with another context or tenant is another question. If there
+    are fewer texts than folds, these numbers decide the folds.
+    """
+    by_hash = folds_of(log.log.questions, folds=folds)
+    if len(np.unique(by_hash)) == folds:
+        return by_hash
+    texts, numbers = np.unique(log.log.questions, return_inverse=True)
+    return np.asarray((question if len(texts) < folds else numbers) % folds, dtype=np.intp)

@@ -58,10 +58,10 @@ from ragbandit.router.policies.base import (
     Restraint,
     Text,
     checked_arrays,
-    own_weight,
+    own_cost_weight,
     pmf_of_one,
     read_params,
-    restart,
+    restart_arm,
     restored_counts,
     rows_of,
     schema_of,
@@ -149,7 +149,7 @@ class Shortfall:
         """Mean reward that a decision may lose: harm times the absolute value of the incumbent's mean reward.
 
         A mean reward near 0 is replaced by a tenth of the standard deviation, because otherwise no other arm would be
-        tried. unit: None for the mean over all units
+        tried. unit: unit of the decision; None for the mean over all units
         """
         means = [mean for of, mean in self.means.items() if mean.rows and unit in (None, of)]
         sizes = [mean.weight * max(abs(mean.value), 0.1 * math.sqrt(mean.variance)) for mean in means]
@@ -165,7 +165,7 @@ class Shortfall:
 
     @property
     def _most_variance(self) -> float:
-        """Variance of prior rows. Without known bounds of rewards it is the incumbent's largest one, of its units."""
+        """Variance of the prior rows; if rewards have no known bounds, the largest one of the incumbent's units."""
         known = [mean.variance for mean in self.means.values() if mean.rows]
         return max(known) if self._unbounded and known else _MOST_VARIANCE
 
@@ -199,6 +199,7 @@ class Shortfall:
         return _RESERVE * self._ratio
 
     def mean(self, arm: ArmName) -> float:
+        """Mean reward of an arm's rows and one prior row with the reward 0."""
         return self._sums.get(arm, 0.0) / (1 + self.rows.get(arm, 0))
 
     @property
@@ -207,7 +208,7 @@ class Shortfall:
         return self.allowance() * max(decisions, 0.5 * (decisions + FROM))
 
     def reward(self, update: Update) -> float:
-        """The row's reward at the weight of the account, within the row's bounds; as it was sent if it has no parts."""
+        """The row's reward at the account's cost weight, within the row's bounds; unchanged if it has no parts."""
         return update.reward.at(self.weight).value
 
     def learn(self, update: Update) -> None:
@@ -301,8 +302,8 @@ _DOUBT: Final = 1.0
 _MOST_REWARD: Final = 1e100
 
 
-def _doubted(output: PolicyOutput, *, incumbent: int) -> list[float] | None:
-    """Scores of the arms, reduced by the doubt in their difference to the incumbent; None if there are no scores."""
+def _cautious_scores(output: PolicyOutput, *, incumbent: int) -> list[float] | None:
+    """Scores of the arms, each reduced by the doubt in its difference to the incumbent; None without scores."""
     if output.scores is None or output.deviations is None:
         return None if output.scores is None else list(output.scores)
     differences = output.deviations - output.deviations[incumbent]
@@ -386,8 +387,8 @@ class ConservativePolicy(HasParams):
         features: FeatureRows | None,
         arms: Sequence[Sequence[ArmName]],
     ) -> list[PolicyOutput]:
-        """The outputs at the weight of the account. Questions without a price of their own are not asked again."""
-        judged, usual = list(outputs), [self._usual(query) for query in queries]
+        """The outputs at the cost weight of the account. Only questions with a price of their own are asked again."""
+        judged, usual = list(outputs), [self._at_account_weight(query) for query in queries]
         priced = [at for at, query in enumerate(queries) if usual[at] is not query]
         if not priced:
             return judged
@@ -397,28 +398,28 @@ class ConservativePolicy(HasParams):
             judged[at] = output
         return judged
 
-    def _usual(self, query: Query) -> Query:
-        """The query without its own cost weight, for an account at the usual weight."""
+    def _at_account_weight(self, query: Query) -> Query:
+        """The query with the cost weight of the account instead of a price of its own."""
         weight = self.shortfall.weight
-        is_priced = own_weight(query) not in (None, weight) and serves_prices(self.inner)
+        is_priced = own_cost_weight(query) not in (None, weight) and serves_prices(self.inner)
         return replace(query, cost_weight=weight) if is_priced else query
 
     def _restraint(self, output: PolicyOutput, *, arms: Sequence[ArmName], unit: DecisionUnit) -> Restraint:
-        tally, gain = self.shortfall, self.gains.bound
-        slack, is_known = tally.slack_with(gain=gain, pairs=self.gains.count), tally.knows(unit)
+        shortfall, gain = self.shortfall, self.gains.bound
+        slack, is_known = shortfall.slack_with(gain=gain, pairs=self.gains.count), shortfall.knows(unit)
         if not is_known or slack <= 0.0 or self.incumbent not in arms:
             reason = "nothing may be lost now" if is_known else "too few outcomes of it are learned"
             risks = tuple(float(arm != self.incumbent) for arm in arms)
             return Restraint(arm=self.incumbent, risks=risks, allowance=0.0, slack=slack, reason=reason)
         incumbent = list(arms).index(self.incumbent)
-        values = _doubted(output, incumbent=incumbent) or [tally.mean(arm) for arm in arms]
+        values = _cautious_scores(output, incumbent=incumbent) or [shortfall.mean(arm) for arm in arms]
         baseline = values[incumbent]
-        noise = _NOISE * tally.variance / slack
+        noise = _NOISE * shortfall.variance / slack
         losses = [baseline - value if gain > 0.0 else max(baseline - value, 0.0) for value in values]
         if max(values) > baseline:
             losses[values.index(max(values))] = min(-gain, min(losses))
         risks = tuple(0.0 if arm == self.incumbent else loss + noise for arm, loss in zip(arms, losses, strict=True))
-        allowance = _CREDIT * tally.allowance(unit) + max(slack - tally.reserve, 0.0) / _SPREAD
+        allowance = _CREDIT * shortfall.allowance(unit) + max(slack - shortfall.reserve, 0.0) / _SPREAD
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
 
@@ -438,18 +439,18 @@ class ConservativePolicy(HasParams):
         if self.incumbent not in arms or len(arms) < 2:
             return None
         try:
-            output = pmf_of_one(self.inner, self._usual(update.query), features=update.features, arms=arms)
+            output = pmf_of_one(self.inner, self._at_account_weight(update.query), features=update.features, arms=arms)
         except Exception:  # the row is learned even if the policy cannot decide on it, for example without features
             return None
         incumbent = arms.index(self.incumbent)
-        values = _doubted(output, incumbent=incumbent)
+        values = _cautious_scores(output, incumbent=incumbent)
         if values is None or not max(values) > values[incumbent]:
             return None
         return arms[values.index(max(values))]
 
     def restart(self, arm: ArmName) -> None:
         self.gains.restart()
-        restart(self.inner, arm)
+        restart_arm(self.inner, arm)
         if arm == self.incumbent:
             self.shortfall.restart()
 

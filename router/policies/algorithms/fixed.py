@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ragbandit.router.policies.base import (
-    WHERE,
+    PARAMS_KEY,
     ArmParam,
     PerQuestionPolicy,
     PolicyNeed,
@@ -22,7 +22,7 @@ from ragbandit.shared.types import ArmName, Features, Json, Query
 
 
 class _Shares(PerQuestionPolicy):
-    """A pmf that depends only on the offered arms. shares: arm -> its share; {} for a uniform pmf."""
+    """Base of policies whose pmf depends only on the offered arms. shares: arm -> its share; {} for a uniform pmf."""
 
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
     deterministic: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class Mixture(_Shares):
         if settings.first == settings.second:
             message = f"{settings.second!r} is also the first arm"
             remedy = "name another arm; policy fixed gives all to one arm"
-            raise ConfigError(message, field=f"{WHERE}.second", remedy=remedy)
+            raise ConfigError(message, field=f"{PARAMS_KEY}.second", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

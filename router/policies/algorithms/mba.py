@@ -34,9 +34,9 @@ from ragbandit.router.policies.base import (
     PolicyParams,
     Positive,
     Share,
+    cost_weight_of,
     epsilon_greedy,
     read_params,
-    weight_of,
 )
 from ragbandit.router.policies.change import ChangeTest
 from ragbandit.router.policies.context import read_schema
@@ -54,7 +54,7 @@ _QUALITY: Final = 0.5
 #: model -> its prior weight up to a factor; "product" has little, so that a useless context harms no first questions
 _MODELS: Final = {"short": 1.0, "question": 1.0, POOLED: 0.1}
 _MODELS_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02, POOLED: 0.1}
-#: the same for linucb; the first model gives the widths, and has the context
+#: prior weights of the models of linucb with a context; the first model gives the widths, and reads the context
 _OPTIMIST_WITH_CONTEXT: Final = {"context": 0.1, "question": 1.0, "product": 0.02}
 #: prior weight of the model "question" if arms declare shared parts: small, because this model ignores shared parts
 _QUESTION_WITH_FACTS: Final = 0.01
@@ -114,8 +114,8 @@ class RidgePolicy(AveragedHeads, HasParams, ABC):
     ) -> list[PolicyOutput]:
         assert features is not None
         return [
-            self.output(row, arms=offered, weight=weight_of(query, default=self.weight))
-            for query, row, offered in zip(queries, self.joined(features, queries=queries), arms, strict=True)
+            self.output(row, arms=offered, weight=cost_weight_of(query, default=self.weight))
+            for query, row, offered in zip(queries, self.join_features(features, queries=queries), arms, strict=True)
         ]
 
 
@@ -158,7 +158,7 @@ class MbaRag(RidgePolicy):
         self.alarms: dict[ArmName, int] = {}
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
-        means, deviations = self.sampled(features, arms=arms, weight=weight)
+        means, deviations = self.sample(features, arms=arms, weight=weight)
         even = self.epsilon_min / len(arms)
         shares = shares_of_samples(means.value, deviations, explore=self.explore)
         pmf = tuple([even + (1.0 - self.epsilon_min) * share for share in shares])
@@ -167,8 +167,8 @@ class MbaRag(RidgePolicy):
 
     def learn(self, update: Update) -> None:
         super().learn(update)
-        arm, predicted = update.arm, update.reward.value - self.missed
-        if self.counted > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=self.counted):
+        arm, predicted = update.arm, update.reward.value - self.prediction_error
+        if self.last_rows > 0.0 and self._changes.learn(arm, self.residual, predicted=predicted, rows=self.last_rows):
             super().restart(arm)
             self.alarms[arm] = self.alarms.get(arm, 0) + 1
 
@@ -218,7 +218,7 @@ class LinUcb(RidgePolicy):
         self.alpha, self.epsilon = settings.alpha, settings.epsilon
 
     def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
-        means, deviations = self.sampled(features, arms=arms, weight=weight)
+        means, deviations = self.sample(features, arms=arms, weight=weight)
         widths = np.sqrt((deviations * deviations).mean(axis=1))
         bounds: list[float] = (means.value + self.alpha * widths).tolist()
         facts = means.facts(weight=weight) | {"ucb": bounds, "epsilon": self.epsilon}

@@ -88,7 +88,7 @@ class MbaPaper(PerQuestionPolicy):
 
     @property
     def epsilon(self) -> float:
-        """Share of exploration: min(1, 1/ln(e + 1e-5)) at step e = updates + 1. The schedule is the authors' code's."""
+        """Share of exploration: min(1, 1/ln(e + 1e-5)) at step e = updates + 1, as in the authors' code."""
         return min(1.0, 1.0 / math.log(self.updates + 1 + 1e-5))
 
     @property
@@ -145,9 +145,9 @@ class MbaPaper(PerQuestionPolicy):
             raise PolicyFault(f"the reward table {table!r} needs rewards with separate quality and cost")
         if reward.quality < RIGHT:
             return -1.0 if self.settings.failure == "paper" else 0.0
-        return self._printed(update.arm, reward=reward)
+        return self._paper_reward(update.arm, reward=reward)
 
-    def _printed(self, arm: ArmName, *, reward: Reward) -> float:
+    def _paper_reward(self, arm: ArmName, *, reward: Reward) -> float:
         """The paper's reward of a right answer."""
         table = self.settings.reward
         if table == "single":
@@ -166,7 +166,7 @@ class MbaPaper(PerQuestionPolicy):
         if self.settings.reward == "ledger":
             return reward
         if row.correct[arm] >= RIGHT:
-            value = self._printed(arm, reward=reward)
+            value = self._paper_reward(arm, reward=reward)
         else:
             is_lost = self.settings.failure == "paper" and all(one < RIGHT for one in row.correct.values())
             value = -1.0 if is_lost else 0.0

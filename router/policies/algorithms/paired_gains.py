@@ -3,8 +3,8 @@
 A warm start (`advise --apply`, `advise --warm`) enters the rows of a question one after the other. The rule:
 
 - Before the policy learns the first row of a question, it is asked which arm it would prefer to the incumbent: the arm
-  with the highest score, reduced by its doubt, if this is above the incumbent's score. So it is never judged on a
-  question that it has learned.
+  with the highest score, reduced by its doubt, if this is above the incumbent's score. So the policy is never judged on
+  a question that it has learned.
 - If the question has an outcome of this arm and one of the incumbent, the difference of their rewards is an observation
   of what the policy gains where it leaves the incumbent. If an arm has several outcomes, the first counts. So a
   question gives at most one observation, and no row is used twice.
@@ -54,11 +54,11 @@ class PairedGains:
         return max(mean - _ERRORS * math.sqrt(variance / (self.count - 1)), 0.0)
 
     def opens(self, question: str) -> bool:
-        """Whether a row with this `imported_question_key` begins a question that the policy is asked about."""
+        """Whether a row with this `imported_question_key` is the first row of a question that the policy is asked."""
         return question not in ("", self._question) and self.asked < MOST_ASKED
 
     def learn(self, update: Update, *, question: str, preferred: ArmName | None, reward: float, rows: float) -> None:
-        """Read a row that the policy has learned.
+        """Take an observation from a row that the policy has learned, if the row completes one.
 
         preferred: the arm that the policy preferred before, if the row opens a question. reward: the row's reward at
         the weight of the account. rows: weight of the row

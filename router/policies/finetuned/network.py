@@ -44,11 +44,11 @@ class Reader:
     def __init__(self, folder: Path, *, sha256: str, device: str, reading: ReadingParams) -> None:
         self.folder, self.device = folder, device
         self.reading = reading
-        with self.at_work(0):  # fixed seed, because layers that the checkpoint lacks must be equal in all processes
+        with self.lock_torch(seed=0):  # fixed, because layers that the checkpoint lacks must be equal in all processes
             module = load_encoder(folder, field=MODEL, attn_implementation="eager")
             self.module = module.float().to(device).eval()
         config = self.module.config
-        #: whether a text is the last state of its first token, instead of the mean of the states of all its tokens
+        #: whether the last state of the first token stands for a text; else the mean of the last states of all tokens
         self.reads_first = has_first_token(self.module)
         self.width = int(config.hidden_size)
         longest = int(getattr(config, "max_position_embeddings", 512))
@@ -78,22 +78,22 @@ class Reader:
         return {"input_ids": ids, "attention_mask": mask}
 
     @contextlib.contextmanager
-    def at_work(self, dropout: int | None) -> Iterator[None]:
-        """Lock torch, and set threads and precision. dropout: seed of torch's generator; None to keep its state."""
+    def lock_torch(self, *, seed: int | None) -> Iterator[None]:
+        """Lock torch, and set threads and precision. seed: seed of torch's generator; None to keep its state."""
         with _WORK, contextlib.ExitStack() as stack:
             before, threads = torch.get_num_threads(), self.reading.threads
             if threads not in (None, before):
                 torch.set_num_threads(threads)
                 stack.callback(torch.set_num_threads, before)
-            if dropout is not None:
+            if seed is not None:
                 stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-                torch.manual_seed(dropout)
+                torch.manual_seed(seed)
             if self.reading.precision == "bfloat16":
                 stack.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
             yield
 
 
-loaded_reader = functools.lru_cache(maxsize=4)(Reader)
+cached_reader = functools.lru_cache(maxsize=4)(Reader)
 
 
 class Network:
@@ -139,7 +139,7 @@ class Network:
         for name, leaf in leaves.items():
             steps = torch.tensor(step - 1.0, device=leaf.device)
             optimizer.state[leaf] = {"step": steps, "exp_avg": moments[0][name], "exp_avg_sq": moments[1][name]}
-        with self.reader.at_work(dropout_seed(self.seed, step=step)), torch.enable_grad():
+        with self.reader.lock_torch(seed=dropout_seed(self.seed, step=step)), torch.enable_grad():
             rows = torch.stack([leaf for name, leaf in leaves.items() if name.startswith(HEAD)])[: len(arms)]
             hidden = self._hidden(texts, leaves["pre"], train=True)
             value = loss(torch.nn.functional.linear(hidden, rows[:, :-1], rows[:, -1]))
@@ -153,7 +153,7 @@ class Network:
 
     def outputs(self, texts: Sequence[str], *, arms: Sequence[str]) -> Tensor:
         """Shape (texts, arms), float64. Each head is a separate product, so outputs do not depend on other arms."""
-        with self.reader.at_work(None), torch.no_grad():
+        with self.reader.lock_torch(seed=None), torch.no_grad():
             batches = [texts[start : start + _BATCH] for start in range(0, len(texts), _BATCH)]
             pre = self.values["pre"][0]
             hidden = torch.cat([self._hidden(batch, pre, train=False) for batch in batches]).cpu().double()

@@ -20,9 +20,9 @@ def load_reader(reading: ReadingParams) -> "Reader":
     Raises ConfigError if weights, packages or device are missing.
     """
     required_module("torch", extra="models", field=MODEL)
-    from ragbandit.router.policies.finetuned.network import loaded_reader
+    from ragbandit.router.policies.finetuned.network import cached_reader
 
     device = device_of(reading.device, field="policy.params.device")
     weights = resolve(reading.model, setting=MODEL)
     shared = ReadingParams(max_tokens=reading.max_tokens, precision=reading.precision, threads=reading.threads)
-    return loaded_reader(weights.folder, sha256=weights.sha256, device=device, reading=shared)
+    return cached_reader(weights.folder, sha256=weights.sha256, device=device, reading=shared)

@@ -1,4 +1,4 @@
-"""Makes a Query of a question and keywords, for callers of the library."""
+"""Makes a Query from a question and keywords, for callers of the library."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -46,7 +46,7 @@ def query_of(question: Query | str, given: Mapping[str, Any]) -> Query:
         return question
     check_type(question, str, field="question", wanted="a string or a Query")
     if unknown := sorted(given.keys() - QueryFields.__annotations__.keys()):
-        raise _unknown(unknown[0])
+        raise _unknown_field(unknown[0])
     if "arms" in values:
         values["arms"] = _arms(values["arms"])
     if isinstance(values.get("budget"), Mapping):
@@ -57,7 +57,7 @@ def query_of(question: Query | str, given: Mapping[str, Any]) -> Query:
     return Query(text=question, **values)
 
 
-def _unknown(name: str) -> InvalidInput:
+def _unknown_field(name: str) -> InvalidInput:
     here = next((field for field, in_clients in _IN_CLIENTS.items() if in_clients == name), None)
     remedy = f"its name is {here!r} here" if here else known_choices(QueryFields.__annotations__, given=name)
     return InvalidInput(f'a question has no field "{name}"', field=name, remedy=remedy)

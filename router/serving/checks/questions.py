@@ -19,7 +19,7 @@ from ragbandit.shared.texts.plain_values import plain
 from ragbandit.shared.texts.text_forms import is_blank
 from ragbandit.shared.types import MAX_AMOUNT, MAX_TEXT, ArmName, Budget, DecisionId, Json, Message, Query
 
-#: maximum characters of the id of a conversation or of an agent. Longer ids are refused: two could begin alike
+#: maximum characters of the id of a conversation or of an agent. Longer ids are refused, since cut ids may be equal
 MAX_SESSION: Final = 128
 #: valid ids, which RQ also accepts as job ids
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -181,7 +181,8 @@ def _check_budget(budget: Budget) -> None:
         checked_number(value, field=f"budget.{cap}")
 
 
-def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
+def cap_budget(budget: Budget, *, limits: BudgetSettings) -> Budget:
+    """The budget with each cap reduced to the service's limit."""
     caps = {}
     for cap in Budget.__slots__:
         wanted, limit = getattr(budget, cap), getattr(limits, cap)

@@ -45,7 +45,7 @@ def bounds_of(scale: object) -> tuple[float, float]:
     return float(ends[1]), float(ends[2])
 
 
-def made_feedback(
+def make_feedback(
     *,
     decision_id: str,
     settings: Settings,
@@ -79,14 +79,14 @@ def made_feedback(
     elif source not in (None, *_SOURCES):
         raise InvalidInput(f"unknown source {source!r}", field="source", remedy=known_choices(_SOURCES, given=source))
     elif label is not None:
-        value = _label(label, log_text=settings.log.text)
+        value = _checked_label(label, log_text=settings.log.text)
     elif rating is not None:
-        value = _rating(rating, *bounds)
+        value = _scaled_rating(rating, *bounds)
     elif reward is not None:
         value = checked_number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
     if rater is not None:
         # Checked before as well, since a text without bounds takes long to normalise.
-        rater = _rater(name_form(_rater(rater)))
+        rater = _checked_rater(name_form(_checked_rater(rater)))
     return Feedback(
         id=FeedbackId(identity),
         decision_id=DecisionId(decision_id),
@@ -99,7 +99,7 @@ def made_feedback(
     )
 
 
-def check_given_id(feedback_id: str | None) -> None:
+def check_feedback_id(feedback_id: str | None) -> None:
     """Raises InvalidInput for an id that begins like the service's own ids of feedback."""
     own = next((one for one in OWN_BEGINNINGS if isinstance(feedback_id, str) and feedback_id.startswith(one)), None)
     if own is not None:
@@ -107,7 +107,7 @@ def check_given_id(feedback_id: str | None) -> None:
         raise InvalidInput(message, field="feedback_id", remedy="begin the id with another word, or leave it out")
 
 
-def _rater(name: object) -> str:
+def _checked_rater(name: object) -> str:
     return checked_text(name, field="rater", most=MAX_RATER, advice=", an id and no name")
 
 
@@ -137,7 +137,7 @@ def _event_value(event: object, *, known: Mapping[str, float | None], source: st
     return known[event]
 
 
-def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
+def _checked_label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
     if log_text != "full":
         message = f"a label is compared with the answer, which log.text: {log_text} does not store"
         remedy = "compare label and answer yourself, and send a rating or a reward"
@@ -149,7 +149,7 @@ def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
     return tuple(checked_text(answer, field="label") for answer in answers)
 
 
-def _rating(rating: float, worst: float, best: float) -> float:
+def _scaled_rating(rating: float, worst: float, best: float) -> float:
     if isinstance(rating, bool):
         return float(rating)
     hint = "; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)" if (worst, best) == (0.0, 1.0) else ""
@@ -161,11 +161,11 @@ def unrun_outcome(
     decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
 ) -> Outcome:
     """Make the failed outcome, without cost, of a decision whose arm no worker has run."""
-    outcome = made_outcome(decision_id=decision_id, now=now, status="failed", stop_reason=stop_reason)
+    outcome = make_outcome(decision_id=decision_id, now=now, status="failed", stop_reason=stop_reason)
     return replace(outcome, error=error, run_by="worker", made_by=made_by or {})  # any error can be stored
 
 
-def made_outcome(
+def make_outcome(
     *,
     decision_id: str,
     now: float,

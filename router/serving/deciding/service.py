@@ -10,9 +10,9 @@ from typing import Final, TypeVar, cast
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
-from ragbandit.router.policies.draw import drawn_by_arms, made_decisions, outputs_of
+from ragbandit.router.policies.draw import draw_each, make_decisions, outputs_of
 from ragbandit.router.serving.abilities import Ability
-from ragbandit.router.serving.batching import CLOSE_S, ActiveTenants, MicroBatcher, QueueState, joint_state
+from ragbandit.router.serving.batching import CLOSE_S, ActiveTenants, MicroBatcher, QueueState, combine_states
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.steps import all_steps
 from ragbandit.router.serving.deciding.steps.needs import Needs
@@ -41,7 +41,7 @@ S = TypeVar("S", bound=Step)
 class RouteService:
     """Decides questions in batches on one thread."""
 
-    #: versions and kill switch; set before `start`, since they hand their policies over to this service
+    #: loads policies and passes them to this service (`take_over`); set before `start`
     versions: VersionLoader
 
     def __init__(self, store: DecisionStore, *, encoder: Encoder, served: ServedPolicy) -> None:
@@ -64,7 +64,7 @@ class RouteService:
         #: None if the encoder takes no time or cannot cache a batch, whose texts would be encoded twice
         self._encoding: MicroBatcher[Question, Decision] | None = None
         if isinstance(encoder, CachingEncoder) and not encoder.is_immediate and encoder.entries >= limit:
-            self._encoding = make_queue(self._encode, name="ragbandit-encode")
+            self._encoding = make_queue(self._encode_and_decide, name="ragbandit-encode")
         self.batcher: MicroBatcher[Question, Decision] = make_queue(
             self._route_batch, name="ragbandit-route", feeder=self._encoding
         )
@@ -90,7 +90,7 @@ class RouteService:
     def state(self) -> QueueState:
         """State of the questions that wait to be encoded or decided."""
         state = self.batcher.state()
-        return state if self._encoding is None else joint_state(self._encoding.state(), state)
+        return state if self._encoding is None else combine_states(self._encoding.state(), state)
 
     def alive(self) -> bool:
         return all(batcher.alive() for batcher in self._batchers)
@@ -116,12 +116,12 @@ class RouteService:
         self._queue_of(question).admit(question.query.tenant)
 
     def _queue_of(self, question: Question) -> MicroBatcher[Question, Decision]:
-        encoder = self.encoder
-        if self._encoding is None or (isinstance(encoder, CachingEncoder) and encoder.has(question.query.text)):
+        encoder, text = self.encoder, question.query.text
+        if self._encoding is None or (isinstance(encoder, CachingEncoder) and encoder.has_features(text)):
             return self.batcher
         return self._encoding
 
-    def _encode(self, questions: Sequence[Question]) -> Sequence[Decision | Exception]:
+    def _encode_and_decide(self, questions: Sequence[Question]) -> Sequence[Decision | Exception]:
         """Encode the questions, which caches their features, and wait until they are decided.
 
         Without this wait, the next texts would be encoded meanwhile, and callers would split into two groups.
@@ -132,12 +132,11 @@ class RouteService:
         return [future.exception() or future.result() for future in deciding]  # type: ignore[misc] # no BaseException
 
     def step(self, kind: type[S]) -> S:
-        """The step of this class."""
         return cast(S, self._by_class[kind])
 
     @property
     def passing(self) -> Mapping[ArmName, Ability]:
-        """Arms that pass chats on unchanged -> their abilities."""
+        """Arms that pass chats on to a model -> their abilities."""
         return self.step(Needs).passing
 
     def take_over(self, served: ServedPolicy) -> None:
@@ -150,8 +149,8 @@ class RouteService:
             step.configure(served)
         self._active = [step for step in self.steps if step.is_on]
 
-    def question(self, query: Query, *, run_by: RunBy) -> Question:
-        """Check a query. Raises InvalidInput, or Forbidden for a cost weight that the API key forbids."""
+    def make_question(self, query: Query, *, run_by: RunBy) -> Question:
+        """Check a query, and make it a question. Raises InvalidInput; Forbidden if its key or a rule forbids it."""
         offered = self.worker_arms if run_by == "worker" else self.arms
         settings = self.serving.settings
         checked = checked_query(
@@ -170,7 +169,7 @@ class RouteService:
         question.checked_facts, question.checked_arm_by = dict(question.facts), question.arm_by
         return question
 
-    def asking(self, question: Question, *, live: LiveVersions) -> list[Step]:
+    def asking_steps(self, question: Question, *, live: LiveVersions) -> list[Step]:
         """The steps that ask a model or a service before the question is submitted (`Step.prepare`)."""
         return [step for step in self._active if step.asks(question, live=live)]
 
@@ -215,9 +214,9 @@ class RouteService:
         ]
 
     def _decide_and_commit(self, questions: Sequence[Question]) -> list[Decision | RagBanditError]:
-        """Decide and store questions. A first turn whose task another request has meanwhile begun is decided again, as
-        a turn of that task, and so is a question whose limit others have meanwhile reached. All are decided again if
-        the store has other versions, or another kill switch; the last try is stored in any case.
+        """Decide and store questions. A question is decided again if another request has meanwhile begun its task, to
+        whose turns it then belongs, or has reached its limit. All are decided again if versions or kill switch have
+        changed in the store. The last try is stored even then.
         """
         if not questions:
             return []
@@ -233,7 +232,7 @@ class RouteService:
                 break
             for place in again:
                 questions[place].begin_again()
-            live = self.versions.glance()
+            live = self.versions.refresh_control()
             decided = self._decide([questions[place] for place in again], live=live)
             committed = self._commit(decided, revision=live.control.revision if tries_left else None)
             for place, result in zip(again, committed, strict=True):
@@ -257,14 +256,14 @@ class RouteService:
         return committed
 
     def _previews(self, questions: Sequence[Question]) -> list[Decision]:
-        """Decisions as they would be made, with the probabilities before the draw; the arm is the likeliest arm."""
-        made, settings = self._decide(questions, live=self.versions.glance()), self.serving.settings.policy
+        """The decisions that would be made, with the probabilities before the draw, and the likeliest arm as arm."""
+        made, settings = self._decide(questions, live=self.versions.refresh_control()), self.serving.settings.policy
         previews = []
         for question, decision in zip(questions, made, strict=True):
             pmf = decision.pmf
             if question.output is not None and decision.arms == question.arms and len(pmf) > 1:
                 arms = [question.arms]
-                (drawn,) = drawn_by_arms(
+                (drawn,) = draw_each(
                     [question.output],
                     arms=arms,
                     seeds=None,
@@ -304,7 +303,7 @@ class RouteService:
         served, questions = batch.served, batch.questions
         queries, arms = [question.served for question in questions], [question.arms for question in questions]
         batch.outputs = outputs_of(batch.policy, queries, features=batch.features, arms=arms)
-        decisions = made_decisions(
+        decisions = make_decisions(
             questions,
             outputs=batch.outputs,
             features=batch.features,

@@ -150,7 +150,7 @@ class CircuitBreaker:
                 self._probes[circuit] = (decision_id, now)
 
     def healths(self, arms: Iterable[ArmName], *, now: float) -> list[ArmHealth]:
-        """State of each arm: the best of its states for reporting tenants and by our workers' outcomes."""
+        """State of each arm: the best of its states by our workers' outcomes and by those that tenants reported."""
         with self._lock:
             return [_best(self._views(arm, now=now)) for arm in arms]
 
@@ -188,7 +188,7 @@ class CircuitBreaker:
         return max(ends, default=None) if limit > 0 else None
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
-        """Returns (state of an arm for questions of a source, the circuit of it or of all that they would test)."""
+        """Returns (state of an arm for a source, the circuit that its probe tests: the source's, or that of all)."""
         arm, tenant = source
         failing = self._failing(source, now=now)
         if not failing and arm not in self.gone:

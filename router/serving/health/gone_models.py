@@ -1,25 +1,24 @@
-"""Gone models: arms whose model's server no longer has the model.
+"""Gone models: retires arms whose model's server no longer has the model.
 
-Status 410, the server's own code or the model's name in its words retires an arm at once. Other words about a model may
-repeat what a caller wrote: they retire the arm only if callers agree (`agree`). The arm is not offered
-until its settings change, or a change is declared. The audit log has the retirements.
+Status 410, the server's error code, or an error text with the model's name retires an arm at once. Other error texts
+may repeat what a caller wrote, so they retire an arm only if callers agree (`callers_agree`). The arm is not offered
+until its settings change, or a change of it is declared. The audit log contains the retirements.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, and_, select
 
 from ragbandit.router.config.sections import GeneratorSettings
 from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.learning.monitoring.arm_changes import CHANGE, KIND
-from ragbandit.router.serving.health.agreement import Sign, agree
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.conversion import body_hash
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.json_columns import object_or_empty
-from ragbandit.router.storage.sql.tables import audit_log
+from ragbandit.router.storage.sql.tables import audit_log, decisions
 from ragbandit.shared.model_servers.failures import Failure, failure_of
 from ragbandit.shared.types import ArmName, Json
 
@@ -29,6 +28,10 @@ _ACTION: Final = "arm.gone"
 _SETTINGS: Final = "settings"
 #: maximum number of remembered signs of an arm; the oldest is dropped first
 _MOST: Final = 100
+#: tenant, API key and hash of a request whose error text may say that the model is gone
+Sign = tuple[str, str | None, str]
+#: time in which other callers count as seen, seconds
+_RECENT_S: Final = 3600.0
 
 
 class GoneModels:
@@ -44,7 +47,7 @@ class GoneModels:
                 self._known[ArmName(name)] = generator.model, body_hash(repr((dict(params), generator.model_dump())))
         #: retired arm -> {"model", "status", "settings": hash of the arm's settings}
         self.retired: dict[ArmName, Mapping[str, Any]] = {}
-        #: arm -> the failures since its last success that are a sign
+        #: arm -> the failures since its last success that may mean that its model is gone
         self._signs: dict[ArmName, dict[Sign, Failure]] = {}
         self._began = float("inf")
         self._number = 0  #: number of the newest entry that was read
@@ -81,7 +84,7 @@ class GoneModels:
         for arm in sorted(changed & self._signs.keys()):
             signs = self._signs[arm]
             named = [failure for failure in signs.values() if failure.gone == "named"]
-            if named or agree(signs, database=self._database, now=now):
+            if named or callers_agree(signs, database=self._database, now=now):
                 self._retire(arm, status=(named or list(signs.values()))[-1].status, now=now)
 
     def _retire(self, arm: ArmName, *, status: int | None, now: float) -> None:
@@ -91,3 +94,17 @@ class GoneModels:
             record(connection, actor="service", action=_ACTION, target=KIND + arm, facts=facts, now=now)
         log.error("the model of an arm is gone: the arm is not offered", extra={"arm": arm, **facts})
         self.read()
+
+
+def callers_agree(signs: Collection[Sign], *, database: Database, now: float) -> bool:
+    """Whether two tenants received signs; or two API keys, if no other tenant asked in the last hour; or two requests,
+    if no other key asked in that hour. signs: at least one. Raises StoreError.
+    """
+    with database.read() as connection:
+        for column, values in zip((decisions.c.tenant, decisions.c.api_key), zip(*signs, strict=True), strict=False):
+            if len(set(values)) > 1:
+                return True
+            is_other = and_(decisions.c.made_at > now - _RECENT_S, column.is_distinct_from(values[0]))
+            if connection.execute(select(decisions.c.id).where(is_other).limit(1)).first() is not None:
+                return False
+    return len(set(signs)) > 1

@@ -34,7 +34,7 @@ _NEWS: Final[Mapping[CircuitState, str]] = {
 }
 
 
-def newest(*, after: float, until: float) -> Select[Any]:
+def select_newest(*, after: float, until: float) -> Select[Any]:
     """Select the outcomes made in this period, newest first."""
     is_read = or_(outcomes.c.status == "failed", outcomes.c.stop_reason == IMPORTED)
     made_by = case((is_read, outcomes.c.made_by)).label("made_by")
@@ -50,7 +50,7 @@ def newest(*, after: float, until: float) -> Select[Any]:
 
 
 class OutcomePoller:
-    """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: the service's time budget."""
+    """Reads the newest outcomes into `breaker`. Only one thread may call `poll`. seconds: time budget of answers."""
 
     def __init__(
         self, database: Database, *, settings: HealthSettings, seconds: float, gone: GoneModels | None = None
@@ -101,7 +101,7 @@ class OutcomePoller:
             # Outcomes by a clock that is more than 300 s ahead are read later.
             rows = [
                 row
-                for row in connection.execute(newest(after=after, until=now + 300.0))
+                for row in connection.execute(select_newest(after=after, until=now + 300.0))
                 if row.stop_reason != IMPORTED or IMPORTED not in object_or_empty(row.made_by)
             ]
         breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in recorded)

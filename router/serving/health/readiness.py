@@ -4,7 +4,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ _ROW = "ready:"
 
 
 class TrialWrites:
-    """Tries the database by writing a row of its own, since reads may work on a full disk and on a dead connection."""
+    """Tries the database by writing a row, since reads may work on a full disk and on a dead connection."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -48,7 +48,7 @@ class TrialWrites:
             raise StoreError(f"the last write failed: {failed.reason}")
 
 
-def _tried(check: Callable[[], object]) -> "Future[str]":
+def _start_check(check: Callable[[], object]) -> "Future[str]":
     """Run a check on a new thread. Returns the Future of OK, or of the reason why the check failed."""
     result: Future[str] = Future()
     result.set_running_or_notify_cancel()  # a caller that stops waiting must not cancel the Future for others
@@ -87,14 +87,14 @@ class Readiness:
         self._tries: dict[str, tuple[float, Future[str]]] = {}
         self._lock = threading.Lock()
 
-    def ask(self) -> "tuple[list[Future[str]], float]":
+    def start_checks(self) -> "tuple[list[Future[str]], float]":
         """Start tries that are due. Returns (Futures to wait for before `states` is read, longest wait in seconds)."""
         now = time.monotonic()
         with self._lock:
             for name, check in self._checks.items():
                 last = self._tries.get(name)
                 if last is None or (last[1].done() and now > last[0] + RETRY_S):
-                    self._tries[name] = now, _tried(check)
+                    self._tries[name] = now, _start_check(check)
             tries = [(began + REPLY_S - now, result) for began, result in self._tries.values()]
         waiting = {result: seconds for seconds, result in tries if seconds > 0 and not result.done()}
         return list(waiting), max(waiting.values(), default=0.0)
@@ -109,16 +109,10 @@ class Readiness:
             states["policy"] = f"rebuilding: {serving.version} decides until the policy is learned again"
         return states
 
-    def parts(self) -> dict[str, str]:
-        """Try all parts for at most REPLY_S. Returns their states."""
-        futures, seconds = self.ask()
-        wait(futures, seconds)
-        return self.states()
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LagPercentiles:
-    """Milliseconds from feedback to a router's policy, over the last thousand feedbacks; None without feedback."""
+    """Milliseconds until a router's policy has learned a feedback, over the last n feedbacks; None if n is 0."""
 
     p50: float | None
     p99: float | None
@@ -152,7 +146,7 @@ class RouterState:
     redis: str
 
 
-def percentiles(lags_s: Sequence[float]) -> LagPercentiles:
+def lag_percentiles(lags_s: Sequence[float]) -> LagPercentiles:
     if not lags_s:
         return LagPercentiles(p50=None, p99=None, n=0)
     p50, p99 = np.percentile(lags_s, [50, 99]) * 1000

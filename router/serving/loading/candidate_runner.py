@@ -18,7 +18,7 @@ _Work = Callable[[], Any]
 
 
 class CandidateRunner:
-    """A candidate's own thread. The deciding thread calls `submit` and `result`, another thread calls `loaded`."""
+    """A candidate's own thread. The deciding thread calls `submit` and `result`, another thread `load_in_time`."""
 
     def __init__(self, name: str, *, limit_s: float) -> None:
         self.name, self.limit_s = name, limit_s
@@ -34,15 +34,15 @@ class CandidateRunner:
         threading.Thread(target=self._run, name=f"ragbandit-{name}", daemon=True).start()
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return any(future is not None and not future.done() for future in (self._pending, self._loading))
 
     def load_in_time(self, load: _Work, *, wait_s: float) -> Any:
         """Run `load` on the candidate's thread; returns its result. Raises NotReady after `wait_s`; then call again."""
         if self._loading is None:
-            if self.busy:
+            if self.is_busy:
                 raise NotReady(self._busy_with)
-            self._loading = self._begin(load)
+            self._loading = self._enqueue(load)
             wait([self._loading], wait_s)
         if not self._loading.done():
             raise NotReady(f"the candidate has not been loaded within {wait_s:g} s, and loading goes on")
@@ -51,11 +51,11 @@ class CandidateRunner:
 
     def submit(self, work: _Work) -> "Future[Any] | str":
         """Start a batch, and return its Future; or return why not: the candidate is skipped, or still busy."""
-        if self.busy:
+        if self.is_busy:
             return self.note_failure(self._busy_with)
         if self._in_a_row >= FAULTS_IN_A_ROW and time.monotonic() < self._out_until:
             return f"left out after {self._in_a_row} faults in a row, the last one: {self.last_fault}"
-        self._pending = self._begin(work)
+        self._pending = self._enqueue(work)
         return self._pending
 
     def result(self, pending: "Future[Any]") -> Any:
@@ -90,7 +90,7 @@ class CandidateRunner:
             log.error("a candidate fails: it is skipped, and the champion decides alone", extra=fields)
         return reason
 
-    def _begin(self, work: _Work) -> "Future[Any]":
+    def _enqueue(self, work: _Work) -> "Future[Any]":
         pending: Future[Any] = Future()
         self._work.put((work, pending))
         return pending

@@ -40,7 +40,7 @@ class LiveVersions:
     candidates: tuple[Candidate, ...] = ()
 
     @property
-    def asks(self) -> bool:
+    def asks_candidates(self) -> bool:
         return bool(self.candidates) and self.control.killed is None
 
 

@@ -50,20 +50,20 @@ class ServedPolicy:
 
 
 class SnapshotLoader:
-    """Loads snapshots that fit the policy of `settings` and the encoder. Not thread-safe."""
+    """Loads snapshots of the policy of `settings` with this encoder. Not thread-safe."""
 
     def __init__(self, database: Database, *, settings: Settings, files: SnapshotFiles, encoder: Encoder) -> None:
         self.ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
         self.settings, self.encoder = settings, encoder
         self.files = files
         #: the policy before learning; snapshots of another algorithm or with other params are not used
-        self.fresh = untrained_policy(settings.policy_definition)
-        self.encoder_hash = encoder.hash if "features" in self.fresh.needs else ""
-        self.served = ServedPolicy(policy=self.fresh, version="", last_seq=0, settings=settings)
+        self.untrained = untrained_policy(settings.policy_definition)
+        self.encoder_hash = encoder.hash if "features" in self.untrained.needs else ""
+        self.served = ServedPolicy(policy=self.untrained, version="", last_seq=0, settings=settings)
         #: seconds from feedback until this router's policy has learned it, for the newest updates
         self.lags: deque[float] = deque(maxlen=LAGS)
-        #: number of snapshots that `refresh` loaded, and of snapshots that could not be used
-        self.swaps = self.refused = 0
+        #: number of snapshots that could not be used
+        self.refused = 0
         self._refused_lately: deque[str] = deque(maxlen=REMEMBERED)
 
     def register(self) -> None:
@@ -71,37 +71,37 @@ class SnapshotLoader:
         register_policy(
             self.ledger.database,
             label=self.ledger.label,
-            algorithm=self.fresh.algorithm,
-            params=canonical(dict(self.fresh.params)),
+            algorithm=self.untrained.algorithm,
+            params=canonical(dict(self.untrained.params)),
             encoder_hash=self.encoder_hash,
             now=time.time(),
             encoder=origin_of(self.encoder),
         )
 
-    def first(self) -> ServedPolicy:
+    def load_first(self) -> ServedPolicy:
         """Register the policy, and load the newest usable snapshot, or make the first one. Raises as `register`.
 
         If a ledger has updates, but no usable snapshot, an interim policy decides until the learner has made one.
         """
         self.register()
-        self.served = self._first()
+        self.served = self._load_or_make()
         return self.served
 
-    def _first(self) -> ServedPolicy:
+    def _load_or_make(self) -> ServedPolicy:
         for info in self.newest(limit=FIRST_TRIES):
-            policy = self._loaded(info)
+            policy = self._load(info)
             if policy is not None:
-                return self._made(info, policy)
+                return self._served_policy(info, policy)
         if self.ledger.last_seq() > 0:
-            return self._interim()
+            return self._load_interim()
         info, tensors, described = pack(
-            self.fresh, label=self.ledger.label, last_seq=0, encoder_hash=self.encoder_hash, now=time.time()
+            self.untrained, label=self.ledger.label, last_seq=0, encoder_hash=self.encoder_hash, now=time.time()
         )
         self.files.write(info, tensors, described)
         self.ledger.add_snapshot(info)
-        return self._made(info, self.fresh)
+        return self._served_policy(info, self.untrained)
 
-    def _interim(self) -> ServedPolicy:
+    def _load_interim(self) -> ServedPolicy:
         arms, encoder_hash = tuple(map(ArmName, self.settings.arms)), self.encoder_hash
         policy, snapshot = find_interim(
             self.ledger,
@@ -114,9 +114,9 @@ class SnapshotLoader:
         message = "no snapshot of the policy can be used: another one decides until it is learned again"
         log.warning(message, extra=fields)
         learned = None if policy.seen else self.ledger.learned_lately()
-        return replace(self._made(snapshot, policy), rebuilding=True, learned=learned)
+        return replace(self._served_policy(snapshot, policy), rebuilding=True, learned=learned)
 
-    def _made(self, info: SnapshotInfo, policy: Policy) -> ServedPolicy:
+    def _served_policy(self, info: SnapshotInfo, policy: Policy) -> ServedPolicy:
         return ServedPolicy(policy=policy, version=info.version, last_seq=info.last_seq, settings=self.settings)
 
     def refresh(self) -> bool:
@@ -127,11 +127,10 @@ class SnapshotLoader:
         for info in self.newest(limit=REFRESH_TRIES):
             if info.version == served.version or info.last_seq < served.last_seq <= self.ledger.last_seq():
                 return False
-            policy = self._loaded(info)
+            policy = self._load(info)
             if policy is None:
                 continue
-            self.served = self._made(info, policy)
-            self.swaps += 1
+            self.served = self._served_policy(info, policy)
             now = time.time()
             after = max(served.last_seq, info.last_seq - LAGS)  # an imported ledger may have millions of rows
             self.lags.extend(now - at for at in self.ledger.feedback_times(after=after, upto=info.last_seq))
@@ -140,10 +139,13 @@ class SnapshotLoader:
 
     def newest(self, *, limit: int) -> list[SnapshotInfo]:
         return self.ledger.latest_snapshots(
-            limit=limit, algorithm=self.fresh.algorithm, params=self.fresh.params, encoder_hash=self.encoder_hash
+            limit=limit,
+            algorithm=self.untrained.algorithm,
+            params=self.untrained.params,
+            encoder_hash=self.encoder_hash,
         )
 
-    def _loaded(self, info: SnapshotInfo) -> Policy | None:
+    def _load(self, info: SnapshotInfo) -> Policy | None:
         """The snapshot's policy; None if its files are missing, damaged or do not fit. Logs each such snapshot once."""
         try:
             return self.files.load(info, encoder_hash=self.encoder_hash)[0]

@@ -1,8 +1,8 @@
 """Version loader: makes this process use the champion, candidates and snapshots that the database names.
 
-`glance` applies the kill switch at once: it reads one row by its key. Decisions are made with `live`, and made again
-after a `glance` if the transaction that stores them finds another revision. `refresh`, on another thread, drops ended
-versions, and loads new ones and another champion, which decides as soon as it is loaded.
+`refresh_control` applies the kill switch at once: it reads one row by its key. Decisions are made with `live`. If the
+transaction that stores them finds another revision, they are made again after `refresh_control`. `refresh`, on another
+thread, drops ended versions, and loads new ones and another champion, which decides as soon as it is loaded.
 """
 
 import logging
@@ -36,7 +36,7 @@ LOAD_S: Final = 5.0
 class VersionLoader:
     """Loads the policy of the configuration or of the champion, and the candidates.
 
-    serve: gets each policy that decides from now on. wake: lets another thread call `refresh` soon.
+    serve: called with each policy that decides from now on. wake: lets another thread call `refresh` soon.
     """
 
     def __init__(self, own: SnapshotLoader, *, serve: Callable[[ServedPolicy], None], wake: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class VersionLoader:
         self._refused: PolicyVersion | None = None
         self._loaded_revision = 0
         #: time.monotonic() of the next attempt to load candidates; None if all are loaded
-        self._again_at: float | None = None
+        self._retry_at: float | None = None
         self._loaded: dict[str, SnapshotLoader] = {}
         self._runners: dict[str, CandidateRunner] = {}
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class VersionLoader:
         self._refresh_candidates()
         self._take_over(self._champion)
 
-    def glance(self) -> LiveVersions:
+    def refresh_control(self) -> LiveVersions:
         with self._database.look() as connection:
             control = control_of(connection, base=self._base)
         if control.revision == self.live.control.revision:
@@ -90,7 +90,7 @@ class VersionLoader:
             has_frontier = self._read_frontier()
             swapped = self.snapshots.refresh()
             if swapped or has_frontier:
-                self._hand_over()
+                self._serve_current()
             return swapped
 
     def _read_frontier(self) -> bool:
@@ -101,7 +101,7 @@ class VersionLoader:
         self._frontier_text, self._frontier = text, read_frontier(text)
         return True
 
-    def _hand_over(self) -> None:
+    def _serve_current(self) -> None:
         self._serve(replace(self.snapshots.served, frontier=self._frontier))
 
     @property
@@ -120,7 +120,7 @@ class VersionLoader:
         if version is not None:
             settings, encoder = settings_of(self._settings, version), self._own.encoder
             snapshots = SnapshotLoader(self._database, settings=settings, files=self._own.files, encoder=encoder)
-        snapshots.first()
+        snapshots.load_first()
         return snapshots
 
     def _refresh_candidates(self) -> None:
@@ -128,10 +128,10 @@ class VersionLoader:
         with self._database.read() as connection:
             control = control_of(connection, base=self._base)
             due = control.revision != self._loaded_revision
-            due |= self._again_at is not None and time.monotonic() >= self._again_at
+            due |= self._retry_at is not None and time.monotonic() >= self._retry_at
             versions = versions_of(connection, base=self._base) if due else []
         if due:
-            self._load(control, versions)
+            self._load_candidates(control, versions)
         for name, snapshots in self._loaded.items():
             try:
                 swapped = snapshots.refresh()
@@ -147,17 +147,17 @@ class VersionLoader:
                             candidates[number] = replace(candidate, served=snapshots.served)
                     self.live = replace(self.live, candidates=tuple(candidates))
 
-    def _load(self, control: PolicyControl, versions: list[PolicyVersion]) -> None:
+    def _load_candidates(self, control: PolicyControl, versions: list[PolicyVersion]) -> None:
         champion = next((version for version in versions if version.state == "champion"), None)
         self._champion = None if champion is None or champion.label == self._base else champion
         shadows = sorted((v for v in versions if v.state == "shadow"), key=lambda v: (v.since, v.name))
-        self._again_at = None
+        self._retry_at = None
         arms: Mapping[str, object] = self._settings.arms
         if self._champion is not None:
             with suppress(RagBanditError):  # `_follow_champion` logs the reason
                 arms = settings_of(self._settings, self._champion).arms
         shadows = shadows[: self._settings.rollout.shadows]
-        candidates = tuple(self._candidate(version, champion_arms=arms) for version in shadows)
+        candidates = tuple(self._load_candidate(version, champion_arms=arms) for version in shadows)
         names = {candidate.version.name for candidate in candidates}
         self._loaded = {name: snapshots for name, snapshots in self._loaded.items() if name in names}
         for name in set(self._runners) - names:
@@ -173,7 +173,7 @@ class VersionLoader:
             extra={"action": "versions", "live": listed},
         )
 
-    def _candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
+    def _load_candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
         if version.name not in self._runners:
             limit_s = self._settings.rollout.time_limit_s
             self._runners[version.name] = CandidateRunner(version.name, limit_s=limit_s)
@@ -185,7 +185,7 @@ class VersionLoader:
                     partial(self._open_snapshots, version), wait_s=LOAD_S
                 )
         except Exception as error:  # one candidate must not stop the others
-            self._again_at = time.monotonic() + AGAIN_S
+            self._retry_at = time.monotonic() + AGAIN_S
             fields = {"action": "candidate", "version": version.name, "reason": str(error)}
             log.error("a candidate cannot be loaded: the champion decides alone", extra=fields)
             return Candidate(version=version, served=None, unloaded=f"it cannot be loaded: {error}", runner=runner)
@@ -219,7 +219,7 @@ class VersionLoader:
                 remedy=f"{error.remedy or 'undo the change'}; or: `ragbandit policy rollback {version.name}`",
             ) from error
         before, self.snapshots = self.ledger.label, snapshots
-        self._hand_over()
+        self._serve_current()
         if before != self.ledger.label:
             fields = {"action": "champion", "version": _name_of(version), "snapshot": snapshots.served.version}
             log.info("another version decides from now on", extra=fields)

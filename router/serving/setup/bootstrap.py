@@ -1,4 +1,4 @@
-"""Bootstrap: makes the databases, encoders, queues and learners of settings. Only this module picks their classes."""
+"""Bootstrap: makes the databases, encoders, queues and learners of settings. Only this module chooses their classes."""
 
 import contextlib
 import importlib.util
@@ -15,7 +15,7 @@ from ragbandit.router.config.sources import changed_settings
 from ragbandit.router.encoders.base import AUTO, HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
-from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_precision_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.examples import Joining
 from ragbandit.router.learning.learner import Learner
@@ -26,7 +26,7 @@ from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.router.serving.setup.requirements import (
     EncoderChoice,
     check_database_file,
-    choices,
+    encoder_choices,
     has_store,
     refusal_to_begin,
 )
@@ -71,8 +71,7 @@ def open_database(
     return database
 
 
-def decision_store(settings: Settings, database: Database) -> DecisionStore:
-    """The decisions of the settings' ledger."""
+def make_decision_store(settings: Settings, database: Database) -> DecisionStore:
     return DecisionStore(
         database,
         label=PolicyLabel(settings.policy.label),
@@ -89,15 +88,15 @@ def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> 
     """Load the configured encoder; `auto` continues with the encoder of `ledger`. Raises ConfigError, StoreError."""
     known = None if ledger is None else encoder_hash_of(ledger)
     origin = None if ledger is None else origin_in(ledger.database, label=ledger.label)
-    options = choices(settings, origin=origin, known=known)
-    full, choice = _fitting(settings, options, known=known)
+    options = encoder_choices(settings, origin=origin, known=known)
+    full, choice = _load_fitting(settings, options, known=known)
     encoder = HalfPrecisionEncoder(full)
     fields = {"action": "encoder", "hash": encoder.hash[:12]}
     log.info("the encoder is %s", choice.in_words(), extra=fields)
     return CachingEncoder(encoder, entries=settings.cache_entries) if settings.cache_entries else encoder
 
 
-def _fitting(
+def _load_fitting(
     settings: EncoderSettings, options: Sequence[EncoderChoice], *, known: str | None
 ) -> tuple[Encoder, EncoderChoice]:
     """Load the first encoder with the hash `known`, or the first one if none has it."""
@@ -109,7 +108,7 @@ def _fitting(
             if first is None or not choice.stand_in:
                 raise
             continue
-        if len(options) == 1 or known == half_hash(attempt[0].hash):
+        if len(options) == 1 or known == half_precision_hash(attempt[0].hash):
             return attempt
         first = first or attempt
     assert first is not None
@@ -120,21 +119,21 @@ def encoder_of(settings: Settings) -> Encoder:
     """Load the configured encoder; `auto` continues with an existing store's. Raises ConfigError, StoreError."""
     if not has_store(settings):
         return make_encoder(settings.encoder)
-    with ledger_of(settings, label=settings.policy.label) as ledger:
+    with open_ledger(settings, label=settings.policy.label) as ledger:
         return make_encoder(settings.encoder, ledger=ledger)
 
 
 def choose_encoder(settings: Settings) -> EncoderChoice:
     """The encoder of a service with these settings; opens the store only for `auto`. Raises StoreError."""
     if settings.encoder.model != AUTO:
-        return choices(settings.encoder)[0]
-    with ledger_of(settings, label=settings.policy.label) as ledger:
+        return encoder_choices(settings.encoder)[0]
+    with open_ledger(settings, label=settings.policy.label) as ledger:
         origin = origin_in(ledger.database, label=ledger.label)
-        return choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
+        return encoder_choices(settings.encoder, origin=origin, known=encoder_hash_of(ledger))[0]
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
-    """Hash of the ledger's encoder, or else of the newest decision's; None without decisions. Raises StoreError."""
+    """Hash of the encoder of the ledger, else of its newest decision; None without decisions. Raises StoreError."""
     registered = ledger.registered()
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
@@ -208,7 +207,7 @@ def make_learner(
 
 
 @contextlib.contextmanager
-def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
+def open_ledger(settings: Settings, *, label: str) -> Iterator[Ledger]:
     """A ledger in the store of these settings, which may be read-only. Raises StoreError."""
     with contextlib.closing(open_database(settings, make=False, writes=False)) as database:
         yield Ledger(database, label=PolicyLabel(label))
@@ -227,7 +226,8 @@ def is_loopback(host: str) -> bool:
 
 def is_open(server: ServerSettings, *, keys: KeysInForce) -> bool:
     """Whether requests need no key. False if a key exists that is not revoked (even an expired one), or if a proxy
-    signs people in. Otherwise True if the setting `open` is true, or on loopback as long as no key was ever made.
+    signs people in. Otherwise True if the setting `open` is true, or if the host is a loopback address and no key was
+    ever made.
     """
     if keys.unrevoked or server.trusted_header is not None:
         return False

@@ -1,4 +1,4 @@
-"""What answers will cost, from the prices in the settings."""
+"""Prices of arms from the settings, and the expected dollars of their answers."""
 
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
@@ -44,7 +44,7 @@ def unpriced_arms(arms: Arms, *, generators: Mapping[str, GeneratorSettings]) ->
 
 
 def _generators_of(arm: str, params: Mapping[str, Any], *, arms: Arms, around: Set[str] = frozenset()) -> set[str]:
-    """Names of the generators that an arm asks, and its parts. around: the arms that it is a part of"""
+    """Names of the generators that an arm and its parts ask. around: the arms that contain this arm"""
     kind, named = str(params.get("class", arm)), params.get("generator")
     parts = [params.get(param) for param in arm_parts().get(kind, ())]
     if parts and arm not in around:

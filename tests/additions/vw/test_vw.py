@@ -12,7 +12,7 @@ import pytest
 
 from ragbandit.additions.vw.policy import VowpalWabbit
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import apply, pmf_of_one
+from ragbandit.router.policies.base import apply_update, pmf_of_one
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_features, made_reward, made_updates, sha_of, taught
@@ -182,7 +182,7 @@ def test_row_that_would_spoil_the_model_is_refused(spoilt):
     before, row = sha_of(policy), spoilt(made_updates(1, first=21)[0])
     with pytest.raises(PolicyFault):
         policy.learn(row)
-    assert not apply(policy, row)
+    assert not apply_update(policy, row)
     assert sha_of(policy) == before
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit import Client
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 
 
@@ -102,7 +102,7 @@ def test_a_stored_outcome_is_a_repetition_before_it_is_refused(http, service):
     """An outcome whose cost nothing charges is a duplicate where it is stored already; another one is refused."""
     key = routed(http)["decision_id"]
     cost = {"dollars": 0.02}
-    before = made_outcome(decision_id=key, now=1.0, status="answered", answer="Bram Stoker", cost=cost)
+    before = make_outcome(decision_id=key, now=1.0, status="answered", answer="Bram Stoker", cost=cost)
     assert service.router.store.add_outcome(before)
     body = {"decision_id": key, "answer": "Bram Stoker", "cost": cost}
     again = http.post("/v1/outcomes", json=body)
@@ -124,7 +124,7 @@ def test_an_answer_comes_from_workers_alone(http, service):
         evil = http.post("/v1/outcomes", json={"decision_id": "order-42", "answer": "EVIL"})
         refused(evil, 409, "CONFLICT", field="decision_id")
         assert "wait for it" in evil.json()["error"]["remedy"]
-        outcome = made_outcome(decision_id="order-42", now=1.0, status="answered", answer="Bram Stoker")
+        outcome = make_outcome(decision_id="order-42", now=1.0, status="answered", answer="Bram Stoker")
         assert service.router.store.add_outcome(replace(outcome, run_by="worker"))
         assert waiting.result(15).json()["answer"] == "Bram Stoker"
 
@@ -165,7 +165,7 @@ def test_cancel(fresh):
         reply = http.post(f"/v1/decisions/{key}/cancel")
         assert (reply.status_code, reply.json()) == (202, {"decision_id": key, "cancelled": None, "status": "pending"})
     assert service.jobs.published == [f"cancel:{key}"] * 2
-    outcome = made_outcome(decision_id=key, now=time.time(), status="failed", stop_reason="cancelled")
+    outcome = make_outcome(decision_id=key, now=time.time(), status="failed", stop_reason="cancelled")
     service.router.store.add_outcome(replace(outcome, run_by="worker"))
     ended = {"decision_id": key, "cancelled": True, "status": "failed"}
     with Client(service.url) as client:

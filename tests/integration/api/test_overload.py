@@ -240,16 +240,16 @@ def test_bytes_of_conversations_are_bounded(serve, make_decision, monkeypatch):
     messages = [{"role": "user", "content": "x" * 900}]
     long = Query(text=QUESTION, conversation=Conversation(fields={}, encoding=Encoding.of(messages)))
 
-    with answers.place(long), answers.place(long):
-        with pytest.raises(TooManyRequests, match="max_chat_bytes"), answers.place(long):
+    with answers.reserve(long), answers.reserve(long):
+        with pytest.raises(TooManyRequests, match="max_chat_bytes"), answers.reserve(long):
             pass
-        with answers.place(Query(text=QUESTION)):
+        with answers.reserve(Query(text=QUESTION)):
             pass
     waiting = [make_decision(id=DecisionId(key), run_by="worker", query=long) for key in ("a", "b")]
     for decision in waiting:
-        answers.expect(decision)
-    with pytest.raises(TooManyRequests), answers.place(long):
+        answers.expect_outcome(decision)
+    with pytest.raises(TooManyRequests), answers.reserve(long):
         pass
     answers.release(["a"])
-    with answers.place(long):
+    with answers.reserve(long):
         pass

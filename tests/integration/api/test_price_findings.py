@@ -8,7 +8,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.operation.price_findings import findings_of_prices
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.estimates import expected_dollars, unpriced_arms
 from ragbandit.shared.types import Query
 from tests.support.examples import made_decision
@@ -117,7 +117,7 @@ def answered(world, arm, *, count, cost):
     """Answers of an arm that our workers ran, each with this cost."""
     for _ in range(count):
         decision = world.router.submit(Query(text="q", arms=(arm,)), run_by="worker").result(30)
-        outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=cost)
+        outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=cost)
         world.store.add_outcome(replace(outcome, run_by="worker", made_by={"generator": "m"}))
 
 

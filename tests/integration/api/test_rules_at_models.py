@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.router.serving.failover import other_arms
+from ragbandit.router.serving.failover import replacement_arms
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.types import NO_CONVERSATION, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
@@ -201,6 +201,6 @@ def test_a_failover_obeys_the_rules_of_now(make_world):
     for request in ({}, left):
         for context, allowed in (({"region": "eu"}, names[:2]), ({"region": "us"}, names), ({}, [])):
             decision = world.router.route(Query(text="who?", context=context, **records(**request)))
-            others = other_arms(decision, **found, rules=later.rule_book)
+            others = replacement_arms(decision, **found, rules=later.rule_book)
             possible = left["failover"]["left"] if request else [arm for arm in names if arm != decision.arm]
             assert set(others) == set(possible) & set(allowed), (request, context)

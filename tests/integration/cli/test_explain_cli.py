@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.shared.types import CallFailed, Cost
 from tests.support import command
 
@@ -28,7 +28,7 @@ def test_hostile_texts_reach_no_terminal(world):
     world.judged(2)
     world.learn()
     decision = world.route(HOSTILE)
-    outcome = made_outcome(decision_id=decision.id, now=world.now, status="failed", answer=HOSTILE, steps=1.0)
+    outcome = make_outcome(decision_id=decision.id, now=world.now, status="failed", answer=HOSTILE, steps=1.0)
     world.store.add_outcome(
         replace(outcome, error=HOSTILE, trace=(CallFailed(purpose=HOSTILE, error=HOSTILE, seconds=1.0),))
     )
@@ -45,7 +45,7 @@ def test_one_call_is_singular(world):
     """`explain` prints one call and one token in the singular, and others in the plural."""
     decision = world.route("What is one?")
     cost = Cost(llm_calls=1, retriever_calls=2, prompt_tokens=310, completion_tokens=1, seconds_generate=1, dollars=0.5)
-    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="1", steps=1.0)
+    outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="1", steps=1.0)
     world.store.add_outcome(replace(outcome, cost=cost))
     (line,) = (line for line in run(decision.id).stdout.splitlines() if line.startswith("cost "))
     amounts = "2 retriever calls, 1 llm call, 310 prompt tokens, 1 completion token, 1 second generate, 0.5 dollars"
@@ -55,7 +55,7 @@ def test_one_call_is_singular(world):
 def test_turns_of_a_cost_are_those_after_the_first(world):
     """`explain` names the turns in a decision's cost later turns, since a limit of a task counts the first one too."""
     decision = world.route("What is one?")
-    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="1", steps=1.0)
+    outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="1", steps=1.0)
     world.store.add_outcome(replace(outcome, cost=Cost(turns=5)))
     (line,) = (line for line in run(decision.id).stdout.splitlines() if line.startswith("cost "))
     assert line.split("  ")[-1].strip() == "5 later turns"

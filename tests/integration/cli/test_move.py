@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.requirements import hold_store
+from ragbandit.router.serving.setup.requirements import lock_store
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, lease_holder
 from ragbandit.router.storage.sql.schema import check_schema, schema_version
@@ -139,7 +139,7 @@ def test_what_is_refused(source, target, monkeypatch, tmp_path):
     assert "there is no store at none.db" in run("migrate", "--from", "none.db", code=2).output
     assert f"there is no store at {tmp_path / 'ragbandit.db'}" in run("migrate", "--from", ".", code=2).output
     assert "leave out --pre" in run("migrate", "--from", source, "--pre", code=2).output
-    with hold_store(Settings(database_url=source), at="http://127.0.0.1:8000"):
+    with lock_store(Settings(database_url=source), at="http://127.0.0.1:8000"):
         assert "`ragbandit serve` runs on this folder" in run("migrate", "--from", source, code=2).output
     empty = Database(f"sqlite:///{tmp_path / 'empty.db'}")
     refused = run("migrate", "--from", empty.url, code=2).output

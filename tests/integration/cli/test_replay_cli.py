@@ -17,7 +17,7 @@ from ragbandit.router.cli.store import parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.serving.checks.reports import made_feedback
+from ragbandit.router.serving.checks.reports import make_feedback
 from ragbandit.shared.types import DecisionId, Query
 from tests.conftest import World
 from tests.support import command
@@ -70,7 +70,7 @@ def filled(module_settings):
             world.outcome(decision)
             right = chance.random() < {"no_retrieval": 0.2, "single_step": 0.7, "multi_step": 0.5}[decision.arm]
             value = {"decision_id": decision.id, "settings": world.settings, "now": world.now, "rating": float(right)}
-            told.append(world.router.submit_feedback(made_feedback(**value)))
+            told.append(world.router.submit_feedback(make_feedback(**value)))
         for future in told:
             future.result(30)
         world.now += 3600.0

@@ -14,7 +14,7 @@ import httpx
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.serving.setup.requirements import hold_store
+from ragbandit.router.serving.setup.requirements import lock_store
 from tests.support import command
 from tests.support.waiting import until
 
@@ -35,7 +35,7 @@ def test_one_service_for_a_sqlite_folder(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
     monkeypatch.chdir(tmp_path)
     open_database(load("config.yaml").settings).close()
-    with hold_store(load("config.yaml").settings, at="http://127.0.0.1:8100"):
+    with lock_store(load("config.yaml").settings, at="http://127.0.0.1:8100"):
         done = command.run("serve", "--port", "18999")
     assert done.exit_code == 2
     assert (

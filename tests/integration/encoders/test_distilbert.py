@@ -17,7 +17,7 @@ from ragbandit.router.encoders.forward import (
     processor_features,
     token_batches,
 )
-from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.half_precision import half_precision_hash
 from ragbandit.shared.errors import ConfigError
 from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder
@@ -96,7 +96,7 @@ def pooled(forward, rows, *, most_questions=100) -> np.ndarray:
     """The pooled states of questions as token ids, in their order."""
     found = np.zeros((len(rows), forward.layers * 2 * forward.width), dtype=np.float32)
     for places, batch in token_batches(rows, most_questions=most_questions, most_tokens=10_000):
-        found[places] = forward.pooled(batch)
+        found[places] = forward.pool_states(batch)
     return found
 
 
@@ -133,7 +133,7 @@ def test_padding_does_not_leave_the_models_positions(tiny, monkeypatch):
     assert np.isfinite(pooled(forward, [[4] * 37, [5] * 3])).all()
     seen = []
     forward._padded = lambda ids, lengths: seen.append(tuple(ids.shape)) or ids[:, :1].float()
-    forward.pooled(next(batch for _, batch in token_batches([[4] * 37], most_questions=1, most_tokens=99)))
+    forward.pool_states(next(batch for _, batch in token_batches([[4] * 37], most_questions=1, most_tokens=99)))
     assert seen == [(1, 37)]
 
 
@@ -318,5 +318,5 @@ def test_auto_is_the_precision_that_the_store_began_with(tiny):
     """With precision auto, the hash of an existing store chooses the precision."""
     for precision in ("float32", "bfloat16", "int8"):
         began = tiny(precision=precision).hash
-        again = tiny(precision="auto", known=half_hash(began))
+        again = tiny(precision="auto", known=half_precision_hash(began))
         assert (again.precision, again.hash) == (precision, began)

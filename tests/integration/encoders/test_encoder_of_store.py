@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from ragbandit import Router
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders import forward, weights
-from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.half_precision import half_precision_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs
@@ -24,7 +24,7 @@ from tests.support.audits import assert_compared
 from tests.support.tiny_models import tiny_encoder
 
 WHEEL = weights._WHEELS[DEFAULT_ENCODER].pin
-COUNTED = half_hash(HashingEncoder(dimension=24).hash)
+COUNTED = half_precision_hash(HashingEncoder(dimension=24).hash)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.serving.abilities import as_text
+from ragbandit.router.serving.abilities import without_chat
 from ragbandit.router.serving.setup.estimates import expected_dollars
 from ragbandit.shared.dialects import registry
 from ragbandit.shared.dialects.dialect import Dialect
@@ -320,4 +320,4 @@ def test_the_conversation_of_any_dialect_passes(monkeypatch):
     assert chat_body(sent, options=options) == {"messages": contents}
     assert not_passed(sent, options=options) == ["config", "messages"]
     asked = Query(id=DecisionId("d1"), text="Who wrote Dracula?", conversation=sent)
-    assert as_text(asked).sent.ignored == ("config", "messages")
+    assert without_chat(asked).sent.ignored == ("config", "messages")

@@ -11,8 +11,8 @@ from ragbandit.router.learning.examples import updates_to_learn
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.policies.base import apply
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.policies.base import apply_update
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -43,13 +43,13 @@ def live_sha(world) -> str:
 def lean_sha(world) -> str:
     policy = untrained_policy(world.settings.policy_definition)
     for update in updates_to_learn(world.ledger, policy=policy, after=0):
-        apply(policy, update)
+        apply_update(policy, update)
     return world.sha256(policy)
 
 
 def answered(world, decision, made_by) -> None:
     """A worker's outcome and its rating."""
-    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0)
+    outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0)
     world.store.add_outcome(replace(outcome, run_by="worker", made_by=made_by))
     world.feedback(decision, rating=0.5)
 

@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.learning.repricing import reprice
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.access.corrections import Correction
 from ragbandit.router.storage.access.spending import UNIT, Spender, spent
 from ragbandit.router.storage.access.turn_sums import kept_sums, session_spender
@@ -70,7 +70,7 @@ def test_only_a_call_without_a_price_gets_an_assumed_one(usage, listed, amounts)
 
 
 def answer(world, decision, *, dollars=0.0, assumed=0.0):
-    made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=TOKENS)
+    made = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", cost=TOKENS)
     cost = replace(made.cost, dollars=dollars, assumed_dollars=assumed)
     made_by = {"arm": decision.arm, "generator": "m", "params": {}}
     world.store.add_outcome(replace(made, run_by="worker", made_by=made_by, cost=cost))

@@ -40,7 +40,7 @@ def test_pages_have_every_decision_once(backlog, limit):
 def test_status_estimates_the_end(backlog, monkeypatch):
     """The status has the backlog and its end by the pace of the newest updates, and no end if the learner is silent."""
     monkeypatch.setattr(status_module, "LEARNED_NEXT", 3)
-    status_module._learned_next.cache_clear()
+    status_module._next_to_learn.cache_clear()
     rule, learner = closing_rule(backlog.settings.learning), backlog.learner()
     policy = learner.policy
 
@@ -56,7 +56,7 @@ def test_status_estimates_the_end(backlog, monkeypatch):
         learner._apply_new_updates()
     assert (seen(backlog.now).backlog, seen(backlog.now).caught_up_s) == (3, pytest.approx(3 * 2.0 / 5))
     assert seen(backlog.now + 100.0).caught_up_s is None
-    status_module._learned_next.cache_clear()
+    status_module._next_to_learn.cache_clear()
 
 
 def test_a_new_label_looks_at_many_decisions_at_a_time(backlog, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.learning.snapshots import pack
-from ragbandit.router.learning.status import quarantined
+from ragbandit.router.learning.status import quarantined_decisions
 from ragbandit.router.policies.algorithms.mba import MbaRag
 from ragbandit.router.storage.jobs.answers import waiting_ids
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -198,7 +198,7 @@ def test_poisoned_rows_are_alone(make_world, database_url):
         wanted[decision.id] = column if table is decisions else "feedback.value"
     assert world.learn() == len(good) + len(poisoned)
     assert {row["decision_id"] for row in world.updates()} == {decision.id for decision in good}
-    assert {row["decision_id"]: row["field"] for row in quarantined(world.ledger)} == wanted
+    assert {row["decision_id"]: row["field"] for row in quarantined_decisions(world.ledger)} == wanted
     counters = world.counters()
     assert (counters.learned, counters.quarantined, counters.waiting) == (len(good), len(poisoned), 0)
     assert counters.balanced

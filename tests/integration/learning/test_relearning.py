@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from ragbandit.router.learning.exclusions import count_feedback, relearn
+from ragbandit.router.learning.exclusions import count_feedback, relearn_without_source
 from ragbandit.router.learning.sources import exclusions_of
-from ragbandit.router.serving.checks.reports import made_feedback
+from ragbandit.router.serving.checks.reports import make_feedback
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.audit_log import entries
@@ -25,7 +25,7 @@ def fill(world, *, count=60, bad=True):
         for key, rating in (("bad", 0.0), ("good", 1.0)):
             world.now += 1
             if (number % 3 == 0 or (key == "bad") == (number % 3 == 1)) and (bad or key == "good"):
-                said = made_feedback(
+                said = make_feedback(
                     decision_id=decision.id,
                     settings=world.settings,
                     now=world.now,
@@ -36,7 +36,7 @@ def fill(world, *, count=60, bad=True):
 
 
 def quarantined(world, **more):
-    return relearn(
+    return relearn_without_source(
         world.ledger,
         make_learner=partial(make_learner, world.settings),
         reason="a test",
@@ -81,7 +81,7 @@ def test_services_go_on_with_the_new_label(make_world, database_url):
         assert router.status().counters.balanced
         decision = router.route("another question?")
         router.outcome(decision.id, answer="Paris", steps=1)
-        said = made_feedback(decision_id=decision.id, settings=settings, now=world.now + 5, rating=0.0)
+        said = make_feedback(decision_id=decision.id, settings=settings, now=world.now + 5, rating=0.0)
         router.submit_feedback(replace(said, api_key="bad")).result(30)
         router.learn()
         assert router.decision(decision.id).state == "waiting"
@@ -105,7 +105,7 @@ def test_a_quarantine_has_a_time_and_is_kept_by_the_next(make_world):
     again = quarantined(world, since=middle)
     assert again == done
     following = make_world(data_dir=world.settings.data_dir, policy={"label": "main_q1"}, now=world.now)
-    both = relearn(
+    both = relearn_without_source(
         following.ledger,
         make_learner=partial(make_learner, following.settings),
         source="key:good",
@@ -125,7 +125,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
     """Anything else is refused before anything is written."""
     world = make_world()
     with pytest.raises(InvalidInput):
-        relearn(
+        relearn_without_source(
             world.ledger,
             make_learner=partial(make_learner, world.settings),
             source=source,

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from ragbandit.router.config.sections import TokenPrices
-from ragbandit.router.learning.exclusions import learn_again
+from ragbandit.router.learning.exclusions import learn_new_ledger
 from ragbandit.router.learning.repricing import reprice
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.corrections import Correction, corrections_of
@@ -31,7 +31,7 @@ COST = {"dollars": 1.0, "llm_calls": 1, "prompt_tokens": 1000, "completion_token
 
 
 def answer(world, decision, *, dollars=1.0, model="m", arm="single_step", generator=None):
-    made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0, cost=COST)
+    made = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0, cost=COST)
     params = {} if generator is None else {"generator": generator}
     made_by = {"arm": arm, "generator": model, "params": params}
     cost = replace(made.cost, dollars=dollars)
@@ -51,7 +51,7 @@ def fill(world, *, dollars, count=12):
 
 def corrected(world, correction, **more):
     def learn(label):
-        return learn_again(
+        return learn_new_ledger(
             world.ledger,
             label=label,
             make_learner=partial(make_learner, world.settings),

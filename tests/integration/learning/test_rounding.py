@@ -9,7 +9,7 @@ from sqlalchemy import update
 from ragbandit.router.learning.audit.checks import agrees
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies.base import tolerance_of
-from ragbandit.router.policies.draw import Drawn
+from ragbandit.router.policies.draw import DrawResult
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from tests.support.audits import assert_compared, verified
 from tests.support.tiny_models import tiny_encoder
@@ -118,7 +118,7 @@ def test_ties_may_trade(world):
     best, *others = sorted(range(3), key=lambda place: -decision.scores[place])
     pmf = list(decision.pmf)
     pmf[best], pmf[others[0]] = pmf[others[0]], pmf[best]
-    made = Drawn(index=0, pmf=tuple(pmf), floor=0.0, scores=decision.scores)
+    made = DrawResult(index=0, pmf=tuple(pmf), floor=0.0, scores=decision.scores)
     gap = decision.scores[best] - decision.scores[others[0]]
     share = gap / 2.0 / max(map(abs, decision.scores))
     assert agrees(made, decision=decision, tolerance=share * 1.01)

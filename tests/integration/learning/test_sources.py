@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.learning.sources import factor
-from ragbandit.router.serving.checks.reports import made_feedback
+from ragbandit.router.learning.sources import weight_factor
+from ragbandit.router.serving.checks.reports import make_feedback
 from ragbandit.router.storage.sql.counters import row_counts, stored_counts
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Feedback
@@ -17,7 +17,7 @@ WINDOW = {"wait_s": 60.0, "aggregate": "mean"}
 
 def said(world, decision, *, key=None, **value):
     """A feedback as the edge stores it, of an API key."""
-    feedback = made_feedback(decision_id=decision.id, settings=world.settings, now=world.now, **value)
+    feedback = make_feedback(decision_id=decision.id, settings=world.settings, now=world.now, **value)
     return world.router.submit_feedback(replace(feedback, api_key=key)).result(30)
 
 
@@ -137,7 +137,7 @@ def test_a_name_of_a_rater_cannot_raise_a_weight(sources, rater, key, expected):
         id="f", decision_id="d", kind="rating", value=1.0, source="human", received_at=0.0, rater=rater, api_key=key
     )
     names = {*sources, *([] if rater is None else [f"rater:{rater}"])}
-    assert factor(item, sources=names, configured=NAMED) == expected
+    assert weight_factor(item, sources=names, configured=NAMED) == expected
 
 
 def rated(world, raters, *, key=None, first=0):

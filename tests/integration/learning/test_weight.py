@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.policies.base import apply, pmf_of_one
+from ragbandit.router.policies.base import apply_update, pmf_of_one
 from ragbandit.router.storage.sql.tables import policies
 
 LEDGERS = select(policies.c["label", "algorithm", "params", "encoder_hash", "made_at"])
@@ -44,7 +44,7 @@ def test_weight_changes_within_the_ledger(make_world, name):
     assert [row["weight"] for row in after.updates()] == [0.05] * 12 + [0.4]
     always = untrained_policy(after.settings.policy_definition)
     for update in after.ledger.read(after=0):
-        apply(always, replace(update, reward=update.reward.at(0.4)))
+        apply_update(always, replace(update, reward=update.reward.at(0.4)))
     asked = {"features": later.features, "arms": later.arms}
     mixed, whole = (pmf_of_one(one, later.query, **asked) for one in (after.learner().policy, always))
     assert (mixed.pmf, mixed.scores, mixed.facts) == (whole.pmf, whole.scores, whole.facts)

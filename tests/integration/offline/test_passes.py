@@ -9,7 +9,7 @@ from ragbandit.examples.handbook.learning_curve import played
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.passes import Learning, decision_id, table_rows
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from tests.support.examples import made_table
 
 
@@ -34,7 +34,7 @@ def test_learns_what_a_live_service_learns(make_world, name, params):
     for place, row in enumerate(table.rows):
         there = live.route(row.question, key=decision_id(rows[3 * place], seed=3))
         steps = row.steps[there.arm]
-        live.store.add_outcome(made_outcome(decision_id=there.id, now=live.now, status="answered", steps=steps))
+        live.store.add_outcome(make_outcome(decision_id=there.id, now=live.now, status="answered", steps=steps))
         live.feedback(there, rating=row.correct[there.arm])
         assert live.learn() == 1
         here = learning.step(place)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import apply
+from ragbandit.router.policies.base import apply_update
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.policies import ARMS, POLICY_CHECKS, made_updates, sha_of, taught
 from tests.support.finetuned import READING, mba, output_of
@@ -58,7 +58,7 @@ def test_gradient_that_would_spoil_the_weights_is_refused(arm, unit, head):
     update = replace(made_updates(1, first=13)[0], arm=arm)
     before = sha_of(policy)
     assert all(math.isfinite(score) for score in output_of(policy, update.query.text).scores)
-    assert not apply(policy, update)
+    assert not apply_update(policy, update)
     assert sha_of(policy) == before
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.base import apply
+from ragbandit.router.policies.base import apply_update
 from ragbandit.router.policies.finetuned.network import dropout_seed, fresh_head, fresh_pre
 from ragbandit.router.policies.finetuned.params import ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader
@@ -48,7 +48,7 @@ def test_learns_as_the_authors_loop_does(loss):
     net, body = reference_net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     schedule = get_scheduler("linear", optimizer=optimizer, num_warmup_steps=5, num_training_steps=25)
-    with body.at_work(None):
+    with body.lock_torch(seed=None):
         for step, update in enumerate(updates, start=1):
             net.train()
             with torch.random.fork_rng():
@@ -137,7 +137,7 @@ def test_row_that_does_not_tell_is_refused(reward, changes, arm):
     name = "unknown" if arm is None else "newcomer" if reward == "ledger" else ARMS[arm]
     bad = replace(update, arm=name, reward=replace(update.reward, **changes))
     sha256 = sha_of(policy)
-    assert not apply(policy, bad)
+    assert not apply_update(policy, bad)
     assert sha_of(policy) == sha256
     policy.learn(update)
     assert sha_of(policy) == sha_of(taught(lambda: mba(reward=reward), [*made_updates(6), update]))

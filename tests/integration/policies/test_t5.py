@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
-from ragbandit.router.policies.base import apply
+from ragbandit.router.policies.base import apply_update
 from ragbandit.router.policies.finetuned.network import dropout_seed, fresh_head, fresh_pre
 from ragbandit.router.policies.finetuned.params import ReadingParams
 from ragbandit.router.policies.finetuned.reading import load_reader
@@ -97,7 +97,7 @@ def test_bfloat16_stays_finite():
     """In bfloat16 the policy learns without NaN, and its outputs are those of float32 to the rounding of 8 bits."""
     large = [replace(update, query=replace(update.query, text=TEXTS[2])) for update in made_updates(6)]
     policies = [mba(model=tiny_t5(), precision=precision) for precision in ("bfloat16", "float32")]
-    assert all(apply(policy, update) for policy in policies for update in large)
+    assert all(apply_update(policy, update) for policy in policies for update in large)
     half, full = (np.array([output_of(policy, text).scores for text in TEXTS]) for policy in policies)
     assert np.isfinite(half).all()
     # Two layers with six roundings of relative size 2^-9 each, in a network whose states are of the order of 1.

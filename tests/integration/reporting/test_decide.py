@@ -16,8 +16,8 @@ from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.router.reporting.compared_questions import NO_TEXT, NOT_STORED, read_compared_questions
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.serving.checks.questions import capped
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.questions import cap_budget
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.access.shared_secrets import drawn_for
 from ragbandit.router.storage.access.spending import Spender, spent
@@ -312,10 +312,10 @@ def test_a_stored_answer_counts_only_as_its_arm_is_now(make_world, tmp_path):
     }
     world = make_world(**given)
     loaded = ArmLoader(world.settings).load(parse_arms([*given["arms"]], settings=world.settings)[0])
-    limits = capped(Budget(), limits=world.settings.budget)
+    limits = cap_budget(Budget(), limits=world.settings.budget)
     for number in range(12):
         decision = world.route(f"who {number}?", key=f"q-{number}", ours=True)
-        made = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0)
+        made = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Paris", steps=1.0)
         made = replace(made, run_by="worker", made_by=loaded[decision.arm].made_by(limits))
         world.store.add_outcome(made)
 

@@ -14,7 +14,7 @@ from ragbandit.router.reporting.before_start import keep_comparisons
 from ragbandit.router.reporting.reading import ReportScope, Sample, read_log
 from ragbandit.router.reporting.report import report
 from ragbandit.router.reporting.unrated_answers import queue_unrated
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.label_queue import waiting_items
@@ -70,7 +70,7 @@ class Store:
         self.store.add_decisions([one])
         if outcome:
             cost = {"dollars": DOLLARS[one.arm], "seconds_total": 1.0}
-            made = made_outcome(decision_id=one.id, now=EPOCH, status="answered", answer="a", steps=2.0, cost=cost)
+            made = make_outcome(decision_id=one.id, now=EPOCH, status="answered", answer="a", steps=2.0, cost=cost)
             self.store.add_outcome(made)
         if quality is not None:
             made = replace(REWARD, quality=quality, source=source, sample_weight=weight, **(reward or {}))
@@ -143,7 +143,7 @@ def test_replaced_and_retracted_ratings_are_no_quality_of_undrawn_answers(store)
     given = {"settings": Settings.model_validate({}), "rater": "user-17"}
     ratings = [(replaced, {"rating": False}), (replaced, {"rating": True}), (taken_back, {"rating": False})]
     for number, (key, judged) in enumerate([*ratings, (taken_back, {"retract": "rating"})]):
-        made = made_feedback(decision_id=key, feedback_id=f"f{number}", now=EPOCH + number, **judged, **given)
+        made = make_feedback(decision_id=key, feedback_id=f"f{number}", now=EPOCH + number, **judged, **given)
         store.store.add_feedback([made])
     (undrawn,) = report(store.database, SCOPE, policy=PolicySettings()).undrawn
     assert (undrawn.questions, undrawn.quality) == (2, 1.0)
@@ -161,7 +161,7 @@ def test_unrated_answers_of_an_arm_wait_for_labels(store):
     rated = store.add(arm="single_step", **two).id
     settings = Settings.model_validate({})
     good = {"feedback_id": "good", "rating": True, "decision_id": rated, "settings": settings, "now": EPOCH}
-    store.store.add_feedback([made_feedback(**good)])
+    store.store.add_feedback([make_feedback(**good)])
     scope, secret = replace(SCOPE, tenant="default"), shared_secret(store.database, name=DRAWS, now=EPOCH)
     order = sorted(open_ones, key=lambda key: drawn_for("rate", key, secret=secret))
     for count, expected in ((3, 3), (3, 3), (5, 5), (50, 9)):
@@ -246,7 +246,7 @@ def test_ratings_that_were_retracted(store):
         for place, value in enumerate(values):
             about = {"feedback_id": f"{name}-{place}", "decision_id": one.id, "settings": settings, "rater": "ann"}
             told = {"retract": "rating"} if value is None else {"rating": value}
-            store.store.add_feedback([made_feedback(**about, **told, now=EPOCH + 10 * number + place)])
+            store.store.add_feedback([make_feedback(**about, **told, now=EPOCH + 10 * number + place)])
     log = read_log(store.database, SCOPE)
     assert np.nan_to_num(log.retracted, nan=-1.0).tolist() == [0.25, -1.0, -1.0, -1.0]
     assert report(store.database, SCOPE, policy=PolicySettings()).retracted == {
@@ -268,7 +268,7 @@ def test_ratings_of_one_key_on_one_question_are_one_cluster(store, is_kept):
         by_judge = {"judged_by": "judge" if number in (5, 8) else "human"}
         question = {"text": text if is_kept else "", "context": {"x": text}, "session": session}
         one = store.add(quality=1.0, query=question, reward=by_judge)
-        rating = made_feedback(decision_id=one.id, rating=True, settings=settings, now=EPOCH)
+        rating = make_feedback(decision_id=one.id, rating=True, settings=settings, now=EPOCH)
         store.store.add_feedback([replace(rating, api_key=key)])
     assert read_log(store.database, SCOPE).cluster is not None
     store.add(quality=None)

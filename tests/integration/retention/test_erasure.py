@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.serving.checks.reports import made_outcome, unrun_outcome
-from ragbandit.router.serving.failover import next_decision, other_arms
+from ragbandit.router.serving.checks.reports import make_outcome, unrun_outcome
+from ragbandit.router.serving.failover import replacement_arms, replacement_decision
 from ragbandit.router.serving.health.circuit_breaker import NOT_COUNTED, OUT_OF_SECONDS
 from ragbandit.router.storage import erasure as erasure
 from ragbandit.router.storage.access.audit_log import entries
@@ -41,7 +41,7 @@ def told(world, *, tenant: str = "default", learned: bool = True, ours: bool = F
             CallFailed(purpose="x", error=SECRET, seconds=1.0),
         )
         texts = {"answer": SECRET, "stop_reason": SECRET}
-        outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", steps=1.0, **texts)
+        outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", steps=1.0, **texts)
         world.store.add_outcome(replace(outcome, trace=trace, run_by=decision.run_by))
         world.feedback(decision, label=[SECRET])
         world.learn()
@@ -250,17 +250,17 @@ def test_both_decisions_of_a_failover(world, named):
         "rules": world.settings.rule_book,
         "expected": ExpectedDollars(),
     }
-    others = other_arms(first, worker_arms=worker_arms, **given)
+    others = replacement_arms(first, worker_arms=worker_arms, **given)
     parts = {"arms": others, "unhealthy": others[:1], "conversation": NO_CONVERSATION, "secret": b"s"}
     parts |= {"limits": world.settings.budget, "passing": {}, "worker_arms": worker_arms}
-    second = next_decision(first, failed, **parts)
+    second = replacement_decision(first, failed, **parts)
     assert (second.arm, second.propensity, second.query.arm_by) == (others[1], 1.0, "failover")
     failed = replace(failed, made_by={**failure, "successor": second.id})
     assert world.store.add_outcome(failed, successor=second)
     assert not world.store.add_outcome(failed, successor=second)
     assert world.counters().decided == 2
     late = replace(failed, cost=Cost(seconds_total=world.settings.budget.seconds))
-    assert next_decision(first, late, **parts) is None
+    assert replacement_decision(first, late, **parts) is None
     chosen = Selection(decision=[first, second][named].id)
     assert erasable(world.database, chosen).decisions == 2
 

@@ -13,7 +13,7 @@ from ragbandit.router.reporting.reading import NO_PMF, NOT_ASKED
 from ragbandit.router.rollouts import evidence as module
 from ragbandit.router.rollouts.evidence import evidence_on
 from ragbandit.router.rollouts.version_settings import settings_of
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
@@ -67,7 +67,7 @@ class Traffic:
             rows.append(replace(decision, facts=stored, explored=False, **values))
         self.decisions.add_decisions(rows)
         self.decisions.add_outcomes(
-            [made_outcome(decision_id=one.id, now=self.now, status="answered", answer="x", steps=1.0) for one in rows]
+            [make_outcome(decision_id=one.id, now=self.now, status="answered", answer="x", steps=1.0) for one in rows]
         )
         learned = [self._update(one, gap=gap, seq=self.seq - count + n + 1) for n, one in enumerate(rows)]
         with self.database.write() as connection:

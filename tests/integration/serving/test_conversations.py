@@ -121,7 +121,7 @@ def test_only_so_many_rewrites_are_under_way(make_world, monkeypatch):
         monkeypatch.setattr(asked_model, "MOST_UNDER_WAY", 2)
         world = make_world(conversation=rewritten_by(server))
         asked = with_chat(None, TALK, settings=world.router.settings.conversation)
-        futures = [world.router.conversations.rewritten(asked) for _ in range(4)]
+        futures = [world.router.conversations.rewrite(asked) for _ in range(4)]
         late = [future.result(20) for future in futures[2:]]
         go.set()
         first = [future.result(20) for future in futures[:2]]

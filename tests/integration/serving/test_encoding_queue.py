@@ -153,7 +153,7 @@ def test_no_model_is_paid_for_a_question_that_its_queue_refuses(held):
     futures = [router.submit("known")]
     assert store.begun.wait(20)
     futures += [router.submit("known") for _ in range(8)]
-    router.service.asking = lambda _, **__: router.service.steps[:1]  # a step that asks a model first
+    router.service.asking_steps = lambda _, **__: router.service.steps[:1]  # a step that asks a model first
     with pytest.raises(Overloaded):
         router.submit("known")
     store.free.set()

@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.diagnosis import STARVED
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.explanations.explain import choice_words, explain
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.shared.types import ERASED, Continues, Generated, Loop, Query, Retrieved, Round, Source
@@ -26,7 +26,7 @@ def told(world, decision, **options):
 
 def answered(world, decision):
     """An outcome of our workers, with a search that found two passages."""
-    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Bram Stoker", steps=1.0)
+    outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered", answer="Bram Stoker", steps=1.0)
     trace = (
         Round(number=1),
         Retrieved(query="Dracula author", ids=("p1", "p2"), scores=(2.5, 1.5), seconds=0.1),

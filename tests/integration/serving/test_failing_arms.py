@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.replies.status import status_json
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.deciding.steps.breaker import Breaker, UnhealthyArms
 from ragbandit.router.serving.health import outcome_poller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
@@ -31,7 +31,7 @@ SERVICE_S = 20.0
 def end(world: World, decision: Decision, *, ahead: float = 0.0, **changes: Any) -> None:
     """A caller's outcome, made by a clock that is that much ahead, and the look that follows it."""
     facts = {"status": "failed", "stop_reason": "error"} | changes
-    world.store.add_outcome(made_outcome(decision_id=decision.id, now=world.now + ahead, **facts))
+    world.store.add_outcome(make_outcome(decision_id=decision.id, now=world.now + ahead, **facts))
     world.router.service.refresh_steps()
 
 
@@ -148,7 +148,7 @@ def test_outcome_committed_late(world):
     made = [world.router.submit(Query(text=f"{n}?", arms=("multi_step",))).result(30) for n in range(5)]
     for one in made[:4]:
         end(world, one)
-    late = made_outcome(decision_id=made[4].id, now=world.now, status="failed", stop_reason="error")
+    late = make_outcome(decision_id=made[4].id, now=world.now, status="failed", stop_reason="error")
     world.now += outcome_poller.OVERLAP_S - 0.5
     world.router.service.refresh_steps()
     world.store.add_outcome(late)
@@ -172,7 +172,9 @@ def test_hanging_arm(make_world, asked_s, failures):
 def test_reading_uses_the_index(database):
     """No database walks all outcomes to find the newest."""
     word = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
-    query = outcome_poller.newest(after=1.0, until=2.0).compile(database.engine, compile_kwargs={"literal_binds": True})
+    query = outcome_poller.select_newest(after=1.0, until=2.0).compile(
+        database.engine, compile_kwargs={"literal_binds": True}
+    )
     with database.read() as connection:
         if not database.is_sqlite:  # PostgreSQL scans an empty table instead of its index
             connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
@@ -186,7 +188,7 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
     """The first reading goes back an hour, and every reading takes the newest outcomes up to a number."""
     monkeypatch.setattr(outcome_poller, "MOST", most)
     outcome = make_decision("d1", arm="multi_step")
-    ended = made_outcome(decision_id="d1", now=EPOCH, status="failed")
+    ended = make_outcome(decision_id="d1", now=EPOCH, status="failed")
     keys = [f"k{n:02}" for n in range(7)]
     with database.write() as connection:
         connection.execute(insert(decisions), [decision_row(outcome) | {"id": key} for key in keys])

@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.learning.monitoring.arm_changes import declare_change
 from ragbandit.router.operation.findings import findings_of_store
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.health.outcome_poller import OutcomePoller
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.model_servers.absent_models import gone_sign
@@ -28,7 +28,7 @@ def end(world, arm, *, status=404, body=WORDS, text="which?", model="m", look=Tr
     if status is not None:
         failure = failure_of_status(status, body=body)
         made_by["failure"] = replace(failure, gone=gone_sign(failure, body=body, model="m")).facts
-    outcome = made_outcome(decision_id=decision.id, now=world.now, status="answered" if status is None else "failed")
+    outcome = make_outcome(decision_id=decision.id, now=world.now, status="answered" if status is None else "failed")
     world.store.add_outcome(
         replace(outcome, run_by="worker", made_by=made_by, stop_reason=stop_reason or outcome.stop_reason)
     )

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.policies.settings_check import check_policy
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes
 from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput
 from ragbandit.shared.types import CallFailed, DecisionId, Query
@@ -27,7 +27,7 @@ def test_no_text_is_kept(make_world):
     world = make_world(log={"text": "none"}, arms=ARMS)
     query = Query(text=f"who is {SECRET}?", context={"user": SECRET}, id=DecisionId("d1"))
     decision = world.router.submit(query).result(30)
-    outcome = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer=SECRET, steps=1.0)
+    outcome = make_outcome(decision_id=decision.id, now=1.0, status="answered", answer=SECRET, steps=1.0)
     outcome = replace(outcome, trace=(CallFailed(purpose="x", error=SECRET, seconds=1.0),), error=SECRET)
     assert world.store.add_outcome(outcome)
     world.feedback(decision, reward=0.5)

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import Query
@@ -18,7 +18,7 @@ def asked(world, wanted, *, key=None, text="who?"):
 def judged(world, wanted, *, text="who?"):
     decision = asked(world, wanted, text=text)
     steps = {"no_retrieval": 0.0, "single_step": 1.0}.get(decision.arm, 4.0)
-    world.store.add_outcome(made_outcome(decision_id=decision.id, now=world.now, status="answered", steps=steps))
+    world.store.add_outcome(make_outcome(decision_id=decision.id, now=world.now, status="answered", steps=steps))
     world.feedback(decision, rating=1.0)
     return decision
 

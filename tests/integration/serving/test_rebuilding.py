@@ -8,6 +8,7 @@ import pytest
 from ragbandit.router.serving.loading import snapshots as following
 from ragbandit.router.storage.ledgers import ledger
 from ragbandit.shared.types import ColdStartFloors
+from tests.support.readiness import states_of
 
 
 def lost(make_world, *, rows: int, database_url: str | None = None, kept: Collection[int] = (), **given):
@@ -33,12 +34,12 @@ def test_a_kept_snapshot_decides(make_world, database_url, monkeypatch):
     decision = world.route()
     assert decision.facts["rebuilding"] is True
     assert world.router.state().rebuilding
-    assert world.router.process.readiness.parts()["policy"].startswith("rebuilding: main-30-")
+    assert states_of(world.router.process.readiness)["policy"].startswith("rebuilding: main-30-")
     world.learn()
     assert not world.router.service.serving.rebuilding
     assert world.router.service.serving.last_seq == 45
     assert "rebuilding" not in world.route().facts
-    assert "policy" not in world.router.process.readiness.parts()
+    assert "policy" not in states_of(world.router.process.readiness)
     assert world.router.verify(deep=True).ok
 
 

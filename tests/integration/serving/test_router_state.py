@@ -8,11 +8,12 @@ import pytest
 from ragbandit import Query, Router
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning import learner
-from ragbandit.router.learning.snapshots import SnapshotFiles, sha256_after
+from ragbandit.router.learning.snapshots import SnapshotFiles, snapshot_sha256
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving import router as router_module
 from ragbandit.router.serving.setup.bootstrap import make_learner, open_database
+from tests.support.readiness import states_of
 
 
 def test_state_follows_what_happens(make_world):
@@ -37,12 +38,12 @@ def test_a_router_that_is_not_started_does_nothing(settings):
     database, threads = open_database(configuration), threading.active_count()
     with Router(configuration, encoder=HashingEncoder(dimension=8), database=database, jobs=MemoryJobs()) as router:
         assert threading.active_count() == threads
-        assert (router.ledger.registered(), router.process.readiness.parts()["router"]) == (
+        assert (router.ledger.registered(), states_of(router.process.readiness)["router"]) == (
             None,
             "its thread has ended, so no question is decided: restart the service",
         )
         router.start()
-        assert router.process.readiness.parts() == {"router": "ok", "database": "ok", "redis": "ok"}
+        assert states_of(router.process.readiness) == {"router": "ok", "database": "ok", "redis": "ok"}
         assert router.route("Who wrote Dracula?").version == router.state().serving
 
 
@@ -89,7 +90,7 @@ def test_a_label_costs_no_reading_and_hardly_an_inversion(settings, monkeypatch,
         served, (_, learner) = router.service.serving, next(iter(router._learners.values()))
         loaded, info = SnapshotFiles(configuration.snapshot_root).load(served.version)
         assert served.policy is not learner.policy
-        assert sha256_after(served.policy, info=info) == sha256_after(loaded, info=info) == info.sha256
+        assert snapshot_sha256(served.policy, info=info) == snapshot_sha256(loaded, info=info) == info.sha256
         features, arms = router.encoder.encode(["Who?"])[0], tuple(configuration.arms)
         ours, theirs = (
             pmf_of_one(one, Query(text="Who?"), features=features, arms=arms) for one in (served.policy, loaded)

@@ -5,7 +5,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.findings import findings_of_settings
-from ragbandit.router.serving.failover import other_arms
+from ragbandit.router.serving.failover import replacement_arms
 from ragbandit.router.storage.access.expected_dollars import ExpectedDollars
 from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import NO_CONVERSATION, AppliedRules, Query, Sent
@@ -54,7 +54,7 @@ def test_no_request_and_no_failover_leaves_them(make_world):
     for one in (decision, later):
         found = {"conversation": NO_CONVERSATION, "worker_arms": ARMS["arms"], "passing": {}, "attempts": 1}
         found["expected"] = ExpectedDollars()
-        others = other_arms(one, **found, rules=world.settings.rule_book)
+        others = replacement_arms(one, **found, rules=world.settings.rule_book)
         assert set(others) == {"single_step", "multi_step"} - {one.arm}
     subagent = Sent(agent="sub-7")
     first = asked(world, session="t", arms=("multi_step",))

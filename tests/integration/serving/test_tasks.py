@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.reporting.reading import ReportScope, read_log
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.tasks import end_tasks
 from ragbandit.router.storage.erasure import Selection, erase
@@ -193,7 +193,7 @@ def test_a_task_leaves_an_arm_that_cannot_answer(make_world, database_url):
     for _ in range(2):
         failing = turn(world, session=None, arms=(moved.arm,))
         world.store.add_outcome(
-            made_outcome(decision_id=failing.id, now=world.now, status="failed", stop_reason="error")
+            make_outcome(decision_id=failing.id, now=world.now, status="failed", stop_reason="error")
         )
     world.router.service.refresh_steps()
     again = turn(world)
@@ -314,7 +314,7 @@ def test_an_arm_that_answers_in_place_of_another_belongs_to_the_task(make_world,
     continues = Continues(failed=FailedArm(first=first.id, attempt=2, arm=first.arm, reason="timeout"))
     query = replace(first.query, id=next(ids), arm_by="failover", arms=(other,), continues=continues)
     instead = replace(first, id=query.id, query=query, arm=other, arms=(other,), pmf=(1.0,), propensity=1.0, facts={})
-    failed = made_outcome(
+    failed = make_outcome(
         decision_id=first.id, now=world.now, status="failed", stop_reason="error", cost={"dollars": 0.1}
     )
     assert world.store.add_outcome(failed, successor=replace(instead, turn_of=first.id))

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.storage.decisions import decision_writes
 from ragbandit.router.storage.decisions.tasks import end_tasks
@@ -23,7 +23,7 @@ def test_outcomes_of_one_transaction_count_once(make_world, database_url, step):
     world = make_world(database_url=database_url, **TASKS)
     turns = [turn(world) for _ in range(3)]
     group = [
-        made_outcome(decision_id=one.id, now=world.now, status="answered", answer="a", cost={"dollars": 0.1})
+        make_outcome(decision_id=one.id, now=world.now, status="answered", answer="a", cost={"dollars": 0.1})
         for one in turns[::step]
     ]
     assert world.store.add_outcomes(group) == [True] * 3

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, select, update
 
 from ragbandit.router.learning.status import read_status
-from ragbandit.router.offline.logs.ledger_transfer import import_rows, ledger_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.storage.cancellations import cancel
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.closing import ClosingRule
@@ -57,7 +57,7 @@ def test_everything_at_once(make_world, database_url, tmp_path):
     with ThreadPoolExecutor(7) as pool:
         work = [pool.submit(use, one, seed) for seed, one in enumerate((world, other, world, other))]
         work += [pool.submit(lambda one: [one.learn() for _ in range(4)], one) for one in (world, other)]
-        work.append(pool.submit(import_rows, taken, lambda: log, origin="jsonl"))
+        work.append(pool.submit(take_in, taken, lambda: log, origin="jsonl"))
         for one in work:
             one.result(60)
     assert_kept(world.database)
@@ -121,7 +121,7 @@ def test_status_reads_no_history(make_world, database_url):
     statements: list[str] = []
     event.listen(world.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     rule = ClosingRule(wait_s=0.0, expire_s=10.0)
-    read_status(world.ledger, serving=world.router.process.versions.snapshots.fresh, rule=rule, now=world.now)
+    read_status(world.ledger, serving=world.router.process.versions.snapshots.untrained, rule=rule, now=world.now)
     assert statements
     counting = [one for one in statements if "count(" in one.lower()]
     assert [one for one in counting if "FROM jobs" not in one] == []  # it has 10,000 rows of checks at most

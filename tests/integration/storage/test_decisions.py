@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 from ragbandit.router.config.server import ServerSettings
 from ragbandit.router.learning.status import counters
 from ragbandit.router.replies.decisions import record_json
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.storage.access.spending import Spent, spenders_of, spent
 from ragbandit.router.storage.decisions.decision_writes import OUTDATED
@@ -33,7 +33,7 @@ THREADS = 8
 
 
 def an_outcome(decision, **changes) -> Outcome:
-    outcome = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
+    outcome = make_outcome(decision_id=decision.id, now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
     trace = (Round(number=1), Retrieved(query="Dracula", ids=("a", "b"), scores=(2.0, 1.0), seconds=0.5))
     return replace(outcome, trace=trace, cost=Cost(retriever_calls=1, passages=2, seconds_total=0.75), **changes)
 

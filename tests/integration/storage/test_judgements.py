@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.access.shared_secrets import DRAWS, drawn_for, shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
@@ -45,7 +45,7 @@ def answered(make_decision, make_store):
         decisions = [make_decision() for _ in range(count)]
         store.add_decisions(decisions)
         outcome = {"status": "answered", "answer": "Paris", "steps": 1.0} | more
-        store.add_outcomes([made_outcome(decision_id=each.id, now=EPOCH, **outcome) for each in decisions])
+        store.add_outcomes([make_outcome(decision_id=each.id, now=EPOCH, **outcome) for each in decisions])
         return [decision.id for decision in decisions]
 
     return store
@@ -115,7 +115,7 @@ def test_a_draw_of_the_decision_decides(database, make_decision, make_store):
     store = make_store(share=0.0)
     store.add_decisions(made)
     told = {"status": "answered", "answer": "Paris", "steps": 1.0}
-    store.add_outcomes([made_outcome(decision_id=each.id, now=EPOCH, **told) for each in made])
+    store.add_outcomes([make_outcome(decision_id=each.id, now=EPOCH, **told) for each in made])
     assert set(waits(database)) == {each.id for each in made[::2]}
 
 
@@ -145,7 +145,7 @@ def test_the_first_answers_are_all_judged(database, answered):
 )
 def test_what_can_be_judged(changes, judged):
     """Answers and failures of the arm can be judged; cancelled, imported and unreported ones cannot."""
-    outcome = made_outcome(decision_id="d", now=EPOCH, status="answered", answer="Paris", steps=1.0)
+    outcome = make_outcome(decision_id="d", now=EPOCH, status="answered", answer="Paris", steps=1.0)
     assert is_judgeable(replace(outcome, **{"run_by": "worker", **changes})) == judged
 
 
@@ -185,7 +185,7 @@ def test_a_judge_claims_nothing_of_a_check(database, make_store, make_decision):
     store, decision = make_store(), make_decision()
     store.check = True
     store.add_decisions([decision])
-    store.add_outcome(made_outcome(decision_id=decision.id, now=EPOCH, status="answered", answer="x", steps=1.0))
+    store.add_outcome(make_outcome(decision_id=decision.id, now=EPOCH, status="answered", answer="x", steps=1.0))
     judge, dead = judgements(database), this_process()
     check = ScoreQueue(store, kind="check", attempts=3, expire_s=1e6, process=replace(dead, started="1"))
     assert check.claim(now=EPOCH).decision_id == judge.claim(now=EPOCH).decision_id == decision.id

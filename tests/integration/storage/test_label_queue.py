@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import make_feedback, make_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs import scores
 from ragbandit.router.storage.label_queue import LABEL_QUEUE, count_items, expire_items, waiting_items
@@ -25,12 +25,12 @@ def store(database):
 def add(store, key, *, facts=ASKED, answer="yes", at=NOW, tenant="default"):
     decision = made_decision(key, facts=facts, made_at=at)
     store.add_decisions([replace(decision, query=replace(decision.query, tenant=tenant))])
-    store.add_outcome(made_outcome(decision_id=key, now=at, status="answered", answer=answer, steps=1.0))
+    store.add_outcome(make_outcome(decision_id=key, now=at, status="answered", answer=answer, steps=1.0))
     return key
 
 
 def judge(store, settings, key, **more):
-    [receipt] = store.add_feedback([made_feedback(decision_id=key, settings=settings, now=NOW, rating=True, **more)])
+    [receipt] = store.add_feedback([make_feedback(decision_id=key, settings=settings, now=NOW, rating=True, **more)])
     return receipt
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sqlalchemy import select, update
 
-from ragbandit.router.learning.exclusions import learn_again, next_label
+from ragbandit.router.learning.exclusions import learn_new_ledger, next_label
 from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.decisions.chains import followers
@@ -157,7 +157,7 @@ def test_learned_rows_of_limits_are_counted_once(world, monkeypatch):
     ]
     assert found.what == "a former release learned 1 decision that a limit of a session or task made"
     label, learned = next_label(world.ledger), world.ledger.last_seq()
-    made = learn_again(
+    made = learn_new_ledger(
         world.ledger,
         label=label,
         make_learner=partial(make_learner, world.settings),

@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
+from ragbandit.router.serving.setup.bootstrap import open_database, open_ledger
 from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -18,6 +18,7 @@ from ragbandit.router.storage.sql.store_file import StoreFile
 from ragbandit.shared.errors import ConfigError, StoreError
 from tests.support import command
 from tests.support.cases import every_case
+from tests.support.readiness import states_of
 
 
 def settings_of(folder, **more):
@@ -62,7 +63,7 @@ def test_a_router_writes_nothing_into_a_file_that_no_path_names(tmp_path):
                     with pytest.raises(StoreError, match=r"is another file|is not there any more") as caught:
                         router.route("and now?")
                     assert caught.value.lasting
-                    state = router.process.readiness.parts()["database"]
+                    state = states_of(router.process.readiness)["database"]
                     assert "another file" in state or "not there any more" in state
                     assert inode == (os.stat(data / "ragbandit.db").st_ino if inode else None)
                     assert (data / "ragbandit.db").exists() is (inode is not None)
@@ -150,7 +151,7 @@ def test_damage_is_named_with_a_backup_as_the_remedy(tmp_path):
     with Router.open(settings) as router:
         router.route("where?")
     garbled(tmp_path / "ragbandit.db", "outcomes")
-    with ledger_of(settings, label="main") as ledger:
+    with open_ledger(settings, label="main") as ledger:
         verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=None)
         with pytest.raises(StoreError, match="malformed") as caught, ledger.database.read() as connection:
             connection.exec_driver_sql("SELECT * FROM outcomes").all()
@@ -172,7 +173,7 @@ def test_what_can_only_be_read_is_read(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
     with pytest.raises(ConfigError, match="data_dir"):
         open_database(settings)
-    with ledger_of(settings, label="main") as ledger:
+    with open_ledger(settings, label="main") as ledger:
         assert ledger.last_seq() == 0
         with pytest.raises(StoreError, match="cannot be written"), ledger.database.write():
             pass

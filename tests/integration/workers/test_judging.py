@@ -12,7 +12,7 @@ from sqlalchemy import select
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import bounds
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -123,7 +123,7 @@ def answered(make_decision):
         decision = replace(decision, query=Query(id=decision.id, text=question, tenant=tenant))
         bench.store.add_decisions([decision])
         outcome = {"status": "answered", "answer": "Bram Stoker."} | more
-        made = made_outcome(decision_id=decision.id, now=time.time(), status="answered", answer="Stoker", steps=1.0)
+        made = make_outcome(decision_id=decision.id, now=time.time(), status="answered", answer="Stoker", steps=1.0)
         made = replace(made, **outcome)
         sources = tuple(Source(id=each.id, title=each.title, text=each.text) for each in shown)
         bench.store.add_outcome(replace(made, run_by=run_by, sources=sources))

@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.jobs.scores import CHECK_EXPIRE_S
 from ragbandit.router.storage.judgements import ScoreJob
@@ -144,7 +144,7 @@ class Bench:
         self.store.add_decisions([decision])
         given = {"status": "answered", "answer": answer, "steps": 1.0}
         given |= {name: value for name, value in more.items() if name in ("status", "error", "answer")}
-        outcome = made_outcome(decision_id=decision.id, now=time.time(), **given)
+        outcome = make_outcome(decision_id=decision.id, now=time.time(), **given)
         changed = {name: more[name] for name in ("run_by", "sources") if name in more}
         self.store.add_outcomes([replace(outcome, **changed)])
         return decision.id

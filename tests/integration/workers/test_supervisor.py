@@ -9,7 +9,7 @@ import pytest
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue import redis_server
-from ragbandit.router.serving.setup.requirements import hold_store, lock_file
+from ragbandit.router.serving.setup.requirements import lock_file, lock_store
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.processes import supervised_process
 from ragbandit.shared.processes.child_process import ChildProcess, end_children
@@ -176,7 +176,7 @@ def test_up_beside_a_service_is_refused(make_supervisor):
     """`up` on a SQLite folder that a `serve` of its own holds is refused before any child starts."""
     made = make_supervisor(TEXT)
     try:
-        with hold_store(made.settings, at="http://127.0.0.1:8100"):
+        with lock_store(made.settings, at="http://127.0.0.1:8100"):
             named = rf"another `ragbandit serve` runs on this folder: process {os.getpid()}, http://127.0.0.1:8100"
             with pytest.raises(ConfigError, match=named):
                 made.start()

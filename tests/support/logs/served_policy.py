@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import made_update
+from ragbandit.router.learning.examples import make_update
 from ragbandit.router.offline.logs import Logged
 from ragbandit.router.offline.replay import (
     OpenLog,
     memory_log,
 )
 from ragbandit.router.policies import untrained_policy
-from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.policies.draw import Offer, made_decisions, outputs_of
+from ragbandit.router.policies.base import Policy, apply_update
+from ragbandit.router.policies.draw import Offer, make_decisions, outputs_of
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Flags, PolicyLabel, Query, Reward
 
 ARMS = (ArmName("no_retrieval"), ArmName("single_step"), ArmName("multi_step"))
@@ -83,7 +83,7 @@ def _labelled(settings: Settings, *, seed: int, shape: Shape, features: Any) -> 
     for place in range(shape.questions, shape.questions + shape.warm):
         for arm in ARMS:
             key = DecisionId(f"warm-{seed}-{place}-{arm}")
-            [decision] = made_decisions(
+            [decision] = make_decisions(
                 [Offer(query=Query(id=key, text=f"question {place}"), run_by="caller", arms=ARMS)],
                 outputs=[ValueError("a table")],
                 features=[features[place]],
@@ -104,7 +104,7 @@ def _decided(
 ) -> list[Decision]:
     """The decision on one question, by the code that serves; seen: updates that the policy has learned."""
     query = Query(id=DecisionId(f"served-{seed}-{number:05}"), text=f"question {place}")
-    return made_decisions(
+    return make_decisions(
         [Offer(query=query, run_by="caller", arms=ARMS)],
         outputs=outputs_of(policy, [query], features=features[place][None], arms=[ARMS]),
         features=[features[place]],
@@ -131,5 +131,5 @@ def learned(policy: Policy, decision: Decision, *, right: Flags, seq: int) -> Lo
         preset="rating",
         source="explicit",
     )
-    assert apply(policy, made_update(decision, reward, label=PolicyLabel("main"), seq=seq, now=decision.made_at))
+    assert apply_update(policy, make_update(decision, reward, label=PolicyLabel("main"), seq=seq, now=decision.made_at))
     return Logged(decision=decision, reward=reward, seq=seq)

@@ -12,7 +12,7 @@ import httpx
 from ragbandit.router.api.app import create_app
 from ragbandit.router.api.server import make_server
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.api_keys import KeyStore, NewKey
 from ragbandit.workers.processes.inline import InlineAnswers
@@ -143,6 +143,6 @@ def refused(response, status: int, code: str, *, field: str | None = None) -> di
 
 
 def worker_answers(service, decision_id: str, answer: str, **fields: object) -> None:
-    outcome = made_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
+    outcome = make_outcome(decision_id=decision_id, now=time.time(), status="answered", answer=answer, steps=1.0)
     service.router.store.add_outcome(replace(outcome, run_by="worker", **fields))
     service.router.process.poll.wake()  # as a notification through Redis does

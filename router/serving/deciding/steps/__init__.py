@@ -31,8 +31,8 @@ from ragbandit.shared.texts.formats import known_choices
 #: the steps of the core. `check` and `before` run in this order, `after` in the reverse order, so that a step encloses
 #: the later ones and the draw
 STEPS: Final[tuple[type[Step], ...]] = (
-    Prices,  # first: an invalid cost weight is refused before anything else is looked at
-    Rules,  # before anything else looks at the arms
+    Prices,  # first: an invalid cost weight is refused before anything else is checked
+    Rules,  # before all steps that choose arms
     Needs,  # next: later steps choose among the arms that can answer; its `after` sees the final arm
     KillSwitch,  # encloses all steps that choose arms: a pinned arm replaces whatever they did
     RebuildingStep,
@@ -46,9 +46,9 @@ STEPS: Final[tuple[type[Step], ...]] = (
 
 
 def all_steps() -> tuple[type[Step], ...]:
-    """The steps of the core, each followed by the steps of additions that name it (`Step.follows`), by their names.
+    """The steps of the core, each followed by the steps of additions that follow it (`Step.follows`).
 
-    Raises ConfigError for a step that names none of the core.
+    Raises ConfigError if a step follows an unknown step.
     """
     added = load_offered("steps")
     known = [step.__name__ for step in STEPS]

@@ -20,14 +20,14 @@ log = logging.getLogger("ragbandit.service")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnhealthyArms(Fact):
     key: ClassVar[str] = "unhealthy"
-    #: arms that failed lately, of those that the earlier steps left
+    #: arms that failed lately, among the arms that earlier steps offered
     arms: tuple[ArmName, ...]
     #: whether they were offered because none of these arms was healthy
     offered: bool = False
 
 
 class Breaker(Step):
-    """Offers the healthy arms among those that the earlier steps left."""
+    """Offers the healthy arms among the arms that earlier steps offered."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -48,7 +48,7 @@ class Breaker(Step):
         return self._poller
 
     def before(self, batch: Batch) -> None:
-        """Questions of which the kill switch has chosen the arm stay as they are."""
+        """Offer the healthy arms. Questions whose arm the kill switch has chosen do not change."""
         breaker, questions = self.poller.breaker, list[Question]()
         wanted, tenants = list[tuple[ArmName, ...]](), list[str]()
         for question in batch.questions:

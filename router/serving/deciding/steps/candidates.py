@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
+from ragbandit.router.policies.draw import DrawResult, draw_each, outputs_of
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.live import Candidate
 from ragbandit.router.storage.rows.conversion import canonical
@@ -30,7 +30,7 @@ from ragbandit.shared.types import (
 class _Request:
     candidate: Candidate
     questions: Sequence[Question]
-    #: the arms that it may play, for each question
+    #: the arms that the candidate may draw, for each question
     arms: Sequence[tuple[ArmName, ...]]
     #: the candidate's draws, or the reason why the candidate was not asked
     pending: "Future[Any] | str"
@@ -44,7 +44,7 @@ class Candidates(Step):
         self._requests: list[_Request] = []
 
     def before(self, batch: Batch) -> None:
-        if not (batch.live.candidates and batch.live.asks):
+        if not (batch.live.candidates and batch.live.asks_candidates):
             return
         rows = [row for row, question in enumerate(batch.questions) if question.is_drawn]
         questions, features = [batch.questions[row] for row in rows], batch.features[rows]
@@ -53,8 +53,8 @@ class Candidates(Step):
 
     def after(self, batch: Batch) -> None:
         """Record the candidates' pmfs in the decisions."""
-        for request in self._requests if batch.live.candidates and batch.live.asks else ():
-            for question, arms, drawn in zip(request.questions, request.arms, _draws_of(request), strict=True):
+        for request in self._requests if batch.live.candidates and batch.live.asks_candidates else ():
+            for question, arms, drawn in zip(request.questions, request.arms, _wait_for_draws(request), strict=True):
                 if question.is_drawn:  # a turn that keeps an arm for its cached prompt is no draw
                     note = _note(question, drawn, candidate=request.candidate, arms=arms)
                     earlier = question.fact(CandidateNotes)
@@ -75,23 +75,23 @@ def _ask(candidate: Candidate, questions: Sequence[Question], *, features: Featu
         question.arms + (candidate.added_for(question.run_by) if _is_open(question) else ()) for question in questions
     ]
     queries = [question.served for question in questions]
-    work = partial(_draws, candidate, queries, features=features, arms=arms)
+    work = partial(_draw_as_champion, candidate, queries, features=features, arms=arms)
     pending = candidate.fault or candidate.runner.submit(work)
     return _Request(candidate=candidate, questions=questions, arms=arms, pending=pending)
 
 
 def _is_open(question: Question) -> bool:
-    """Whether all arms are candidates: no arms are named, no rule applies, and no arm lacks an ability."""
+    """Whether every arm may answer: the query names no arms, no rule applies, and no arm lacks an ability."""
     return question.query.arms is None and not {LackingArms, AppliedRules} & question.facts.keys()
 
 
-def _draws(
+def _draw_as_champion(
     candidate: Candidate, queries: Sequence[Query], *, features: FeatureRows, arms: Sequence[tuple[ArmName, ...]]
-) -> list[Drawn]:
+) -> list[DrawResult]:
     """The pmf of each question as if the candidate were the champion. Raises if its facts cannot be written as JSON."""
     served = candidate.served
     assert served is not None
-    draws = drawn_by_arms(
+    draws = draw_each(
         outputs_of(served.policy, queries, features=features, arms=arms),
         arms=arms,
         seeds=None,
@@ -104,13 +104,13 @@ def _draws(
     return draws
 
 
-def _draws_of(request: _Request) -> Sequence[Drawn | str]:
-    """Wait for the candidate's draws, up to its time limit. If there are none, returns the reason for each question."""
+def _wait_for_draws(request: _Request) -> Sequence[DrawResult | str]:
+    """Wait for the candidate's draws, up to its time limit. Without draws, returns the reason for each question."""
     runner, count = request.candidate.runner, len(request.questions)
     if isinstance(request.pending, str):
         return [request.pending] * count
     try:
-        draws: list[Drawn] = runner.result(request.pending)
+        draws: list[DrawResult] = runner.result(request.pending)
     except PolicyFault as fault:
         return [str(fault)] * count
     faults = [drawn.fault for drawn in draws if drawn.fault is not None]
@@ -121,12 +121,14 @@ def _draws_of(request: _Request) -> Sequence[Drawn | str]:
     return draws
 
 
-def _note(question: Question, drawn: Drawn | str, *, candidate: Candidate, arms: tuple[ArmName, ...]) -> CandidateNote:
+def _note(
+    question: Question, drawn: DrawResult | str, *, candidate: Candidate, arms: tuple[ArmName, ...]
+) -> CandidateNote:
     decision = question.decision
     assert decision is not None
     fault = drawn if isinstance(drawn, str) else drawn.fault
     pmf = unseen = None
-    if fault is None and isinstance(drawn, Drawn):
+    if fault is None and isinstance(drawn, DrawResult):
         by_arm = dict(zip(arms, drawn.pmf, strict=True))
         pmf = tuple(by_arm.get(arm, 0.0) for arm in decision.arms)
         unseen = math.fsum(p for arm, p in by_arm.items() if arm not in decision.arms) or None

@@ -1,4 +1,4 @@
-"""The judge's share: control answers are judged more often, since the report's comparison lacks them.
+"""The judge's share: answers of the control arm are judged more often, since comparisons have too few of them.
 
 With the names of `labels`: use = |1 - is_a / p|, and q = clip(c * use, LEAST_JUDGED * share, 1), where `share` is the
 setting `judge.share` and the mean of q is `share`. Scores have the weight share / q. Replay uses the scores that would
@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.serving.deciding.steps.labels import compared_arm, scaled, use_for_estimate
+from ragbandit.router.serving.deciding.steps.labels import compared_arm, scales_of, use_for_estimate
 from ragbandit.router.serving.deciding.steps.step import Batch, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.router.storage.access.shared_secrets import drawn_for
@@ -19,7 +19,7 @@ from ragbandit.router.storage.sql.counters import stored_counts
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, JudgeRequest
 
-#: least probability of being judged / `judge.share`: the rest of the share goes where the comparison lacks scores
+#: least probability of being judged / `judge.share`; the rest of the share goes to answers that the comparison needs
 LEAST_JUDGED: Final = 0.8
 #: number of newest questions from which the means and c are computed
 _NEWEST: Final = 300
@@ -72,5 +72,5 @@ class JudgeShare(Step):
             counts = stored_counts(connection, label=self._label)
         if counts["learned"] + counts["judge_due"] >= self._first:
             uses = np.array([(0.0, use) for use in self._uses]).reshape(-1, 2)
-            scale = scaled(uses, share=self._share, least=LEAST_JUDGED)[1]
+            scale = scales_of(uses, share=self._share, least=LEAST_JUDGED)[1]
         self._scale = scale

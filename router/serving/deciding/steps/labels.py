@@ -51,7 +51,7 @@ class Labels(Step):
 
     def _reset(self) -> None:
         self.share = 1.0
-        #: factors of learning and estimate in c * use: c / mean of each; 0 before the first `refresh`
+        #: factors of `learning` and `estimate` in c * use, see `scales_of`; 0 before the first `refresh`
         self._scales: tuple[float, float] = (0.0, 0.0)
         self._uses: deque[tuple[float, float]] = deque(maxlen=_NEWEST)
         self._count_at = 0.0
@@ -73,7 +73,9 @@ class Labels(Step):
             decision = question.decision
             if decision is None or len(decision.arms) < 2 or not question.is_drawn:
                 continue
-            learning_use = 1.0 if isinstance(output, Exception) or decision.fault is not None else _learning(output)
+            learning_use = (
+                1.0 if isinstance(output, Exception) or decision.fault is not None else _use_for_learning(output)
+            )
             estimate_use = use_for_estimate(decision, against=self._against)
             self._uses.append((learning_use, estimate_use))
             q = learning * learning_use + estimate * estimate_use if learning + estimate > 0.0 else share
@@ -89,7 +91,7 @@ class Labels(Step):
         if time.monotonic() >= self._count_at:
             self._count_at = time.monotonic() + 60.0
             self.share = min(1.0, self._per_day / max(1.0, _decisions_per_day(self.database, now=now)))
-        self._scales = scaled(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
+        self._scales = scales_of(np.array(list(self._uses)).reshape(-1, 2), share=self.share)
 
 
 def use_for_estimate(decision: Decision, *, against: str | None) -> float:
@@ -104,7 +106,7 @@ def compared_arm(policy: PolicySettings) -> str | None:
     return policy.incumbent if policy.holdback is None else policy.holdback.arm
 
 
-def _learning(output: PolicyOutput) -> float:
+def _use_for_learning(output: PolicyOutput) -> float:
     """The number `learning` of the module's formulas; 1 if the policy has no posterior samples."""
     if output.scores is None or output.deviations is None or len(output.scores) < 2:
         return 1.0
@@ -113,11 +115,11 @@ def _learning(output: PolicyOutput) -> float:
     return float(ahead.std() * (ahead < 0.0).mean())
 
 
-def scaled(parts: Matrix, *, share: float, least: float = LEAST_LABELLED) -> tuple[float, float]:
-    """Returns (c / mean of the part for learning, c / mean of the part for the estimate), where c is the factor with
-    which the mean probability is `share`. Both are 0 if there is no data, or if every decision gets a label.
+def scales_of(parts: Matrix, *, share: float, least: float = LEAST_LABELLED) -> tuple[float, float]:
+    """Returns (c / mean of the column `learning`, c / mean of the column `estimate`) for the c at which the mean
+    probability is `share`. Both are 0 if there is no data, or if every decision gets a label.
 
-    least: lower limit of a probability, as a multiple of `share`
+    parts: `learning` and `estimate` of the newest questions, (questions, 2). least: lower limit of q / share
     """
     if share >= 1.0 or not len(parts) or parts.max() <= 0.0:
         return 0.0, 0.0

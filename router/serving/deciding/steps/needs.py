@@ -1,9 +1,9 @@
-"""An arm that cannot do what a request needs is not offered for it, and a chat is kept only if its arm passes it on."""
+"""Needs: arms that cannot do what a request needs are not offered, and a chat is kept only if its arm passes it on."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ragbandit.router.serving.abilities import as_text, lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.abilities import no_arm_error, passing_arms, unmet_needs, without_chat
 from ragbandit.router.serving.deciding.steps.step import Batch, Question, Step
 from ragbandit.router.serving.loading.snapshots import ServedPolicy
 from ragbandit.shared.types import Decision, LackingArms
@@ -15,9 +15,9 @@ class Needs(Step):
         self.passing = passing_arms(settings.worker_arms, generators=settings.named_generators)
 
     def check(self, question: Question) -> None:
-        lacking = lacks_of(question.query, arms=question.allowed, passing=self.passing)
+        lacking = unmet_needs(question.query, arms=question.allowed, passing=self.passing)
         if len(lacking) == len(question.allowed):
-            raise no_arm(question.query, lacking=lacking, passing=self.passing)
+            raise no_arm_error(question.query, lacking=lacking, passing=self.passing)
         if lacking:
             question.allow([arm for arm in question.allowed if arm not in lacking], by="needs")
             question.add(LackingArms(needs={arm: tuple(needs) for arm, needs in lacking.items()}))
@@ -27,7 +27,7 @@ class Needs(Step):
         for question in batch.questions:
             decision = question.decision
             if decision is not None and decision.query.conversation.fields and decision.arm not in self.passing:
-                question.decision = replace(decision, query=as_text(decision.query))
+                question.decision = replace(decision, query=without_chat(decision.query))
 
     @classmethod
     def explain(cls, decision: Decision) -> Iterator[str]:

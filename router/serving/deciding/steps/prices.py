@@ -1,4 +1,4 @@
-"""Each question gets the cost weight at which it is decided."""
+"""Prices: sets the cost weight at which each question is decided."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -33,9 +33,9 @@ class Question(Offer):
     allowed: tuple[ArmName, ...]
     #: arm that a step chose without a draw; None if the arm is drawn
     certain_arm: ArmName | None = None
-    #: who chose the arm, set where it is chosen; None as long as the policy draws it
+    #: what chose the arm; None if the policy draws it
     arm_by: ArmBy | None = None
-    #: arm of the turns before, which this turn keeps unless the policy favours another one; None if this is not asked
+    #: arm of the earlier turns, which this turn keeps unless the policy favours another; None if it need not be asked
     kept_arm: ArmName | None = None
     #: whether only the probabilities are wanted: nothing is drawn, stored, or asked of another model
     is_preview: bool = False
@@ -43,7 +43,7 @@ class Question(Offer):
     turn_of: DecisionId | None = None
     #: facts that the steps store with the decision, by class
     facts: dict[type[Fact], Fact] = field(default_factory=dict)
-    #: the facts that were there before the batch, and who had chosen the arm
+    #: `facts` and `arm_by` after `check`, before the batch
     checked_facts: Mapping[type[Fact], Fact] = field(default_factory=dict)
     checked_arm_by: ArmBy | None = None
     #: output of the policy; None before the draw
@@ -66,16 +66,16 @@ class Question(Offer):
         return not (is_chosen or self.is_preview)
 
     def allow(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
-        """Allow only these arms. by: who has left them"""
-        self._note_left(arms, of=self.allowed, by=by)
+        """Allow only these arms. by: what excludes the others"""
+        self._note_choice(arms, of=self.allowed, by=by)
         self.allowed = tuple(arms)
 
     def offer(self, arms: Sequence[ArmName], *, by: ArmBy) -> None:
-        """Offer only these arms to the policy. by: who has left them"""
-        self._note_left(arms, of=self.arms, by=by)
+        """Offer only these arms to the policy. by: what excludes the others"""
+        self._note_choice(arms, of=self.arms, by=by)
         self.arms = tuple(arms)
 
-    def _note_left(self, arms: Sequence[ArmName], *, of: Sequence[ArmName], by: ArmBy) -> None:
+    def _note_choice(self, arms: Sequence[ArmName], *, of: Sequence[ArmName], by: ArmBy) -> None:
         if len(arms) == 1 < len(of) and self.arm_by is None:
             self.arm_by = by
 
@@ -83,7 +83,7 @@ class Question(Offer):
         self.facts[type(fact)] = fact
 
     def fact(self, kind: type[F]) -> F | None:
-        """The fact of this class that a step has added; None if none has."""
+        """The fact of this class that a step has added; None if no step has."""
         fact = self.facts.get(kind)
         return fact if isinstance(fact, kind) else None
 
@@ -118,7 +118,7 @@ class Batch:
     features: FeatureRows
     served: ServedPolicy
     live: LiveVersions
-    #: the policy that is asked; the kill switch puts another one in place of `served.policy`
+    #: the policy that is asked: `served.policy`, unless the kill switch replaces it
     policy: Policy
     now: float
     #: secret of the store, from which draws are seeded
@@ -135,11 +135,11 @@ class Step:
     batch.
     """
 
-    #: for a step of an addition: class name of the step of the core after which it stands; "" is the first place
+    #: for a step of an addition: class name of the step of the core that it follows; "" puts it before all of them
     follows: ClassVar[str] = ""
-    #: value that policies need besides question and features, as a model's pick -> its source; `prepare` stores it
+    #: value that policies need, such as a model's pick -> its source; `prepare` stores the value in the query
     provides: ClassVar[Mapping[PolicyNeed, NeedSource]] = {}
-    #: whether the settings give the step something to do, set by `configure`; questions skip the others
+    #: whether the settings give the step something to do, set by `configure`; a step that is off is skipped
     is_on: bool = True
 
     def __init__(self, database: Database) -> None:
@@ -162,9 +162,7 @@ class Step:
         """
 
     def before(self, batch: Batch) -> None:
-        """Choose the arms that may be drawn, of `allowed` and one at least, before the policy is asked. Raises
-        StoreError.
-        """
+        """Choose the arms that may be drawn, at least one of `allowed`, for the policy. Raises StoreError."""
 
     def after(self, batch: Batch) -> None:
         """Change the decisions that were drawn, or store facts with them. Raises StoreError."""

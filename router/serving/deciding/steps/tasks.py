@@ -5,9 +5,9 @@ this arm cannot answer a turn, the policy draws another one, which the following
 the turn, but the outcome and the feedback of all turns count for the decision, as it was drawn. Otherwise an arm that
 breaks off its tasks would look as good as the arm that ends them.
 
-When a dollar budget is spent, each further turn is asked about: it goes to the arm that the policy favours at the
-highest price, as a new question would, and not to the arm of the turns before. So do results of tools. Beyond a limit
-of the task both go to the cheapest arm.
+While a dollar budget is spent, the policy is asked about each further turn: it goes to the arm that the policy favours
+at the highest price, as a new question would, and not to the arm of the earlier turns. So do results of tools. Beyond a
+limit of the task both go to the cheapest arm.
 """
 
 import re
@@ -62,7 +62,7 @@ class Tasks(Step):
             if loop is not None:
                 question.turn_of = DecisionId(loop.first)
                 if loop.called_by is not None:
-                    _keep(question, arm=ArmName(loop.called_by), by="calls")
+                    _keep_arm(question, arm=ArmName(loop.called_by), by="calls")
             if (self._has_tasks or query.unit is not None) and (key := self._key(question)) is not None:
                 keyed.append((question, key))
         if keyed:
@@ -76,8 +76,8 @@ class Tasks(Step):
         is_named = query.arm_by is not None and query.continues.loop is None
         return task_key(query) if self._settings.is_task(query) and not is_named else None
 
-    def _life(self, question: Question) -> float:
-        """Seconds for which the task stays open without a further turn: at least while a worker may answer this one."""
+    def _open_s(self, question: Question) -> float:
+        """Seconds for which the task stays open without a further turn; at least the time that a worker may take."""
         longest_run = self._longest_run if question.run_by == "worker" else 0.0
         cached = cache_life(question.query.conversation.fields)
         return min(LONGEST_S, max(self._settings.idle_s, cached, longest_run))
@@ -86,7 +86,7 @@ class Tasks(Step):
         brings_results = question.turn_of is not None
         if task is not None and task.turns == ENDED:  # perhaps by a process whose clock is ahead of this one's
             task = None
-        until = now + self._life(question)
+        until = now + self._open_s(question)
         if task is not None and task.until > now and task.turns >= self._settings.turns_most and not brings_results:
             if question.is_preview:
                 return
@@ -102,7 +102,7 @@ class Tasks(Step):
         question.turn_of = task.first
         question.add(TaskTurn(unit=key, turn=task.turns + 1, until=until))
         if not brings_results:  # the arm that called the tools gets their results, whichever arm the task has
-            _keep(question, arm=task.arm, by="task")
+            _keep_arm(question, arm=task.arm, by="task")
 
     def after(self, batch: Batch) -> None:
         for question in batch.questions:
@@ -130,16 +130,16 @@ class Tasks(Step):
             yield f"The turn stayed on {decision.arm}, which decision {stay.first} drew. It is no draw of its own."
 
 
-def open_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
-    """A turn with results that may leave the arm of their calls. arms: those that the caller may use; None: all."""
+def free_turn(turn: Query, *, arms: tuple[str, ...] | None) -> Query:
+    """A turn with results of tools that may leave the arm that called them. arms: the caller's arms; None for all."""
     (arm,), loop = turn.arms or ("",), turn.continues.loop
     assert loop is not None
     continues = replace(turn.continues, loop=replace(loop, called_by=arm))
     return replace(turn, arms=arms, arm_by=None, continues=continues)
 
 
-def _keep(question: Question, *, arm: ArmName, by: ArmBy) -> None:
-    """Let a turn keep the arm of the turns before, if it can. If a budget is spent, the policy is asked."""
+def _keep_arm(question: Question, *, arm: ArmName, by: ArmBy) -> None:
+    """Let a turn keep the arm of the earlier turns if that arm can answer. If a budget is spent, ask the policy."""
     if question.certain_arm is not None:
         if question.certain_arm != arm:
             question.add(MovedTurn(reason="the kill switch pinned another arm"))
@@ -175,24 +175,24 @@ def _reason_to_move(question: Question, *, arm: str) -> str | None:
 
 
 def cache_life(chat: Mapping[str, Json]) -> float:
-    """The longest time, seconds, for which a chat asks to keep its prompt in the cache; 0.0 if it does not ask.
+    """Longest time, in seconds, for which a chat wants its prompt cached; 0.0 if it names no time.
 
     Read from `prompt_cache_retention` (OpenAI: "24h") and every `cache_control.ttl` (Anthropic: "5m", "1h").
     """
-    longest, parts = _life(chat.get("prompt_cache_retention")), list[Json]([chat])
+    longest, parts = _parse_duration(chat.get("prompt_cache_retention")), list[Json]([chat])
     while parts:
         part = parts.pop()
         if isinstance(part, Mapping):
             control = part.get("cache_control")
             if isinstance(control, Mapping):
-                longest = max(longest, _life(control.get("ttl")))
+                longest = max(longest, _parse_duration(control.get("ttl")))
             parts += [value for key, value in part.items() if key not in KEYS_OF_CALLER]
         elif isinstance(part, list | tuple):
             parts += part
     return longest
 
 
-def _life(text: Json) -> float:
+def _parse_duration(text: Json) -> float:
     """Seconds of a text such as "24h"; 0.0 for anything else."""
     match = _LIFE.fullmatch(text) if isinstance(text, str) else None
     return 0.0 if match is None else int(match[1]) * _UNITS[match[2]]

@@ -1,7 +1,7 @@
 """Limits of a question's session and task (`conversation.session_limit`, `task_limit`).
 
-This step reads what they have used, once for all questions that are decided together, and lets each question carry its
-limits. The transaction that stores the decision checks them again, and counts (storage/access/reservations.py). With
+This step reads the amounts that sessions and tasks have used, once for a batch, and adds the limits to each query. The
+transaction that stores the decision checks the limits again, and counts (storage/access/reservations.py). With
 `at_limit: cheapest` this step gives a question beyond a limit the arm that is expected to cost least
 (storage/access/expected_dollars.py). If the transaction finds that a limit was reached meanwhile, the question is
 decided again.
@@ -36,7 +36,7 @@ class TurnLimits(Step):
         ]
         begun = {question.query.id for question in batch.questions}  # new tasks have used nothing
         with self.database.read() as connection:
-            limits = with_used(connection, limits, begun=begun)
+            limits = with_amounts_used(connection, limits, begun=begun)
         ahead = Counter[tuple[str, str]]()  # turns of earlier questions of the batch
         for question, of_question in zip(batch.questions, limits, strict=True):
             budgets = [limit for limit in question.query.limits if limit.period is not None]
@@ -52,7 +52,7 @@ class TurnLimits(Step):
                 self._move(question, reached=reached)
 
     def _move(self, question: Question, *, reached: SpendLimit) -> None:
-        """Questions whose arm the kill switch, the caller or calls have chosen stay as they are."""
+        """Give a question the cheapest arm, unless the kill switch, the caller or tool calls have chosen its arm."""
         if PinnedArm in question.facts or question.query.arm_by is not None:
             return
         kept = question.certain_arm or question.kept_arm
@@ -77,7 +77,7 @@ class TurnLimits(Step):
 
 
 def _healthy(question: Question) -> tuple[ArmName, ...]:
-    """The allowed arms without failing ones; all allowed arms if each fails."""
+    """The healthy arms among the allowed ones; every allowed arm if none is healthy."""
     unhealthy = question.fact(UnhealthyArms)
     failing = () if unhealthy is None else unhealthy.arms
     return tuple(arm for arm in question.allowed if arm not in failing) or question.allowed
@@ -103,10 +103,10 @@ def limits_of(query: Query, *, first: str | None, settings: ConversationSettings
     return limits
 
 
-def with_used(
+def with_amounts_used(
     connection: Connection, limits: Sequence[Sequence[SpendLimit]], *, begun: Collection[str | None] = ()
 ) -> list[list[SpendLimit]]:
-    """The limits of each question with the amounts used. begun: new tasks, without any. Raises StoreError."""
+    """The limits of each question with the amounts used. begun: new tasks, which used nothing. Raises StoreError."""
     spenders = {Spender(limit.kind, limit.name) for each in limits for limit in each if limit.name not in begun}
     sums = read_sums(connection, spenders)
     return [

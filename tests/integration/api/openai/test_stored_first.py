@@ -37,7 +37,10 @@ def test_model_is_asked_after_the_commit(serve, stream, error, status):
             thread.join(20)
             assert (replies[0].status_code, len(server.requests)) == (status, int(error is None))
             answers = service.router.process.answers
-            assert (answers.unanswered(), service.router.service.inline._context.active_runs.claimed_ids()) == (0, [])
+            assert (len(answers._unanswered), service.router.service.inline._context.active_runs.claimed_ids()) == (
+                0,
+                [],
+            )
         finally:
             released.set()
             service.close()

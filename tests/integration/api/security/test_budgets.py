@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.operation.budgets import price_factor
 from ragbandit.router.operation.findings import findings_of_store
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.serving.prices import served_weight
 from ragbandit.shared.types import MAX_WEIGHT, MOST_FACTOR, Query, Terms
 from tests.support.servers.http_service import QUESTION, Keyed, refused, routed
@@ -30,7 +30,7 @@ def world(serve_module):
 
 def spend(world, decision_id: str, dollars: float) -> None:
     """An outcome of that price at noon, which the service knows at once."""
-    outcome = made_outcome(decision_id=decision_id, now=NOON, status="answered", steps=1.0, cost={"dollars": dollars})
+    outcome = make_outcome(decision_id=decision_id, now=NOON, status="answered", steps=1.0, cost={"dollars": dollars})
     assert world.service.router.store.add_outcome(outcome)
     world.service.app.state.budgets._cached.clear()
 

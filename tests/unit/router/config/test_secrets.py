@@ -20,6 +20,7 @@ from ragbandit.workers.setup.generators import check_worker_arms
 from ragbandit.workers.setup.loading import check_generators
 from tests.support.additions import needs, only_with
 from tests.support.cases import every_case
+from tests.support.readiness import states_of
 
 SECRET = "s3cr3tplanted9x7"
 #: forms of a secret that are one wherever a text may stand
@@ -180,7 +181,7 @@ def test_a_start_that_fails(settings, capfd, restored_log):
     with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
         decision = router.route("Who wrote Dracula?")
         router.process.notifier.request_answers([decision.id])
-        parts = router.process.readiness.parts()
+        parts = states_of(router.process.readiness)
     router.process.jobs.close()
     told = capfd.readouterr().err
     assert "it failed" in told

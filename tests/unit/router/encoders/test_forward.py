@@ -24,7 +24,7 @@ def test_many_threads_only_where_waiting_ones_sleep(environment, cores, expected
 
 
 @pytest.mark.parametrize(
-    ("features", "takes_bytes", "precision"),
+    ("features", "supports_int8", "precision"),
     [
         ({"amx_bf16": True, "avx512_vnni": True}, True, "bfloat16"),
         ({"avx512_vnni": True, "avx512_bf16": True}, True, "int8"),
@@ -34,6 +34,6 @@ def test_many_threads_only_where_waiting_ones_sleep(environment, cores, expected
         ({}, True, "float32"),
     ],
 )
-def test_auto_precision_follows_the_instruction_sets(features, takes_bytes, precision):
+def test_auto_precision_follows_the_instruction_sets(features, supports_int8, precision):
     """AMX computes bfloat16, VNNI int8 if the model can, and any other processor float32."""
-    assert automatic_precision(features, takes_bytes=takes_bytes) == precision
+    assert automatic_precision(features, supports_int8=supports_int8) == precision

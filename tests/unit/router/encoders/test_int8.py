@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragbandit.router.encoders.int8 import Int8Linear, rounded_range
+from ragbandit.router.encoders.int8 import Int8Linear, round_outwards
 
 torch = pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ def test_results_are_near_those_of_float32(gelu):
     """Within the measured range, the result differs from float32 by about one level of the inputs."""
     x, bytes_layer = inputs(9), layer(gelu=gelu)
     exact = bytes_layer(x)
-    bytes_layer.set_range(*rounded_range(bytes_layer.lowest, bytes_layer.highest))
+    bytes_layer.set_range(*round_outwards(bytes_layer.lowest, bytes_layer.highest))
 
     error = (bytes_layer(x) - exact).abs().max()
 
@@ -62,7 +62,7 @@ def test_a_processor_without_byte_products_computes_the_same(monkeypatch):
 def test_ranges_are_widened_to_few_digits():
     """A range contains what was measured, is at most 1/32 wider, and contains 0."""
     for lowest, highest in ((-0.17, 12.03), (-5.31, 7.7), (0.0, 1.0), (-2.0, 0.0)):
-        low, high = rounded_range(lowest, highest)
+        low, high = round_outwards(lowest, highest)
 
         assert lowest * (1 + 1 / 32) <= low <= lowest <= 0 <= highest <= high <= highest * (1 + 1 / 32)
-        assert np.isclose(rounded_range(lowest * (1 - 1e-7), highest)[0], low)
+        assert np.isclose(round_outwards(lowest * (1 - 1e-7), highest)[0], low)

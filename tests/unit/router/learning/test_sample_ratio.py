@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ragbandit.router.learning.monitoring.sample_ratio import uneven
+from ragbandit.router.learning.monitoring.sample_ratio import first_uneven_stage
 from ragbandit.shared.types import ArmTotals
 from tests.support.cases import every_case
 from tests.support.sample_ratio import FAULTS, first_alarms
@@ -65,5 +65,5 @@ def test_the_sentence_says_which_side_is_favoured_and_by_how_much():
     with every_case() as case:
         for name, (arms, told) in cases.items():
             with case(name):
-                one = uneven(arms)
+                one = first_uneven_stage(arms)
                 assert (one and one.sentence.startswith(told)) if told else one is None

@@ -34,7 +34,7 @@ def test_scores_are_posterior_means(make):
     """The scores are the means and not the bounds, so that their argmax is the greedy policy."""
     updates = made_updates(90)
     output = output_of(taught(partial(make), updates), made_features(8))
-    means = heads_after(updates).sampled(made_features(8), arms=ARMS, weight=0.1)[0].value.tolist()
+    means = heads_after(updates).sample(made_features(8), arms=ARMS, weight=0.1)[0].value.tolist()
     assert output.scores == pytest.approx(means, abs=1e-12)
 
 
@@ -43,7 +43,7 @@ def test_linucb_is_greedy_on_the_bounds():
     updates = made_updates(90)
     policy = taught(lambda: LinUcb(alpha=1.5, epsilon=0.3), updates)
     output = output_of(policy, made_features(8), (*ARMS, "newcomer"))
-    means, deviations = heads_after(updates).sampled(made_features(8), arms=(*ARMS, "newcomer"), weight=0.1)
+    means, deviations = heads_after(updates).sample(made_features(8), arms=(*ARMS, "newcomer"), weight=0.1)
     bounds = (means.value + 1.5 * np.sqrt((deviations**2).mean(axis=1))).tolist()
     assert output.facts["ucb"] == pytest.approx(bounds, abs=1e-12)
     assert output.pmf == epsilon_greedy(output.facts["ucb"], epsilon=0.3)

@@ -8,8 +8,8 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.algorithms.mba import LinUcb
-from ragbandit.router.policies.base import apply, copy_policy, pmf_of_one, restore_policy
-from ragbandit.router.policies.posterior import inverse_of
+from ragbandit.router.policies.base import apply_update, copy_policy, pmf_of_one, restore_policy
+from ragbandit.router.policies.posterior import invert
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import ARMS, made_features, made_query, made_reward, made_updates, sha_of, taught
@@ -33,7 +33,7 @@ def heads_after(updates, *, ridge=10.0, bias_ridge=1.0, memory=None):
 
 def said(heads, features, *, arms=ARMS):
     """Means of these arms, and the deviations of their samples."""
-    means, deviations = heads.sampled(features, arms=arms, weight=heads.weight)
+    means, deviations = heads.sample(features, arms=arms, weight=heads.weight)
     return means, np.sqrt((deviations**2).mean(axis=1))
 
 
@@ -182,9 +182,9 @@ def test_number_that_cannot_be_learned_is_refused(name, number):
         features = np.where(np.arange(SIZE) == 3, np.float32(feature), row.features)
         with pytest.raises(PolicyFault, match="a feature is not finite, or beyond 250; use an encoder"):
             policy.learn(replace(row, features=features))
-        assert not apply(policy, replace(row, features=features))
+        assert not apply_update(policy, replace(row, features=features))
     assert sha_of(policy) == before
-    assert apply(policy, row)
+    assert apply_update(policy, row)
 
 
 def test_noise_fades_too():
@@ -260,8 +260,8 @@ def test_restored_policies_share_their_inverses():
     policy = taught(maker("mba"), made_updates(150))
     again = restore_policy(maker("mba")(), *policy.state())
     for name, heads in policy._models.items():
-        for arm, part in heads._parts.items():
-            assert again._models[name]._parts[arm].covariance is part.covariance
+        for arm, part in heads._joint.items():
+            assert again._models[name]._joint[arm].covariance is part.covariance
             assert not part.covariance.flags.writeable
 
 
@@ -270,7 +270,7 @@ def test_inverse_by_halves_is_as_exact_as_an_inverse_of_the_whole(size, rows, pr
     """The inverse is symmetric, and its error stays below condition * rounding, also for fewer rows than columns."""
     z = np.random.default_rng(0).standard_normal((rows, size))
     precision = z.T @ z + prior * np.eye(size)
-    inverse = inverse_of(precision)
+    inverse = invert(precision)
     assert np.array_equal(inverse, inverse.T)
     error = np.abs(precision @ inverse - np.eye(size)).max()
     assert error <= size * np.linalg.cond(precision) * np.finfo(float).eps

@@ -102,7 +102,7 @@ def test_samples_are_explicit_sums(rows, weights, memory, restarts):
     """At any row, in or at the end of a block, means and samples are those of the sums over all rows before it."""
     updates = rows_of(rows, weights=weights)
     heads = learned(heads_of(memory=memory), updates, restarts=restarts)
-    means, deviations = heads.sampled(made_features(9, size=SIZE), arms=ARMS, weight=0.1)
+    means, deviations = heads.sample(made_features(9, size=SIZE), arms=ARMS, weight=0.1)
     z = np.concatenate([[1.0], made_features(9, size=SIZE).astype(float) / math.sqrt(SIZE)])
     usual = np.mean([next(u.reward.cost for u in updates if u.arm == arm) for arm in heads.seen])
     for at, arm in enumerate(ARMS):
@@ -140,14 +140,14 @@ def test_samples_have_the_posteriors_covariance(memory, restarts):
 def test_an_arm_that_nobody_tried_has_the_prior():
     """An arm without rows has the prior's width, and the value .5 minus the mean first cost of the other arms."""
     heads, nothing = learned(heads_of(pairs=32), rows_of(60, arms=ARMS[:2])), np.zeros(SIZE, dtype=np.float32)
-    means, deviations = heads.sampled(nothing, arms=[ArmName("newcomer")], weight=0.1)
+    means, deviations = heads.sample(nothing, arms=[ArmName("newcomer")], weight=0.1)
     first = [next(u.reward.cost for u in rows_of(60, arms=ARMS[:2]) if u.arm == arm) for arm in ARMS[:2]]
     assert (means.quality[0], means.cost[0]) == pytest.approx((0.5, np.mean(first)), abs=1e-12)
     assert np.sqrt((deviations[0] ** 2).mean()) == pytest.approx(
         heads.noise_at(heads.weight) / math.sqrt(BIAS), rel=1e-6
     )
     z = np.concatenate([[1.0], made_features(9, size=SIZE).astype(float) / math.sqrt(SIZE)])
-    many = [heads.sampled(made_features(9, size=SIZE), arms=[ArmName(f"new {n}")], weight=0.1)[1] for n in range(50)]
+    many = [heads.sample(made_features(9, size=SIZE), arms=[ArmName(f"new {n}")], weight=0.1)[1] for n in range(50)]
     wanted = heads.noise_at(heads.weight) * math.sqrt(float((z * z / ([BIAS] + [RIDGE] * SIZE)).sum()))
     assert np.sqrt((np.concatenate(many) ** 2).mean()) == pytest.approx(wanted, rel=0.03)
 
@@ -164,14 +164,14 @@ def test_asking_changes_nothing(memory):
     asked, bulk, cut = heads_of(memory=memory), learned(heads_of(memory=memory), updates), heads_of(memory=memory)
     for place, update in enumerate(updates):
         asked.learn(update)
-        asked.sampled(update.features, arms=ARMS[: 1 + place % 3], weight=0.1)
+        asked.sample(update.features, arms=ARMS[: 1 + place % 3], weight=0.1)
         cut.learn(update)
         if place % 37 == 0:
             saved, cut = cut.state(), heads_of(memory=memory)
             cut.restore(*saved)
             assert state_of(cut) == state_of(asked)
     assert state_of(asked) == state_of(bulk) == state_of(cut)
-    said = [heads.sampled(made_features(9, size=SIZE), arms=ARMS, weight=0.1) for heads in (asked, bulk, cut)]
+    said = [heads.sample(made_features(9, size=SIZE), arms=ARMS, weight=0.1) for heads in (asked, bulk, cut)]
     for means, deviations in said:
         assert deviations.tobytes() == said[0][1].tobytes()
         assert means.value.tobytes() == said[0][0].value.tobytes()
@@ -181,9 +181,9 @@ def test_order_of_arms_does_not_matter():
     """An arm's means and samples do not depend on its position or on the other offered arms."""
     heads, x = learned(heads_of(), rows_of(70)), made_features(9, size=SIZE)
     arms = (*ARMS, ArmName("newcomer"))
-    means, deviations = heads.sampled(x, arms=arms, weight=0.1)
+    means, deviations = heads.sample(x, arms=arms, weight=0.1)
     for other in ((arms[3], arms[1], arms[0]), arms[2:], arms[:1], arms[::-1]):
-        turned, samples = heads.sampled(x, arms=other, weight=0.1)
+        turned, samples = heads.sample(x, arms=other, weight=0.1)
         places = [arms.index(arm) for arm in other]
         assert turned.value == pytest.approx(means.value[places], abs=1e-12)
         assert samples == pytest.approx(deviations[places], abs=1e-12)

@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.algorithms.conservative import KNOWN
-from ragbandit.router.policies.base import apply, pmf_of_one, restart
+from ragbandit.router.policies.base import apply_update, pmf_of_one, restart_arm
 from ragbandit.testing.policies import (
     ARMS,
     made_features,
@@ -59,12 +59,12 @@ def _check(kind: str, *, count: int) -> None:
     begun = made(kind)
     begun.restore(*going.state())
     for arm in (ONE, ONE, "never_seen"):
-        restart(begun, arm)
+        restart_arm(begun, arm)
     assert predicted(begun, NO) == predicted(going, NO)
     assert predicted(begun, ONE) != predicted(going, ONE)
     for row in rows_of(ONE, 0.1, 20, first=400):
-        apply(going, row)
-        apply(begun, row)
+        apply_update(going, row)
+        apply_update(begun, row)
     assert predicted(going, ONE) - predicted(begun, ONE) > 0.2
     assert sha_of(through_files(begun)) == sha_of(begun)
 
@@ -73,10 +73,10 @@ def test_a_row_begins_arms_anew():
     """A ledger's row with `restarts` is the policy's `restart`, then its `learn`."""
     one, other = (taught(lambda: make_policy("mba", params={}), made_updates(50)) for _ in range(2))
     (row,) = made_updates(1, first=51)
-    apply(one, replace(row, restarts=(ONE, MULTI)))
-    restart(other, ONE)
-    restart(other, MULTI)
-    apply(other, row)
+    apply_update(one, replace(row, restarts=(ONE, MULTI)))
+    restart_arm(other, ONE)
+    restart_arm(other, MULTI)
+    apply_update(other, row)
     assert sha_of(one) == sha_of(other) != sha_of(taught(lambda: make_policy("mba", params={}), made_updates(51)))
 
 
@@ -94,9 +94,9 @@ def test_an_incumbent_begins_anew(inside):
         held = pmf_of_one(policy, made_query(3), features=made_features(3), arms=ARMS).restraint
         return 1.0 if held.allowance > 0.0 else 0.0
 
-    restart(policy, MULTI)
+    restart_arm(policy, MULTI)
     assert share() == 1.0
-    restart(policy, ONE)
+    restart_arm(policy, ONE)
     policy = through_files(policy)
     (other,) = rows_of(NO, 0.9, 1, first=300)
     policy.learn(other)
@@ -111,5 +111,5 @@ def test_an_incumbent_begins_anew(inside):
 def test_other_policies():
     """A policy without restarts goes on without a change."""
     uniform = make_policy("uniform", params={})
-    restart(uniform, ONE)
+    restart_arm(uniform, ONE)
     assert set(pmf_of(uniform).values()) == {1 / 3}

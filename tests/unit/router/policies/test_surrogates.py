@@ -93,7 +93,7 @@ def test_source_that_tells_nothing_ends_without_weight(score, most):
     heads = heads_after(rows)
     assert heads._surrogates["judge"].scale.share <= most
     people = heads_after([row for row in rows if row.reward.judged_by == "human"])
-    values = [one.sampled(made_features(1), arms=ARMS, weight=0.1)[0].value for one in (heads, people)]
+    values = [one.sample(made_features(1), arms=ARMS, weight=0.1)[0].value for one in (heads, people)]
     assert np.abs(values[0] - values[1]).max() < 0.05
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.abilities import lacks_of, no_arm, passing_arms
+from ragbandit.router.serving.abilities import no_arm_error, passing_arms, unmet_needs
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Conversation, Query, Sent
 
@@ -51,14 +51,14 @@ def test_what_arms_can_do():
 )
 def test_what_arms_lack(asked, lacking):
     """An arm lacks what it does not take, and context if that is known; what is optional counts if an arm can do it."""
-    assert lacks_of(asked, arms=["small", "model", "read"], passing=PASSING) == lacking
+    assert unmet_needs(asked, arms=["small", "model", "read"], passing=PASSING) == lacking
 
 
 def test_what_is_optional_is_passed_over_where_no_arm_can():
     """Tools that may be called leave arms of text as they were; tools that must be called leave none."""
-    assert lacks_of(query(optional=["tools"]), arms=["read"], passing=PASSING) == {}
+    assert unmet_needs(query(optional=["tools"]), arms=["read"], passing=PASSING) == {}
     asked = query("logprobs")
-    error = no_arm(asked, lacking=lacks_of(asked, arms=["model", "read"], passing=PASSING), passing=PASSING)
+    error = no_arm_error(asked, lacking=unmet_needs(asked, arms=["model", "read"], passing=PASSING), passing=PASSING)
     assert (error.field, error.status) == ("logprobs", 422)
     assert "it needs logprobs (model: chat, images, tools; read: text)" in error.message
 
@@ -87,7 +87,7 @@ EFFORTS = passing_arms(
 def test_an_effort_outside_the_bounds_is_lacking(bounds, chat, lacking):
     """`effort_min`, `effort_max` and the effort of the chat itself bound the arms that have an effort."""
     asked = Query(text="?", sent=Sent(**bounds), conversation=Conversation(fields={"messages": [], **chat}))
-    assert lacks_of(asked, arms=EFFORTS, passing=EFFORTS) == {arm: ["effort"] for arm in lacking.split()}
+    assert unmet_needs(asked, arms=EFFORTS, passing=EFFORTS) == {arm: ["effort"] for arm in lacking.split()}
 
 
 @pytest.mark.parametrize(
@@ -103,5 +103,5 @@ def test_bounds_that_no_arm_meets_are_refused(bounds, chat, field):
     """The error names the field of the bound, also if the bound is not an effort."""
     asked = Query(text="?", sent=Sent(**bounds), conversation=Conversation(fields={"messages": [], **chat}))
     with pytest.raises(InvalidInput) as raised:
-        raise no_arm(asked, lacking=lacks_of(asked, arms=["low", "high"], passing=EFFORTS), passing=EFFORTS)
+        raise no_arm_error(asked, lacking=unmet_needs(asked, arms=["low", "high"], passing=EFFORTS), passing=EFFORTS)
     assert raised.value.field == field

@@ -62,7 +62,7 @@ def test_the_batch_that_runs_is_part_of_the_wait():
         assert made.state().expected_wait_s == pytest.approx(expected)
     opened.set()
     made.close()
-    assert made.batch_time.of(10) > 10.0  # it counts from now on
+    assert made.batch_time.predict(10) > 10.0  # it counts from now on
 
 
 @pytest.mark.parametrize(("fixed_s", "item_s"), [(0.2, 0.0), (0.0, 0.01), (0.05, 0.002)])
@@ -103,4 +103,4 @@ def test_a_queue_that_fills_is_bounded_by_full_batches():
     made = queue(limit=32, sizes=[1, 4, 9, 1, 2], size_s=0.01, max_wait_s=1.0)
     with pytest.raises(Overloaded):
         taken(made, 1000)
-    assert made.depth() == 128
+    assert made.state().waiting == 128

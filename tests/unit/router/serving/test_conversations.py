@@ -12,9 +12,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.conversations import (
     MAX_REWRITE,
-    parsed_rewrite,
+    make_rewriter,
+    parse_rewrite,
     rewrite_messages,
-    rewriter_of,
     with_chat,
 )
 from ragbandit.shared.errors import InvalidInput
@@ -146,12 +146,12 @@ def test_the_material_of_a_rewrite_is_one_json_object():
 )
 def test_what_is_taken_as_a_rewrite(reply, rewrite, failed):
     """A rewrite is one line of text that can be stored."""
-    assert parsed_rewrite(reply, finish="stop") == (rewrite, failed)
+    assert parse_rewrite(reply, finish="stop") == (rewrite, failed)
 
 
 def test_half_a_question_is_no_rewrite():
     """A rewrite that the limit of tokens has cut is not used."""
-    assert parsed_rewrite("Who wrote", finish="length") == (None, "too_long")
+    assert parse_rewrite("Who wrote", finish="length") == (None, "too_long")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_half_a_question_is_no_rewrite():
 def test_who_rewrites(given, who):
     """The server of the rewrite's own generator, else that of the service; a model in the workers cannot."""
     settings = Settings(**given)
-    rewriter = rewriter_of(
+    rewriter = make_rewriter(
         settings.conversation.rewrite, generator=settings.generator, store=SimpleNamespace(database=None)
     )
     assert (None if rewriter is None else rewriter.model) == who

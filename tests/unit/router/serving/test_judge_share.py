@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.sources import drawn_weight
+from ragbandit.router.learning.sources import selection_weight
 from ragbandit.router.serving.deciding.steps.judge_share import LEAST_JUDGED, JudgeShare
 from ragbandit.router.serving.deciding.steps.step import Question
 from ragbandit.shared.types import JudgeRequest, Query
@@ -65,10 +65,10 @@ def test_control_answers_are_judged_more_often(make_step):
     assert q.min() == pytest.approx(LEAST_JUDGED * SHARE)
     assert all(request.asked == (request.draw < request.q) for request in requests)
     asked = np.array([request.asked for request in requests])
-    weights = np.array([drawn_weight({JudgeRequest.key: request.stored}, source="judge") for request in requests])
+    weights = np.array([selection_weight({JudgeRequest.key: request.stored}, source="judge") for request in requests])
     assert np.average(is_control[asked], weights=weights[asked]) == pytest.approx(HELD, abs=0.02)
     assert is_control[asked].mean() > 3 * HELD
-    assert drawn_weight({JudgeRequest.key: requests[0].stored}, source="human") == 1.0
+    assert selection_weight({JudgeRequest.key: requests[0].stored}, source="human") == 1.0
 
 
 def test_the_share_is_drawn_alike_without_a_comparison(make_step):

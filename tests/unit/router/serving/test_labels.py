@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.sources import LEAST_LABELLED, drawn_weight
+from ragbandit.router.learning.sources import LEAST_LABELLED, selection_weight
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.serving.deciding.steps.labels import Labels
 from ragbandit.router.serving.deciding.steps.step import Question
@@ -79,7 +79,7 @@ def test_weighted_labels_speak_of_all(labels):
         for gap, request in zip(gaps, requests(labels, questions, outputs), strict=True):
             if request.asked:
                 asked.append(gap)
-                weights.append(drawn_weight({LabelRequest.key: request.stored}, source="label"))
+                weights.append(selection_weight({LabelRequest.key: request.stored}, source="label"))
     assert len(asked) == pytest.approx(1000, rel=0.15)
     assert np.average(asked, weights=weights) == pytest.approx(gaps.mean(), abs=0.02)
     assert abs(np.mean(asked) - gaps.mean()) > 0.1
@@ -115,8 +115,8 @@ def test_without_samples_all_alike(labels):
     assert [request.q for request in drawn] == [pytest.approx(SHARE)] * 50
     alone = question(0, arms=("a",), pmf=(1.0,), propensity=1.0)
     assert requests(labels, [alone], [RuntimeError("broken")]) == [None]
-    assert drawn_weight({}, source="label") == 1.0
-    assert drawn_weight({LabelRequest.key: {"asked": False, "q": 0.01, "share": 0.05}}, source="label") == 1.0
+    assert selection_weight({}, source="label") == 1.0
+    assert selection_weight({LabelRequest.key: {"asked": False, "q": 0.01, "share": 0.05}}, source="label") == 1.0
 
 
 def test_q_follows_the_weight_in_the_report(labels):

@@ -74,7 +74,7 @@ def test_groups_form_under_load():
         blocked(made, gate)
         replies = [callers.submit(lambda i=i: made.submit(i).result(10)) for i in range(16)]
         deadline = time.monotonic() + 10
-        while made.depth() < 16 and time.monotonic() < deadline:
+        while made.state().waiting < 16 and time.monotonic() < deadline:
             time.sleep(0.001)
         gate.opened.set()
         assert [reply.result(10) for reply in replies] == [f"{i}!" for i in range(16)]
@@ -128,7 +128,7 @@ def test_cancelled_items_are_left_out():
     with grouped(gate, limit=2) as made:
         blocked(made, gate)
         gone, stay = [made.submit(i) for i in range(5)], [made.submit(i) for i in "abc"]
-        assert made.depth() == 8
+        assert made.state().waiting == 8
         assert all(future.cancel() for future in gone)
         gate.opened.set()
         assert [future.result(10) for future in stay] == ["a", "b", "c"]

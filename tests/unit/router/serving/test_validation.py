@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
-from ragbandit.router.serving.checks.questions import capped, checked_query, checked_text
-from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
+from ragbandit.router.serving.checks.questions import cap_budget, checked_query, checked_text
+from ragbandit.router.serving.checks.reports import check_charged, make_feedback, make_outcome
 from ragbandit.router.serving.deciding.steps.step import Question
 from ragbandit.router.serving.deciding.steps.tasks import Tasks
 from ragbandit.shared.errors import InvalidInput
@@ -54,11 +54,11 @@ def unit(**values):
 
 
 def feedback(**values):
-    return made_feedback(**{"decision_id": "d-1", "settings": DEFAULTS, "now": 5.0} | values)
+    return make_feedback(**{"decision_id": "d-1", "settings": DEFAULTS, "now": 5.0} | values)
 
 
 def outcome(**values):
-    return made_outcome(**{"decision_id": "d-1", "now": 5.0, "status": "answered"} | values)
+    return make_outcome(**{"decision_id": "d-1", "now": 5.0, "status": "answered"} | values)
 
 
 #: what is called, with what, and the field that the error names
@@ -174,7 +174,7 @@ spans = st.none() | st.floats(0.1, 100)
 )
 def test_a_query_may_ask_for_less_never_for_more(asked, limits):
     """Cap by cap the smaller of asked and allowed is in force; None asks for nothing."""
-    budget = capped(asked, limits=limits)
+    budget = cap_budget(asked, limits=limits)
     for cap in (*COUNTS, *AMOUNTS):
         given_ = [value for value in (getattr(asked, cap), getattr(limits, cap)) if value is not None]
         assert getattr(budget, cap) == (min(given_) if given_ else None)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings, strategies as st
 from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.pool import StaticPool
 
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import make_outcome
 from ragbandit.router.storage.ledgers.closing import ClosingRule
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row
 from ragbandit.router.storage.sql.counters import MISSING_OUTCOME, UNANSWERED, is_missing_outcome
@@ -21,7 +21,7 @@ moments = st.integers(0, 12).map(float)
 
 DECISION = made_decision("d", made_at=0.0)
 JOB = {"kind": "answer", "decision_id": "turn", "turn": 1, "made_at": 0.0, "due_at": 0.0, "tries": 0, "facts": "{}"}
-OUTCOME = made_outcome(decision_id="d", now=0.0, status="answered", answer="x", steps=1.0)
+OUTCOME = make_outcome(decision_id="d", now=0.0, status="answered", answer="x", steps=1.0)
 
 
 @st.composite

@@ -137,7 +137,7 @@ OUTCOMES = any_of(Outcome, decision_id=IDS, stop_reason=st.text("abc", max_size=
 FEEDBACKS = any_of(Feedback, value=REALS | st.lists(TEXTS, min_size=1, max_size=3).map(tuple) | st.none())
 QUERY = Query(id="d-1", text="who?", context={"a": 1, "b": "x"}, arms=("a", "b"), budget=Budget(rounds=2))
 made_decision = partial(examples.made_decision, query=QUERY, run_by="worker", arm="a", arms=("a", "b"), pmf=(0.5, 0.5))
-made_outcome = partial(reports.made_outcome, decision_id="d-1", now=1.0, status="answered", answer="x", steps=1.0)
+made_outcome = partial(reports.make_outcome, decision_id="d-1", now=1.0, status="answered", answer="x", steps=1.0)
 bits = repr  # floats by their bits: -0.0 and 0.0 differ
 
 

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from ragbandit.router.learning.sources import class_of, judgements_of, standing
+from ragbandit.router.learning.sources import judgements_in_force, judgements_of, rater_class
 from ragbandit.shared.types import Cost, Feedback, Outcome
 
 OUTCOME = Outcome(
@@ -43,7 +43,7 @@ def said(key, value=1.0, *, kind="rating", source="human", rater=None, event=Non
 )
 def test_class_of_a_judgement(item, wanted):
     """Gold answers, raw rewards and code before people before models before events; a model's word is a model's."""
-    assert class_of(item) == wanted
+    assert rater_class(item) == wanted
 
 
 def test_the_most_trusted_class_counts_alone():
@@ -81,4 +81,4 @@ def test_a_later_judgement_of_the_same_rater_replaces_the_earlier():
         said("7", kind="event", source="event", rater="ann", event="copied"),
         said("8", kind="event", source="event", rater="ann", event="regenerated"),
     ]
-    assert [item.id for item in standing(given)] == ["2", "3", "4", "5", "6", "7", "8"]
+    assert [item.id for item in judgements_in_force(given)] == ["2", "3", "4", "5", "6", "7", "8"]

@@ -16,12 +16,12 @@ from ragbandit.router.policies.base import PolicyOutput, Restraint, pmf_of_one
 from ragbandit.router.policies.draw import (
     Holdback,
     Offer,
-    dealt,
     draw,
-    made_decisions,
+    make_decisions,
     seed_of,
-    turn_of,
+    uniform_of,
     with_incumbent,
+    with_least_share,
 )
 from ragbandit.router.policies.settings_check import check_policy
 from ragbandit.shared.errors import ConfigError
@@ -127,7 +127,7 @@ def test_rows_pass_the_check_of_draws():
     settings = Settings(policy={"incumbent": INCUMBENT})
     policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
     output = pmf_of_one(policy, made_query(7), features=None, arms=ARMS)
-    decisions = made_decisions(
+    decisions = make_decisions(
         [Offer(query=replace(made_query(7), id=f"d{number}"), run_by="caller", arms=ARMS) for number in range(20)],
         outputs=[output] * 20,
         features=[None] * 20,
@@ -312,11 +312,13 @@ def test_no_arm_has_less_than_the_least_share(count, held):
 def test_turns_are_fair():
     """Over many seeds each arm has, on average, the probability that it would have without a least share."""
     pmf = (0.9849, 0.0001, 0.003, 0.004, 0.001, 0.007)
-    shares = np.array([dealt(pmf, least=0.005, turn=turn_of(seed_of(str(n))), kept=0) for n in range(20_000)])
+    shares = np.array(
+        [with_least_share(pmf, least=0.005, uniform=uniform_of(seed_of(str(n))), kept=0) for n in range(20_000)]
+    )
     assert shares.mean(axis=0) == pytest.approx(pmf, abs=0.0002)
     assert set(np.count_nonzero(shares[:, 1:5], axis=1)) == {1, 2}  # their probabilities sum to 1.62 least shares
     assert (shares[:, 5] == 0.007).all()
-    assert dealt((0.0, 0.002, 0.998), least=0.005, turn=0.0, kept=1) == pytest.approx((0.0, 0.005, 0.995))
+    assert with_least_share((0.0, 0.002, 0.998), least=0.005, uniform=0.0, kept=1) == pytest.approx((0.0, 0.005, 0.995))
 
 
 def test_bad_settings_are_refused():

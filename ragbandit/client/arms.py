@@ -45,12 +45,12 @@ class ArmRun(Generic[_Value]):
     seconds: float
 
 
-def checked_functions(
-    functions: Mapping[str, Callable[[str], _Value]], *, waits: bool
+def copy_functions(
+    functions: Mapping[str, Callable[[str], _Value]], *, is_blocking: bool
 ) -> dict[str, Callable[[str], _Value]]:
     """Copy the functions. Raises InvalidInput if one cannot be used.
 
-    waits: whether the client calls them synchronously, so that `async def` is refused.
+    is_blocking: whether the client calls functions synchronously, so that `async def` functions are refused.
     """
     if not isinstance(functions, Mapping) or not functions:
         remedy = 'pass a function for each arm: {"fast": ask_fast, "deep": ask_deep}'
@@ -60,7 +60,7 @@ def checked_functions(
         if not isinstance(name, str) or not callable(function):
             message = f"{name!r:.80}: an arm needs a name and a function"
             raise InvalidInput(message, field="arms", remedy="give each arm's name and a function of the question")
-        if waits and inspect.iscoroutinefunction(function):
+        if is_blocking and inspect.iscoroutinefunction(function):
             message = f"the function of {name!r} is async, but Client calls functions synchronously"
             raise InvalidInput(message, field=f"arms.{name}", remedy="use AsyncClient, or a function that waits")
     return dict(functions)
@@ -75,9 +75,7 @@ def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidIn
     return InvalidInput(error.message, field="arms", remedy=remedy.rstrip("; "))
 
 
-def outcome_fields(
-    *, seconds: float, error: BaseException | None = None, fields: Mapping[str, object]
-) -> dict[str, object]:
+def outcome_fields(*, seconds: float, error: BaseException | None, fields: Mapping[str, object]) -> dict[str, object]:
     """Fields of POST /v1/outcomes for a run. `fields` take precedence; a failed run has 0 steps by default."""
     cost = {"seconds_total": seconds, **cast(Mapping[str, float], fields.get("cost") or {})}
     failed = {} if error is None else {"status": "failed", "error": error_in_short(error), "stop_reason": "error"}
@@ -95,8 +93,8 @@ def function_of(arm: str, functions: Mapping[str, Callable[..., _Value]]) -> Cal
 class ReportedRun:
     """A block (`with` or `async with`) that runs an arm and then reports the outcome: failed after an Exception.
 
-    decision_id: id of the decision; None if nothing should be reported
-    outcome_of: converts `value`, which the block sets, to fields of the outcome
+    decision_id: id of the decision; None if nothing should be reported.
+    outcome_of: converts `value`, which the block sets, to fields of the outcome.
     """
 
     def __init__(self, client: "Client", decision_id: str | None, *, outcome_of: Report = dict) -> None:
@@ -149,9 +147,9 @@ def is_degraded(decision_id: str) -> bool:
 
 
 class Fallback:
-    """Makes decisions with `default_arm` while the service cannot be reached. `default_arm` None: errors are raised.
+    """Makes decisions with `default_arm` while the service cannot be reached. Without a default arm, errors are raised.
 
-    probe_s: seconds between two questions that are sent to a service that does not reply
+    probe_s: seconds between two questions that are sent to a service that does not reply.
     """
 
     def __init__(self, default_arm: str | None, *, probe_s: float) -> None:
@@ -159,11 +157,14 @@ class Fallback:
             message = f'"default_arm" must be the name of an arm, not {default_arm!r:.80}'
             raise InvalidInput(message, field="default_arm", remedy="name an arm of the service")
         self.default_arm = default_arm
+        #: number of decisions by the default arm, and of outcomes and feedback that were not sent
         self.count = self.withheld = 0
         self._probe_s = probe_s
         self._next_probe = 0.0
         self._is_away = False
+        #: number of questions in a row without any reply
         self._silent = 0
+        #: ids of degraded decisions that callers chose
         self._own_ids: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -174,7 +175,7 @@ class Fallback:
             self._own_ids.pop(decision_id, None)
 
     def is_silent(self, *, arms: object) -> bool:
-        """Whether the default arm decides without asking: the last questions got no reply, and this is no probe."""
+        """Whether to decide without asking the service: the last questions got no reply, and no probe is due."""
         with self._lock:
             now = time.monotonic()
             if self._silent < _MOST_SILENT or now >= self._next_probe:
@@ -182,7 +183,7 @@ class Fallback:
                 return False
             return self.may_replace(NotReady(), arms=arms)
 
-    def reply(self, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
+    def decide(self, *, decision_id: str, is_own: bool, error: RagBanditError) -> ClientRouteReply:
         """Decide without the service, because of its `error`. is_own: whether the caller chose the id."""
         arm = str(self.default_arm)
         with self._lock:

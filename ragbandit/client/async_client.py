@@ -15,7 +15,7 @@ from ragbandit.client.arms import (
     Fallback,
     Report,
     RoutedArms,
-    checked_functions,
+    copy_functions,
     function_of,
     is_degraded,
     outcome_fields,
@@ -48,7 +48,7 @@ class AsyncTask:
     ) -> replies.ClientRouteReply:
         """POST /v1/route: the arm of the next turn."""
         reply = await self._client.route(question, decision_id=decision_id, **self._options(more))
-        self._place(reply["decision_id"])
+        self._note_turn(reply["decision_id"])
         return reply
 
     async def answer(
@@ -62,7 +62,7 @@ class AsyncTask:
         """POST /v1/answer: a worker answers the next turn."""
         options = self._options(more)
         reply = await self._client.answer(question, decision_id=decision_id, wait_s=wait_s, **options)
-        self._place(reply["decision_id"])
+        self._note_turn(reply["decision_id"])
         return reply
 
     async def feedback(self, **judgement: Unpack[exchange.Judgement]) -> replies.ClientFeedbackReply:
@@ -89,7 +89,7 @@ class AsyncTask:
     def _options(self, more: exchange.Options) -> exchange.Options:
         return {**more, "session_id": self.session_id, "unit": "task", "tenant": self.tenant}
 
-    def _place(self, decision_id: str) -> None:
+    def _note_turn(self, decision_id: str) -> None:
         self.decision_id = decision_id
         self._is_open = self._is_open or not is_degraded(decision_id)
 
@@ -147,23 +147,23 @@ class AsyncClient:
         key = exchange.new_id() if decision_id is None else decision_id
         limits, arms = self.connection, more.get("arms")
         limit_s = None if self._fallback.default_arm is None else min(limits.route_timeout_s, limits.timeout_s)
-        call = exchange.post("/v1/route", {"question": question, "decision_id": key, **more}, limit_s=limit_s)
+        call = exchange.post_call("/v1/route", {"question": question, "decision_id": key, **more}, limit_s=limit_s)
         try:
             if self._fallback.is_silent(arms=arms):
                 raise NotReady("the service did not reply to the last questions") from TimeoutError()
-            reply = await self._object(call)
+            reply = await self._json_object(call)
         except RagBanditError as error:
             if not self._fallback.may_replace(error, arms=arms):
                 raise
-            return self._fallback.reply(decision_id=key, is_own=decision_id is not None, error=error)
+            return self._fallback.decide(decision_id=key, is_own=decision_id is not None, error=error)
         self._fallback.note_decision(key)
         return cast(replies.ClientRouteReply, reply)
 
     async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[replies.RouteReply | replies.ErrorReply]:
         """POST /v1/route/batch. An item is a body of /v1/route. Returns a decision or {"error": ...} per item."""
-        questions = exchange.item_list(items, path="/v1/route", key="decision_id")
-        reply = await self._object(exchange.post("/v1/route/batch", {"items": questions}))
-        return exchange.replies_of(reply, path="/v1/route/batch", count=len(questions))
+        questions = exchange.items_with_ids(items, path="/v1/route", key="decision_id")
+        reply = await self._json_object(exchange.post_call("/v1/route/batch", {"items": questions}))
+        return exchange.batch_entries(reply, path="/v1/route/batch", count=len(questions))
 
     async def answer(
         self,
@@ -176,7 +176,7 @@ class AsyncClient:
         """POST /v1/answer, with the options of `route`. The status is "pending" if the arm needs more than wait_s."""
         timeout_s = self.connection.timeout_s
         call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
-        return cast(replies.AnswerReply | replies.PendingReply, await self._object(call))
+        return cast(replies.AnswerReply | replies.PendingReply, await self._json_object(call))
 
     async def answer_stream(
         self,
@@ -195,7 +195,7 @@ class AsyncClient:
         timeout_s = self.connection.timeout_s
         call = exchange.answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)
-        opened = await self._exchange(call)
+        opened = await self._send(call)
         reader = AnswerReader()
         try:
             async for chunk in opened.aiter_bytes():
@@ -217,9 +217,9 @@ class AsyncClient:
         if feedback_id is None:
             feedback_id = exchange.new_id()
         if self._fallback.withholds(decision_id):
-            return exchange.not_sent(feedback_id)
+            return exchange.unsent_receipt(feedback_id)
         fields = {**body, "decision_id": decision_id, "feedback_id": feedback_id}
-        return cast(replies.ClientFeedbackReply, await self._object(exchange.post("/v1/feedback", fields)))
+        return cast(replies.ClientFeedbackReply, await self._json_object(exchange.post_call("/v1/feedback", fields)))
 
     async def end_session(
         self, session_id: str, *, tenant: str | None = None, **judgement: Unpack[exchange.Judgement]
@@ -229,8 +229,8 @@ class AsyncClient:
         if given:
             given.setdefault("feedback_id", exchange.new_id())
         fields = {"tenant": tenant, "feedback": given or None}
-        path = f"/v1/sessions/{exchange.quoted(session_id)}/end"
-        return cast(replies.SessionEndReply, await self._object(exchange.post(path, fields)))
+        path = f"/v1/sessions/{exchange.quote_id(session_id)}/end"
+        return cast(replies.SessionEndReply, await self._json_object(exchange.post_call(path, fields)))
 
     def task(self, session_id: str | None = None, *, tenant: str | None = None) -> "AsyncTask":
         """A block whose turns are one task: all get the arm of the first one, and the task ends with the block.
@@ -248,15 +248,15 @@ class AsyncClient:
         self, items: Sequence[Mapping[str, object]]
     ) -> list[replies.ReceiptReply | replies.ErrorReply]:
         """POST /v1/feedback/batch, except for degraded decisions. Returns a receipt or {"error": ...} per item."""
-        judgements = exchange.item_list(items, path="/v1/feedback", key="feedback_id")
+        judgements = exchange.items_with_ids(items, path="/v1/feedback", key="feedback_id")
         withheld = [self._fallback.withholds(item.get("decision_id")) for item in judgements]
         sent = [item for item, is_withheld in zip(judgements, withheld, strict=True) if not is_withheld]
         receipts = iter(())
         if sent:
-            reply = await self._object(exchange.post("/v1/feedback/batch", {"items": sent}))
-            receipts = iter(exchange.replies_of(reply, path="/v1/feedback/batch", count=len(sent)))
+            reply = await self._json_object(exchange.post_call("/v1/feedback/batch", {"items": sent}))
+            receipts = iter(exchange.batch_entries(reply, path="/v1/feedback/batch", count=len(sent)))
         return [
-            exchange.not_sent(item["feedback_id"]) if is_withheld else next(receipts)
+            exchange.unsent_receipt(item["feedback_id"]) if is_withheld else next(receipts)
             for item, is_withheld in zip(judgements, withheld, strict=True)
         ]
 
@@ -278,7 +278,7 @@ class AsyncClient:
             measured. The service refuses the outcome if another cost term that `reward.cost` prices is missing. By
             default, a returned text is the answer
         """
-        checked = checked_functions(functions, waits=self._transport.WAITS)
+        checked = copy_functions(functions, is_blocking=self._transport.IS_BLOCKING)
 
         async def run(question: str, **more: Unpack[exchange.AskOptions]) -> ArmRun[_Value]:
             more.setdefault("arms", list(checked))
@@ -329,42 +329,44 @@ class AsyncClient:
 
     async def decision(self, decision_id: str) -> replies.RecordReply:
         """GET /v1/decisions/{id}."""
-        call = Call(method="GET", path=f"/v1/decisions/{exchange.quoted(decision_id)}")
-        return cast(replies.RecordReply, await self._object(call))
+        call = Call(method="GET", path=f"/v1/decisions/{exchange.quote_id(decision_id)}")
+        return cast(replies.RecordReply, await self._json_object(call))
 
     async def label_queue(self, n: int = 20) -> replies.LabelQueueReply:
         """GET /v1/label-queue: at most `n` (1 to 100) answers that wait for a label."""
-        return cast(replies.LabelQueueReply, await self._object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}")))
+        return cast(
+            replies.LabelQueueReply, await self._json_object(Call(method="GET", path=f"/v1/label-queue?n={int(n)}"))
+        )
 
     async def label(self, item: str, *, right: bool) -> replies.LabelReply:
         """POST /v1/label-queue: say whether an answer of `label_queue` is right."""
-        call = exchange.post("/v1/label-queue", {"item": item, "right": right})
-        return cast(replies.LabelReply, await self._object(call))
+        call = exchange.post_call("/v1/label-queue", {"item": item, "right": right})
+        return cast(replies.LabelReply, await self._json_object(call))
 
     async def cancel(self, decision_id: str) -> replies.CancellationReply:
         """POST /v1/decisions/{id}/cancel. The status is "pending" until the worker has stopped the arm."""
-        call = exchange.post(f"/v1/decisions/{exchange.quoted(decision_id)}/cancel", {})
-        return cast(replies.CancellationReply, await self._object(call))
+        call = exchange.post_call(f"/v1/decisions/{exchange.quote_id(decision_id)}/cancel", {})
+        return cast(replies.CancellationReply, await self._json_object(call))
 
     async def status(self) -> StatusReply:
         """GET /v1/status."""
-        return cast(StatusReply, await self._object(Call(method="GET", path="/v1/status")))
+        return cast(StatusReply, await self._json_object(Call(method="GET", path="/v1/status")))
 
     async def decide(
         self, *, budget: float | None = None, **terms: Unpack[exchange.DecideFields]
     ) -> VerdictRequestReply:
         """POST /v1/report/decide: plan a paired comparison, or buy it for at most `budget` dollars."""
-        call = exchange.post("/v1/report/decide", {"budget": budget, **terms})
-        return cast(VerdictRequestReply, await self._object(call))
+        call = exchange.post_call("/v1/report/decide", {"budget": budget, **terms})
+        return cast(VerdictRequestReply, await self._json_object(call))
 
     async def paired_request(self) -> VerdictRequestReply:
         """GET /v1/report/decide: the state of the newest paired comparison."""
-        return cast(VerdictRequestReply, await self._object(Call(method="GET", path="/v1/report/decide")))
+        return cast(VerdictRequestReply, await self._json_object(Call(method="GET", path="/v1/report/decide")))
 
     async def ready(self) -> bool:
         """Whether GET /ready replies 200; False if the service cannot be reached."""
         try:
-            reply = await self._transport.opened().get("/ready", timeout=self.connection.timeout_s)
+            reply = await self._transport.http_client().get("/ready", timeout=self.connection.timeout_s)
             return reply.status_code == 200
         except httpx.RequestError:
             return False
@@ -397,13 +399,13 @@ class AsyncClient:
     async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> replies.ClientOutcomeReply:
         if self._fallback.withholds(decision_id):
             return replies.ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
-        call = exchange.post("/v1/outcomes", {"decision_id": decision_id, **body})
-        return cast(replies.ClientOutcomeReply, await self._object(call))
+        call = exchange.post_call("/v1/outcomes", {"decision_id": decision_id, **body})
+        return cast(replies.ClientOutcomeReply, await self._json_object(call))
 
-    async def _object(self, call: Call) -> dict[str, Any]:
-        return exchange.object_of(await self._exchange(call), path=call.path)
+    async def _json_object(self, call: Call) -> dict[str, Any]:
+        return exchange.parse_object(await self._send(call), path=call.path)
 
-    async def _exchange(self, call: Call) -> Any:
+    async def _send(self, call: Call) -> Any:
         """Send a call, with retries. Returns a ReceivedReply, or the open httpx.Response if `call.stream` is set."""
         limits = self.connection
         attempts = 0
@@ -412,7 +414,7 @@ class AsyncClient:
             attempts += 1
             try:
                 async with self._transport.until(ends):
-                    received = await self._received(call, ends=ends)
+                    received = await self._send_once(call, ends=ends)
             except (httpx.RequestError, TimeoutError) as error:
                 failure = exchange.unreachable_error(error, call=call, connection=limits)
                 failure.__cause__ = error
@@ -420,16 +422,16 @@ class AsyncClient:
             else:
                 if 200 <= received.status < 300:
                     return received.opened or received
-                failure = exchange.refused(received, path=call.path)
+                failure = exchange.error_of_reply(received, path=call.path)
                 pause = exchange.pause_after(received, attempts=attempts)
             if pause is None or attempts > limits.retries or time.monotonic() + pause >= ends:
                 raise failure
             await self._transport.sleep(pause)
 
-    async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
+    async def _send_once(self, call: Call, *, ends: float) -> ReceivedReply:
         """Send a call once, without a retry. Raises httpx.RequestError."""
-        http = self._transport.opened()
-        request = exchange.request_of(call, http=http, ends=ends, connection=self.connection)
+        http = self._transport.http_client()
+        request = exchange.build_request(call, http=http, ends=ends, connection=self.connection)
         response = await http.send(request, stream=True)
         if call.stream and response.is_success:
             return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)

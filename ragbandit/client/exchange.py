@@ -40,8 +40,8 @@ class Connection:
             _check_limit(getattr(self, name), field=name, may_be_zero=name == "retries")
         url = os.environ.get("RAGBANDIT_URL") or DEFAULT_URL if self.url is None else self.url
         key = (os.environ.get("RAGBANDIT_API_KEY", "").strip() or None) if self.api_key is None else self.api_key
-        object.__setattr__(self, "url", _checked_url(url))
-        object.__setattr__(self, "api_key", None if key is None else _checked_key(key))
+        object.__setattr__(self, "url", _check_url(url))
+        object.__setattr__(self, "api_key", None if key is None else _check_key(key))
 
     @property
     def shown_url(self) -> str:
@@ -69,7 +69,7 @@ def _check_limit(value: Any, *, field: str, may_be_zero: bool = True) -> None:
         raise InvalidInput(f'"{field}" is out of range: {value!r:.80}', field=field, remedy=remedy)
 
 
-def _checked_url(url: str) -> str:
+def _check_url(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except (TypeError, httpx.InvalidURL):
@@ -81,7 +81,7 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _checked_key(key: str) -> str:
+def _check_key(key: str) -> str:
     # A header cannot contain any other character, and httpx's error about it would print the key.
     if not isinstance(key, str) or not key or not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
         message = "the API key is empty, or contains a character that no key contains"
@@ -142,14 +142,14 @@ class ReceivedReply:
 
 
 def check_size(size: int, *, call: Call, ends: float) -> None:
-    """Raise an error if a reply is late or too large. size: bytes so far. ends: deadline by time.monotonic()."""
+    """Raises an error if a reply is late or too large. size: bytes so far. ends: deadline by time.monotonic()."""
     if time.monotonic() > ends:
         raise httpx.ReadTimeout("the reply was not complete in time")
     if size > MAX_REPLY:
         raise RagBanditError(f"{call.path} replied with more than {MAX_REPLY} bytes")
 
 
-def encoded(body: object) -> bytes:
+def encode_json(body: object) -> bytes:
     """Encode a body as JSON in UTF-8. Raises InvalidInput for values that JSON cannot represent."""
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=for_json).encode()
@@ -161,8 +161,7 @@ def encoded(body: object) -> bytes:
 def pause_after(failed: Exception | ReceivedReply, *, attempts: int) -> float | None:
     """Seconds to wait before the next attempt; None if the call should not be repeated.
 
-    failed: the error, or a reply with an error status
-    attempts: number of attempts so far
+    failed: the error, or a reply with an error status. attempts: number of attempts so far.
     """
     if isinstance(failed, Exception):
         return retry_pause(attempts, **_BACK_OFF) if isinstance(failed, _BROKEN) else None
@@ -191,7 +190,7 @@ def unreachable_error(error: Exception, *, call: Call, connection: Connection) -
     )
 
 
-def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
+def error_of_reply(received: ReceivedReply, *, path: str) -> RagBanditError:
     """The error in a reply of the service, or of a proxy in front of it."""
     after = received.headers.get("retry-after")
     try:
@@ -213,7 +212,7 @@ def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
     return error
 
 
-def request_of(
+def build_request(
     call: Call, *, http: httpx.Client | httpx.AsyncClient, ends: float, connection: Connection
 ) -> httpx.Request:
     """The request for one attempt. Its timeouts expire at `ends` by time.monotonic()."""
@@ -229,7 +228,7 @@ def request_of(
     )
 
 
-def object_of(received: ReceivedReply, *, path: str) -> dict[str, Any]:
+def parse_object(received: ReceivedReply, *, path: str) -> dict[str, Any]:
     """Parse the JSON object of a successful reply."""
     try:
         value = json.loads(received.body)
@@ -314,11 +313,11 @@ def new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-def post(
+def post_call(
     path: str, body: Mapping[str, object], *, params: Mapping[str, float] | None = None, limit_s: float | None = None
 ) -> Call:
     """A POST request with a JSON body, without the fields that are None."""
-    return Call(method="POST", path=path, params=params, body=encoded(_without_none(body)), limit_s=limit_s)
+    return Call(method="POST", path=path, params=params, body=encode_json(_without_none(body)), limit_s=limit_s)
 
 
 def answer_call(
@@ -329,10 +328,10 @@ def answer_call(
         _check_limit(wait_s, field="wait_s")
     body = {"question": question, "decision_id": new_id() if decision_id is None else decision_id, **more}
     params = None if wait_s is None else {"wait_s": wait_s}
-    return post("/v1/answer", body, params=params, limit_s=timeout_s + (wait_s or 0.0))
+    return post_call("/v1/answer", body, params=params, limit_s=timeout_s + (wait_s or 0.0))
 
 
-def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> list[dict[str, object]]:
+def items_with_ids(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> list[dict[str, object]]:
     """Copy a batch, and add an id to each item without one. path: endpoint for one item. key: name of the id field."""
     try:
         return [{key: new_id(), **_without_none(item)} for item in items]
@@ -341,7 +340,7 @@ def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> 
         raise InvalidInput('"items" must be a list of mappings', field="items", remedy=remedy) from error
 
 
-def replies_of(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
+def batch_entries(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
     """The entries of a batch reply. Raises RagBanditError unless there are `count` entries."""
     entries = reply.get("items")
     if not isinstance(entries, list) or len(entries) != count:
@@ -349,14 +348,14 @@ def replies_of(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
     return entries
 
 
-def not_sent(feedback_id: object) -> ClientFeedbackReply:
+def unsent_receipt(feedback_id: object) -> ClientFeedbackReply:
     """Receipt for feedback on a decision made without the service."""
     return ClientFeedbackReply(
         feedback_id=str(feedback_id), duplicate=False, late=False, waiting_for=None, degraded=True
     )
 
 
-def quoted(decision_id: object) -> str:
+def quote_id(decision_id: object) -> str:
     """Quote an id for a URL path. Raises InvalidInput for an id that is not a text."""
     if not isinstance(decision_id, str):
         message = f'"decision_id" must be text, not {type(decision_id).__name__}'

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 import httpx
 
-from ragbandit.client.exchange import Connection, ReceivedReply, refused
+from ragbandit.client.exchange import Connection, ReceivedReply, error_of_reply
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.model_servers.event_reader import BrokenReply, EventReader
 
@@ -22,20 +22,20 @@ _Value = TypeVar("_Value")
 class SyncTransport:
     """Connections for threads. transport: replaces the network in tests (httpx)."""
 
-    #: whether `async def` functions of the user are refused, since no event loop could run them
-    WAITS: Final = True
+    #: whether the client calls functions of the user synchronously, so that `async def` functions are refused
+    IS_BLOCKING: Final = True
     sleep = staticmethod(time.sleep)
 
     def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
         self._http = httpx.Client(**connection.pool(), transport=transport)
 
-    def opened(self) -> httpx.Client:
+    def http_client(self) -> httpx.Client:
         """The HTTP client. Raises InvalidInput after `close`."""
         if self._http.is_closed:
             raise _closed()
         return self._http
 
-    def until(self, ends: float) -> AbstractContextManager[object]:  # noqa: ARG002 - as of AsyncTransport
+    def until(self, ends: float) -> AbstractContextManager[object]:  # noqa: ARG002 - signature of AsyncTransport
         """A block without a time limit, since `check_size` checks the time after every read."""
         return nullcontext()
 
@@ -56,7 +56,7 @@ class SyncTransport:
 class AsyncTransport:
     """Connections for asyncio, one pool per event loop. transport: replaces the network in tests (httpx)."""
 
-    WAITS: Final = False
+    IS_BLOCKING: Final = False
     sleep = staticmethod(asyncio.sleep)
 
     def __init__(self, connection: Connection, *, transport: httpx.AsyncBaseTransport | None) -> None:
@@ -68,7 +68,7 @@ class AsyncTransport:
             weakref.WeakKeyDictionary()
         )
 
-    def opened(self) -> httpx.AsyncClient:
+    def http_client(self) -> httpx.AsyncClient:
         """The HTTP client of this event loop. Raises InvalidInput after `aclose`."""
         if self._is_closed:
             raise _closed()
@@ -136,6 +136,8 @@ class AnswerReader:
     def _event(self, data: Mapping[str, Any]) -> StreamEvent:
         name = self._reader.name
         if name == "error":
-            raise refused(ReceivedReply(status=500, headers={}, body=json.dumps(data).encode()), path="/v1/answer")
+            raise error_of_reply(
+                ReceivedReply(status=500, headers={}, body=json.dumps(data).encode()), path="/v1/answer"
+            )
         self._ended = self._ended or name == "outcome"
         return StreamEvent(event=name, data=data)

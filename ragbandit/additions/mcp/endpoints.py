@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.additions.mcp.errors import MCP_PATH, mcp_error, speaks_mcp
-from ragbandit.client.exchange import ReceivedReply, encoded, object_of, quoted, refused
+from ragbandit.client.exchange import ReceivedReply, encode_json, error_of_reply, parse_object, quote_id
 from ragbandit.client.transport import AnswerReader
 from ragbandit.router.api.dependencies import router_of
 from ragbandit.router.api.door import Door
@@ -96,8 +96,8 @@ async def _call_endpoint(context: "Context", endpoint: str, arguments: Mapping[s
     response = await httpx.ASGITransport(app).handle_async_request(request)
     received = ReceivedReply(status=response.status_code, headers=response.headers, body=await response.aread())
     if received.status >= 300:
-        raise refused(received, path=endpoint)
-    return progress.outcome or object_of(received, path=endpoint)
+        raise error_of_reply(received, path=endpoint)
+    return progress.outcome or parse_object(received, path=endpoint)
 
 
 def _request(
@@ -105,12 +105,12 @@ def _request(
 ) -> httpx.Request:
     method, path = endpoint.split(" ")
     if "{decision_id}" in path:
-        path = path.format(decision_id=quoted(arguments.get("decision_id")))
+        path = path.format(decision_id=quote_id(arguments.get("decision_id")))
     wait_s = arguments.get("wait_s")  # a query parameter; all other arguments are fields of the body
     params = {"stream": "true"} if streams else {}
     if wait_s is not None:
         params["wait_s"] = wait_s
-    body = encoded({name: value for name, value in arguments.items() if name != "wait_s"})
+    body = encode_json({name: value for name, value in arguments.items() if name != "wait_s"})
     headers = [*headers, (b"content-type", b"application/json")]
     content = body if method == "POST" else b""
     return httpx.Request(method, f"http://localhost{path}", params=params, headers=headers, content=content)

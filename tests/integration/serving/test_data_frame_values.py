@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from ragbandit import Query, Router
-from ragbandit.client.exchange import post
+from ragbandit.client.exchange import post_call
 from ragbandit.router.queue.notifier import MemoryJobs
 
 NA = type("NAType", (), {})()
@@ -33,4 +33,4 @@ def test_values_of_a_data_frame(settings):
     assert [record.reward.quality for record in records] == [1.0, 0.0, 0.5, 1.0]
     assert (records[0].outcome.cost.prompt_tokens, records[0].outcome.steps) == (7, 2.0)
     body = {"rating": np.bool_(False), "context": {"seats": np.int64(3), "plan": NA}, "rater": None}
-    assert json.loads(post("/v1/feedback", body).body) == {"rating": False, "context": {"seats": 3, "plan": None}}
+    assert json.loads(post_call("/v1/feedback", body).body) == {"rating": False, "context": {"seats": 3, "plan": None}}

@@ -89,13 +89,10 @@ async def store_label(request: Request, body: LabelBody) -> bool:
     if await inaccessible_ids(request, [queue.decision_of(body.item)]):
         raise queue.unknown_item()
     if queue.is_of_verdict(body.item):
-        return await _label_verdict(request, body)
+        database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or queue.LABEL_QUEUE
+        label = partial(queue.label_verdict, database, body.item, right=body.right, rater=rater)
+        return await reads_of(request).run(label)
     return await _label_decision(request, body)
-
-
-async def _label_verdict(request: Request, body: LabelBody) -> bool:
-    database, rater = router_of(request).database, caller_of(request).name[:MAX_RATER] or queue.LABEL_QUEUE
-    return await reads_of(request).run(lambda: queue.label_verdict(database, body.item, right=body.right, rater=rater))
 
 
 async def _label_decision(request: Request, body: LabelBody) -> bool:

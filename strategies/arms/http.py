@@ -70,15 +70,15 @@ class PipelineReply(BaseModel):
     cost: _ReportedCost = _ReportedCost()
 
 
-def checked_reply(body: object, *, arm: str, remedy: str = "", hidden: Callable[[str], str] = str) -> PipelineReply:
-    """Validate the body of a reply. hidden: function that removes secrets from a message. Raises ServerFailed."""
+def checked_reply(body: object, *, arm: str, remedy: str = "", redact: Callable[[str], str] = str) -> PipelineReply:
+    """Validate the body of a reply. redact: function that removes secrets from a message. Raises ServerFailed."""
     try:
         return PipelineReply.model_validate(body)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         # Secrets are removed before the text is cut: half a secret could not be recognized.
-        name = hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
-        message = f"the reply's {name} is {hidden(repr(fault['input'])):.80}: {fault['msg']}"
+        name = redact(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
+        message = f"the reply's {name} is {redact(repr(fault['input'])):.80}: {fault['msg']}"
         failure = Failure(kind="unreadable")
         raise ServerFailed(message, field=f"arms.{arm}", remedy=remedy or None, failure=failure) from None
 
@@ -141,7 +141,7 @@ class Http(ParamsArm[HttpParams]):
             body["messages"] = [{"role": message.role, "content": message.text} for message in query.messages]
         async with self._server.client() as client:
             reply_body = await self._post_with_retries(client, body=body, run=run)
-        return add_reply(checked_reply(reply_body, arm=self.name, hidden=self._server.hidden), run=run)
+        return add_reply(checked_reply(reply_body, arm=self.name, redact=self._server.redact), run=run)
 
     async def _post_with_retries(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """Send the request, and repeat failed attempts. Returns the reply's JSON. Raises ServerFailed, OutOfBudget."""

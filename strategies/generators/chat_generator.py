@@ -100,7 +100,7 @@ class ChatCall(PromptCall):
             fields, self._ignored, self._fitted = await READING.read(size, self._fields)
         return fields
 
-    def written(self, fields: Mapping[str, Any]) -> bytes:
+    def body_bytes(self, fields: Mapping[str, Any]) -> bytes:
         """The body of the request. Parts that came from the client are not encoded again."""
         return self.conversation.encoding.body(fields)
 

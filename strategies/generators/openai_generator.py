@@ -126,7 +126,7 @@ class OpenAiGenerator(Generator):
 
     def pieces(self, fields: Mapping[str, Any], *, call: "PromptCall") -> AsyncIterator[list[Piece]]:
         """Send a request, read its reply, and yield the pieces that arrived together."""
-        return reply_pieces(self._connection(), fields, reply=call.reply, joins=True, write=call.written)
+        return reply_pieces(self._connection(), fields, reply=call.reply, joins=True, write=call.body_bytes)
 
     def log_refusal(self, name: str, *, action: str) -> None:
         """Log a refused field, as a warning at its first refusal. action: the reaction, in words."""
@@ -356,7 +356,7 @@ class PromptCall:
         """The fields of the request."""
         return self._generator.prompt_fields(self.request, streams=self.is_streamed)
 
-    def written(self, fields: Mapping[str, Any]) -> bytes:
+    def body_bytes(self, fields: Mapping[str, Any]) -> bytes:
         """The body of the request."""
         return json_bytes(fields)
 

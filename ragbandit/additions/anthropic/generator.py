@@ -71,7 +71,7 @@ class AnthropicGenerator(ChatGenerator):
         reply, headers = call.reply, call.client_headers(DIALECT)
         convert = ChatChunks(reply.counts).of
         return reply_pieces(
-            self._connection(), fields, reply=reply, headers=headers, write=call.written, convert=convert
+            self._connection(), fields, reply=reply, headers=headers, write=call.body_bytes, convert=convert
         )
 
     def _converted(self, chat: Mapping[str, Any], *, streams: bool) -> tuple[dict[str, Any], RequestChanges]:

@@ -65,7 +65,7 @@ class RerankServer(Reranker):
             check_header_value(value, what="the key", field=f"{_SECTION}.api_key_env", remedy=remedy)
         address = _with_path(url)
         self._server = JsonServer(url=address, section=_SECTION, what="reranker", example=_EXAMPLE, headers=headers)
-        self.name = model or self._server.shown
+        self.name = model or self._server.shown_url
         self._model, self._form = model, form
         self._batch = batch or BATCHES[form]
         self._timeout_s, self._retries = timeout_s, retries
@@ -122,7 +122,7 @@ class RerankServer(Reranker):
         """The score of each text. Raises ServerFailed with the name of an unreadable field."""
         rows = _rows(reply)
         if rows is None:
-            said = self._server.hidden(server_message(reply))[:200]
+            said = self._server.redact(server_message(reply))[:200]
             raise self._unreadable(f"the reply has no list of results{f': {said}' if said else ''}")
         scores: dict[int, float] = {}
         for number, row in enumerate(rows):
@@ -141,7 +141,7 @@ class RerankServer(Reranker):
 
     def _unreadable(self, fault: str) -> ServerFailed:
         remedy = f"{_SECTION}.url has to be an endpoint that replies {_EXAMPLE}"
-        return ServerFailed(f"{self._server.shown}: {fault}", failure=Failure(kind="unreadable"), remedy=remedy)
+        return ServerFailed(f"{self._server.shown_url}: {fault}", failure=Failure(kind="unreadable"), remedy=remedy)
 
 
 def _with_path(url: str) -> str:

@@ -40,7 +40,7 @@ class JsonServer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def shown(self) -> str:
+    def shown_url(self) -> str:
         """The URL without secrets."""
         return shown_address(self.url)
 
@@ -74,10 +74,10 @@ class JsonServer:
         try:
             return await READING.read(size, self._read, response)
         except ReadingTimeout as error:
-            message = f"the reply of {self.shown} was not read: {error}"
+            message = f"the reply of {self.shown_url} was not read: {error}"
             raise ServerFailed(message, failure=Failure(kind="unreadable"), remedy=self._log_remedy) from error
 
-    def hidden(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Remove the secrets of headers and address from a text: some servers repeat the request in their reply."""
         return without_keys(text, secrets=(*self.headers.values(), *credentials_of(self.url)))
 
@@ -89,7 +89,7 @@ class JsonServer:
             async for piece in response.aiter_raw():
                 content += piece
                 if len(content) > max_bytes:
-                    message, remedy = f"{self.shown} replied more than {max_bytes} bytes", f"reply {self.example}"
+                    message, remedy = f"{self.shown_url} replied more than {max_bytes} bytes", f"reply {self.example}"
                     remedy = "reply with only the answer, or raise it" if self.too_large else remedy
                     where, failure = self.too_large or f"{self.section}.url", Failure(kind="unreadable")
                     raise ServerFailed(message, field=where, remedy=remedy, failure=failure)
@@ -98,7 +98,7 @@ class JsonServer:
                 bytes(content), encoding=response.headers.get("content-encoding", ""), most=max_bytes
             )
         except ValueError as error:
-            message, failure = f"{self.shown} sent a body that cannot be read: {error}", Failure(kind="unreadable")
+            message, failure = f"{self.shown_url} sent a body that cannot be read: {error}", Failure(kind="unreadable")
             raise ServerFailed(message, failure=failure, remedy=self._log_remedy) from error
         kept = {name: value for name, value in response.headers.items() if name in _KEPT}
         return httpx.Response(response.status_code, headers=kept, content=decoded)
@@ -115,7 +115,7 @@ class JsonServer:
         elif failure.kind == "unreachable":
             message = f"it cannot be reached ({error})"
             remedy = f"start the {self.what}, or correct {self.section}.url"
-        message = f"{self.shown} cannot be asked: {self.hidden(message)}"
+        message = f"{self.shown_url} cannot be asked: {self.redact(message)}"
         return ServerFailed(message, failure=failure, remedy=remedy)
 
     def _read(self, response: httpx.Response) -> object:
@@ -123,19 +123,19 @@ class JsonServer:
         if not response.is_success:
             body = response.text[:_READ] if status in (429, 503) else None  # it may say how long to wait
             failure = failure_of_status(status, headers=response.headers, body=body) if status >= 300 else unreadable
-            message, remedy = f"{self.shown} cannot be asked: {self._shown_reply(response)}", self._log_remedy
+            message, remedy = f"{self.shown_url} cannot be asked: {self._shown_reply(response)}", self._log_remedy
             if 300 <= status < 400:
                 remedy = f"put that address into {self.section}.url, if it is right"
             raise ServerFailed(message, failure=failure, remedy=remedy)
         try:
             return json_value(response.content)
         except (ValueError, RecursionError):
-            message = f"{self.shown} gave no JSON: {self._shown_reply(response)}"
+            message = f"{self.shown_url} gave no JSON: {self._shown_reply(response)}"
             raise ServerFailed(message, failure=unreadable, remedy=f"reply with {self.example}") from None
 
     def _shown_reply(self, response: httpx.Response) -> str:
         text = response.text[:_READ]
         if response.is_redirect:
             text = redirect_message(response.headers["location"], url=self.url)
-        body = self.hidden(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
+        body = self.redact(server_message(text) if text.lstrip().startswith("<") else " ".join(text.split()))
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
